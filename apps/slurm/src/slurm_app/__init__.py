@@ -1,0 +1,1 @@
+"""Slurm as an app on GPUaaS: an independently deployed controller."""

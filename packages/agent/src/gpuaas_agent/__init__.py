@@ -1,0 +1,1 @@
+"""The GPUaaS node agent: realises allocations as machines on one host."""

@@ -1,0 +1,1 @@
+"""The gpuaas command line."""

@@ -1,0 +1,1 @@
+"""The wire contract of GPUaaS: models, statuses, error codes and the app manifest."""

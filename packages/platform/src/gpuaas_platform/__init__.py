@@ -1,0 +1,1 @@
+"""The GPUaaS control plane: public API over PostgreSQL and OpenBao."""

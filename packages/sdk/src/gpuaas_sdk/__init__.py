@@ -1,0 +1,1 @@
+"""The async client, reconcile runtime and machine access of GPUaaS."""

@@ -1,0 +1,66 @@
+"""The port through which app code sees a machine. The real one goes over SSH (`ssh.py`)."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+EVIDENCE_LIMIT = 2_000
+
+
+class MachineUnreachableError(Exception):
+    """The machine did not answer. Nothing is known about its state: never take this for a "no"."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    exit_status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_status == 0
+
+
+class CommandError(Exception):
+    """A command ran and answered with a failure; the message carries the end of what it said."""
+
+    def __init__(self, what: str, result: CommandResult) -> None:
+        self.what = what
+        self.result = result
+        said = (result.stderr.strip() or result.stdout.strip())[-EVIDENCE_LIMIT:]
+        super().__init__(f"cannot {what}: exit status {result.exit_status}: {said}")
+
+
+class Machine(Protocol):
+    """One machine of an operation. Scripts are bash, run as root with `set -euo pipefail`."""
+
+    @property
+    def allocation_id(self) -> str: ...
+
+    @property
+    def hostname(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
+
+    async def read(self, script: str, *, timeout: float = 30) -> CommandResult:
+        """Run a script that changes nothing and return its answer, whatever its exit status."""
+        ...
+
+    async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
+        """Run a script that changes the machine, as a transient systemd unit named by operation and step.
+
+        The unit outlives a lost connection. A successor that runs the same step first waits for the old
+        unit to end, so a script must be idempotent. Raises CommandError when the script fails.
+        """
+        ...
+
+    async def write_file(
+        self, path: str, content: str | bytes, *, mode: int = 0o644, owner: str = "root", group: str = "root"
+    ) -> None:
+        """Replace a file atomically; parent directories must exist."""
+        ...
+
+    async def deliver(self, digest: str) -> str:
+        """Bring the artifact with this digest (`sha256:…`) to the machine; return its read-only path there."""
+        ...

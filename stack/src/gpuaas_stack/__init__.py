@@ -1,0 +1,1 @@
+"""All of GPUaaS on one machine: set-up, supervisor, embedded services, demo data."""
