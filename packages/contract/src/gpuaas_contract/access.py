@@ -1,0 +1,40 @@
+"""Access to machines: a short-lived SSH certificate, and a byte stream through the machine's node agent."""
+
+from pydantic import AwareDatetime, Field
+
+from gpuaas_contract.base import Request, Resource
+
+PERSON_LOGIN = "gpuaas"
+"""The user that people log in as on a machine: uid 10000, may use sudo."""
+OPERATOR_LOGIN = "root"
+"""The user that the lease holder of an operation logs in as."""
+
+
+class AccessRequest(Request):
+    """The caller keeps the private key; only an ed25519 public key in OpenSSH form is sent."""
+
+    public_key: str = Field(max_length=1_000, pattern=r"^ssh-ed25519 [A-Za-z0-9+/=]+( [^\x00-\x1f]*)?$")
+
+
+class OperationAccessRequest(AccessRequest):
+    fencing_token: int
+
+
+class MachineAddress(Resource):
+    allocation_id: str
+    hostname: str
+    address: str
+    host_principal: str
+    """The name in the machine's host certificate; verify against it."""
+
+
+class AccessGrant(Resource):
+    """Opens `WS /v1/access-grants/{id}/allocations/{allocation_id}/stream` until it expires or is ended."""
+
+    id: str
+    login: str
+    certificate: str
+    host_authority: str
+    """Public key of the authority that signs host certificates: the only thing to trust."""
+    machines: list[MachineAddress]
+    expires_at: AwareDatetime

@@ -1,0 +1,153 @@
+"""What the platform and a node agent say to each other over the agent's WebSocket, as JSON texts.
+
+The agent dials `WS /v1/agent/link` with a bearer token that it signs with its own key (see
+`AGENT_AUDIENCE`). Tasks are delivered at least once, also again after every reconnect, until a result
+is acknowledged; the agent looks before it acts, so that a task takes effect once.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from gpuaas_contract.allocations import Shape
+from gpuaas_contract.base import Request, Resource
+from gpuaas_contract.nodes import Inventory
+
+AGENT_AUDIENCE = "gpuaas-agent"
+HEARTBEAT_SECONDS = 5
+OFFLINE_AFTER_SECONDS = 15
+MACHINE_ARTIFACTS_PATH = "/opt/gpuaas/artifacts"
+"""Where a machine sees, read-only, the artifacts that were delivered to it, each named by its digest."""
+
+
+class TaskKind(StrEnum):
+    CREATE_SLICE = "create_slice"
+    DELETE_SLICE = "delete_slice"
+    DELIVER_ARTIFACT = "deliver_artifact"
+
+
+class ProjectNetwork(Resource):
+    """The bridge of one project on one node, and the address of one machine on it."""
+
+    project_id: str
+    bridge: str = Field(max_length=15)
+    gateway_cidr: str
+    """The bridge's own address with its prefix length, for example `10.83.1.1/24`."""
+
+
+class CreateSlice(Resource):
+    kind: Literal[TaskKind.CREATE_SLICE] = TaskKind.CREATE_SLICE
+    allocation_id: str
+    hostname: str
+    shape: Shape
+    network: ProjectNetwork
+    address: str
+    principals: dict[str, list[str]]
+    """Login name on the machine to the certificate principals that may use it."""
+
+
+class DeleteSlice(Resource):
+    kind: Literal[TaskKind.DELETE_SLICE] = TaskKind.DELETE_SLICE
+    allocation_id: str
+
+
+class DeliverArtifact(Resource):
+    kind: Literal[TaskKind.DELIVER_ARTIFACT] = TaskKind.DELIVER_ARTIFACT
+    allocation_id: str
+    digest: str
+    size: int
+
+
+TaskSpec = Annotated[CreateSlice | DeleteSlice | DeliverArtifact, Field(discriminator="kind")]
+task_spec_adapter: TypeAdapter[CreateSlice | DeleteSlice | DeliverArtifact] = TypeAdapter(TaskSpec)
+
+
+# Platform to agent
+
+
+class TaskMessage(Resource):
+    type: Literal["task"] = "task"
+    task_id: str
+    correlation_id: str
+    spec: TaskSpec
+
+
+class TaskAcknowledged(Resource):
+    """The result is stored; the agent may forget the task."""
+
+    type: Literal["task_acknowledged"] = "task_acknowledged"
+    task_id: str
+
+
+class OpenStream(Resource):
+    """Dial `WS /v1/agent/streams/{stream_id}` and pump bytes between it and the machine's port."""
+
+    type: Literal["open_stream"] = "open_stream"
+    stream_id: str
+    allocation_id: str
+    address: str
+    port: int
+    correlation_id: str
+
+
+ToAgent = Annotated[TaskMessage | TaskAcknowledged | OpenStream, Field(discriminator="type")]
+to_agent_adapter: TypeAdapter[TaskMessage | TaskAcknowledged | OpenStream] = TypeAdapter(ToAgent)
+
+
+# Agent to platform
+
+
+class Hello(Resource):
+    type: Literal["hello"] = "hello"
+    agent_version: str
+    inventory: Inventory
+
+
+class Heartbeat(Resource):
+    type: Literal["heartbeat"] = "heartbeat"
+
+
+class TaskProgress(Resource):
+    type: Literal["task_progress"] = "task_progress"
+    task_id: str
+    step: str
+    message: str = Field(default="", max_length=2_000)
+
+
+class TaskResult(Resource):
+    type: Literal["task_result"] = "task_result"
+    task_id: str
+    ok: bool
+    message: str = Field(default="", max_length=4_000)
+    """On failure: what could not be done and why, in plain words."""
+    path: str | None = None
+    """`deliver_artifact`: where the file is on the machine."""
+
+
+class StreamRefused(Resource):
+    type: Literal["stream_refused"] = "stream_refused"
+    stream_id: str
+    message: str
+
+
+FromAgent = Annotated[
+    Hello | Heartbeat | TaskProgress | TaskResult | StreamRefused, Field(discriminator="type")
+]
+from_agent_adapter: TypeAdapter[Hello | Heartbeat | TaskProgress | TaskResult | StreamRefused] = TypeAdapter(
+    FromAgent
+)
+
+
+# Over HTTP, with the same token: `POST /v1/agent/host-certificates`
+
+
+class HostCertificateRequest(Request):
+    allocation_id: str
+    public_key: str = Field(max_length=1_000, pattern=r"^ssh-ed25519 [A-Za-z0-9+/=]+( [^\x00-\x1f]*)?$")
+
+
+class HostCertificate(Resource):
+    certificate: str
+    user_authority: str
+    """Public key of the project's authority, for `TrustedUserCAKeys`."""

@@ -1,0 +1,132 @@
+"""App instances and their members."""
+
+from enum import StrEnum
+
+from pydantic import AwareDatetime, Field
+
+from gpuaas_contract.base import JsonObject, Key, Message, Name, OwnedResource, Page, Request, Resource
+from gpuaas_contract.problems import AllowedAction
+
+
+class InstanceStatus(StrEnum):
+    """Derived from desired state, conditions and operations; never written by hand."""
+
+    DEPLOYING = "deploying"
+    RUNNING = "running"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+    DECOMMISSIONING = "decommissioning"
+    DECOMMISSIONED = "decommissioned"
+
+
+class DesiredState(StrEnum):
+    RUNNING = "running"
+    DECOMMISSIONED = "decommissioned"
+
+
+class MemberStatus(StrEnum):
+    PENDING = "pending"
+    CONFIGURING = "configuring"
+    READY = "ready"
+    REMOVING = "removing"
+    REMOVED = "removed"
+    FAILED = "failed"
+
+
+class ConditionStatus(StrEnum):
+    TRUE = "true"
+    FALSE = "false"
+    UNKNOWN = "unknown"
+
+
+class Condition(Resource):
+    type: str = Field(pattern=r"^[A-Z][A-Za-z0-9]{0,62}$")
+    status: ConditionStatus
+    reason: str = Field(default="", max_length=100)
+    message: Message = ""
+    observed_generation: int
+    changed_at: AwareDatetime | None = None
+
+
+class Placement(Request):
+    component_key: Key
+    allocation_id: str
+
+
+class InstanceDeploy(Request):
+    project_id: str
+    app_slug: Name
+    version: str | None = None
+    """The newest published version where absent."""
+    name: Name
+    inputs: JsonObject = {}
+    placement_intent: list[Placement] = Field(min_length=1, max_length=1_000)
+
+
+class Versions(Resource):
+    """Three labels that may differ: the app's, what the catalogue expects, what the software reports."""
+
+    app: str
+    expected_runtime: str
+    observed_runtime: str | None = None
+
+
+class AccessNote(Resource):
+    title: str = Field(max_length=200)
+    command: str = Field(default="", max_length=2_000)
+    text: Message = ""
+
+
+class Instance(OwnedResource):
+    project_id: str
+    app_slug: str
+    app_version_id: str
+    name: str
+    inputs: JsonObject
+    placement_intent: list[Placement]
+    desired_state: DesiredState
+    generation: int
+    status: InstanceStatus
+    conditions: list[Condition] = []
+    versions: Versions
+    access_notes: list[AccessNote] = []
+    correlation_id: str
+    allowed_actions: list[AllowedAction] = []
+
+
+class InstancePage(Page):
+    items: list[Instance]
+
+
+class InstanceReport(Request):
+    """What the app's controller says of an instance, under the lease of one of its operations."""
+
+    operation_id: str
+    fencing_token: int
+    conditions: list[Condition] | None = Field(default=None, max_length=20)
+    access_notes: list[AccessNote] | None = Field(default=None, max_length=50)
+    observed_runtime: str | None = Field(default=None, max_length=64)
+
+
+class Member(OwnedResource):
+    instance_id: str
+    component_key: str
+    allocation_id: str
+    node_id: str | None = None
+    status: MemberStatus
+    conditions: list[Condition] = []
+    adapter_detail: JsonObject = {}
+    last_operation_id: str | None = None
+    correlation_id: str
+
+
+class MemberPage(Page):
+    items: list[Member]
+
+
+class MemberReport(Request):
+    operation_id: str
+    fencing_token: int
+    status: MemberStatus | None = None
+    conditions: list[Condition] | None = Field(default=None, max_length=20)
+    adapter_detail: JsonObject | None = None

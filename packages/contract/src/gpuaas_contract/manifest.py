@@ -1,0 +1,105 @@
+"""The app manifest: all that the platform ever knows of an app."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from gpuaas_contract.base import Digest, JsonObject, Key, Message, Name, Request, Title
+
+MANIFEST_SCHEMA = "gpuaas.app/v1"
+
+
+class RuntimeLabel(Request):
+    """What the installed software is expected to report; the app's own version is another label."""
+
+    name: Name
+    version: str = Field(min_length=1, max_length=64)
+
+
+class CapacityShape(Request):
+    cpus: int = Field(default=1, ge=1)
+    memory_mib: int = Field(default=256, ge=1)
+    gpus: int = Field(default=0, ge=0)
+
+
+class Component(Request):
+    key: Key
+    title: Title
+    description: Message = ""
+    primary: bool = False
+    min: int = Field(default=1, ge=0)
+    max: int = Field(default=1, ge=1)
+    may_share_machine_with: list[Key] = []
+    requires_capacity_shape: CapacityShape = CapacityShape()
+
+
+class Mode(Request):
+    key: Key
+    title: Title
+    description: Message = ""
+    actions: list[Key] = []
+
+
+class ArtifactSlot(Request):
+    name: Key
+    media_type: str = Field(max_length=200)
+    digest: Digest | None = None
+    """Filled in when the version is published."""
+
+
+class OperationKind(Request):
+    kind: Key
+    title: Title
+    description: Message = ""
+    component: Key | None = None
+    """The component that a member operation acts on; absent for operations on the whole instance."""
+    input_schema: JsonObject = Field(
+        default_factory=lambda: {"type": "object", "additionalProperties": False}
+    )
+    deadline_seconds: int = Field(default=1800, ge=10, le=86_400)
+
+
+class Manifest(Request):
+    schema_version: Literal["gpuaas.app/v1"] = Field(alias="schema")
+    slug: Name
+    title: Title
+    description: Message = ""
+    version: str = Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")
+    runtime: RuntimeLabel
+    scopes: list[Literal["project", "tenant"]] = ["project"]
+    components: list[Component] = Field(min_length=1)
+    modes: list[Mode] = []
+    artifacts: list[ArtifactSlot] = []
+    inputs: JsonObject = {"type": "object", "additionalProperties": False}
+    operations: list[OperationKind] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_references(self) -> "Manifest":
+        keys = [component.key for component in self.components]
+        if len(set(keys)) != len(keys):
+            raise ValueError("component keys must differ")
+        if [component.primary for component in self.components].count(True) != 1:
+            raise ValueError("exactly one component must be primary")
+        for component in self.components:
+            if unknown := set(component.may_share_machine_with) - set(keys):
+                raise ValueError(f"component {component.key} names unknown components: {sorted(unknown)}")
+        for operation in self.operations:
+            if operation.component is not None and operation.component not in keys:
+                raise ValueError(f"operation {operation.kind} names unknown component {operation.component}")
+        kinds = {operation.kind for operation in self.operations}
+        if missing := {"deploy", "decommission"} - kinds:
+            raise ValueError(f"operations must include {sorted(missing)}")
+        for mode in self.modes:
+            if unknown := set(mode.actions) - kinds:
+                raise ValueError(f"mode {mode.key} names unknown operations: {sorted(unknown)}")
+        return self
+
+    @property
+    def primary(self) -> Component:
+        return next(component for component in self.components if component.primary)
+
+    def component(self, key: str) -> Component | None:
+        return next((component for component in self.components if component.key == key), None)
+
+    def operation(self, kind: str) -> OperationKind | None:
+        return next((operation for operation in self.operations if operation.kind == kind), None)

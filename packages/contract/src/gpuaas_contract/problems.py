@@ -1,0 +1,68 @@
+"""Errors on the wire: RFC 9457 problem details with a stable code. Codes are never reused."""
+
+from enum import StrEnum
+
+from gpuaas_contract.base import JsonObject, Resource
+
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+CORRELATION_HEADER = "X-Correlation-Id"
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+
+
+class Code(StrEnum):
+    INVALID_REQUEST = "invalid_request"
+    UNAUTHENTICATED = "unauthenticated"
+    INVALID_CREDENTIALS = "invalid_credentials"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    NAME_TAKEN = "name_taken"
+    INVALID_STATE = "invalid_state"
+    REVISION_MISMATCH = "revision_mismatch"
+    IDEMPOTENCY_CONFLICT = "idempotency_conflict"
+    IDEMPOTENCY_IN_FLIGHT = "idempotency_in_flight"
+    STALE_LEASE = "stale_lease"
+    LEASE_HELD = "lease_held"
+    OPERATION_RUNNING = "operation_running"
+    NO_CAPACITY = "no_capacity"
+    ALLOCATION_IN_USE = "allocation_in_use"
+    PLACEMENT_INVALID = "placement_invalid"
+    INPUTS_INVALID = "inputs_invalid"
+    MANIFEST_INVALID = "manifest_invalid"
+    VERSION_EXISTS = "version_exists"
+    DIGEST_MISMATCH = "digest_mismatch"
+    NODE_OFFLINE = "node_offline"
+    JOIN_TOKEN_INVALID = "join_token_invalid"  # noqa: S105 - a code, not a secret
+    CURSOR_INVALID = "cursor_invalid"
+    CURSOR_EXPIRED = "cursor_expired"
+    TOO_LARGE = "too_large"
+    UNAVAILABLE = "unavailable"
+    INTERNAL = "internal"
+
+
+class FieldError(Resource):
+    pointer: str
+    """A JSON pointer to the field of the request body, or `query/<name>`, `path/<name>`."""
+    detail: str
+
+
+class AllowedAction(Resource):
+    """Something that the caller can do next, as a person reads it and as a program calls it."""
+
+    action: str
+    title: str
+    method: str | None = None
+    href: str | None = None
+
+
+class Problem(Resource):
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: Code
+    correlation_id: str
+    retryable: bool = False
+    errors: list[FieldError] = []
+    allowed_actions: list[AllowedAction] = []
+    context: JsonObject = {}
