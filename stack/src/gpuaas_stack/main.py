@@ -1,0 +1,94 @@
+"""gpuaas-stack: everything on one machine, up and down."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from pydantic import ValidationError
+from rich.console import Console
+
+from gpuaas_stack.errors import StackError
+from gpuaas_stack.progress import Progress
+from gpuaas_stack.settings import Settings
+from gpuaas_stack.stack import Stack
+from gpuaas_stack.status import collect, show
+
+
+def up(settings: Settings) -> int:
+    with Progress() as progress:
+        stack = Stack(settings, progress)
+        stack.up()
+        progress.say(f"Up in {progress.total():.1f} s: {settings.api_url}")
+        progress.say(f"The administrator's password is in {settings.admin_file}")
+    return 0
+
+
+def down(settings: Settings) -> int:
+    with Progress() as progress:
+        Stack(settings, progress).down()
+        progress.say(f"Down in {progress.total():.1f} s. Machines and data are kept for the next up.")
+    return 0
+
+
+def status(settings: Settings, *, as_json: bool) -> int:
+    found = collect(Stack(settings, Progress()))
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        show(Console(highlight=False, soft_wrap=True), found)
+    return 0 if found["up"] else 3
+
+
+def reset(settings: Settings, *, yes: bool) -> int:
+    progress = Progress()
+    stack = Stack(settings, progress)
+    progress.say(f"This destroys all data of the environment {settings.environment}:")
+    for loss in stack.losses():
+        progress.say(f"  {loss}")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise StackError("cannot ask for consent without a terminal: say YES=1 (or --yes) to go on")
+        if input(f"Type the name of the environment ({settings.environment}) to go on: ") != settings.environment:
+            progress.say("Nothing was changed.")
+            return 1
+    with progress:
+        stack.reset()
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(prog="gpuaas-stack", description=__doc__)
+    commands = root.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="start everything; returns when it is usable")
+    commands.add_parser("down", help="stop everything; machines and data are kept")
+    shown = commands.add_parser("status", help="what runs; exit status 3 when it is not all up")
+    shown.add_argument("--json", action="store_true", dest="as_json")
+    wiped = commands.add_parser("reset", help="stop everything and delete all data")
+    wiped.add_argument("--yes", action="store_true", help="do not ask")
+    return root
+
+
+def run(arguments: argparse.Namespace) -> int:
+    settings = Settings()
+    match arguments.command:
+        case "up":
+            return up(settings)
+        case "down":
+            return down(settings)
+        case "status":
+            return status(settings, as_json=arguments.as_json)
+        case _:
+            return reset(settings, yes=arguments.yes)
+
+
+def main() -> None:
+    try:
+        sys.exit(run(parser().parse_args()))
+    except (StackError, ValidationError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("stopped by hand; what was started goes on (see `make status`)", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,106 @@
+"""How the API, the agent and the app controllers are started: program, user, environment, and no more of the
+machine than each needs."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from pathlib import Path
+
+from gpuaas_stack import users
+from gpuaas_stack.gpus import ensure_gpus
+from gpuaas_stack.packs import Pack, program
+from gpuaas_stack.service import Ready, Service
+from gpuaas_stack.settings import Settings
+
+API_ORDER, AGENT_ORDER, CONTROLLER_ORDER = 30, 40, 50
+
+
+def ensure_admin_file(settings: Settings) -> None:
+    """The first administrator. The API makes this user while it has none; people find the password here."""
+    if not settings.admin_file.exists():
+        content = {"email": "admin@gpuaas.example", "password": secrets.token_urlsafe(18)}
+        users.write_private(settings.admin_file, json.dumps(content) + "\n", users.API)
+
+
+def api_service(settings: Settings, database_url: str, vault_addr: str, vault_token_file: Path) -> Service:
+    own = users.ensure_dir(settings.state_dir / "platform", users.API, 0o700)
+    users.check_reachable(Path(sys.executable).parent, users.API)
+    return Service(
+        name="api",
+        argv=[program("gpuaas-platform"), "serve"],
+        order=API_ORDER,
+        user=users.API,
+        cwd=str(own),
+        env={
+            "HOME": str(own),
+            "GPUAAS_DATABASE_URL": database_url,
+            "GPUAAS_VAULT_ADDR": vault_addr,
+            "GPUAAS_VAULT_TOKEN_FILE": str(vault_token_file),
+            "GPUAAS_API_HOST": settings.api_host,
+            "GPUAAS_API_PORT": str(settings.api_port),
+            "GPUAAS_STATE_DIR": str(own),
+            "GPUAAS_ENVIRONMENT": settings.environment,
+            "GPUAAS_NETWORK_RANGE": str(settings.subnet),
+            "GPUAAS_BOOTSTRAP_ADMIN_FILE": str(settings.admin_file),
+        },
+        ready=Ready("http", f"{settings.api_url}/healthz"),
+    )
+
+
+def agent_service(settings: Settings) -> Service:
+    # Root, because it makes machines.
+    own = users.ensure_dir(settings.state_dir / "agent", "root", 0o700)
+    return Service(
+        name="agent",
+        argv=[program("gpuaas-agent"), "run"],
+        order=AGENT_ORDER,
+        cwd=str(own),
+        env={
+            "HOME": str(own),
+            "GPUAAS_API_URL": settings.api_url,
+            "GPUAAS_AGENT_STATE_DIR": str(own),
+            "GPUAAS_ENVIRONMENT": settings.environment,
+            "GPUAAS_LXD_SOCKET": str(settings.lxd_socket),
+            "GPUAAS_STORAGE_POOL": settings.storage_pool,
+            "GPUAAS_IMAGE_ALIAS": settings.image_alias,
+            "GPUAAS_GPU_DEVICES": ensure_gpus(settings.state_dir / "gpus", settings.gpu_stand_ins),
+            "GPUAAS_CPU_OVERCOMMIT": str(settings.cpu_overcommit),
+            "GPUAAS_JOIN_TOKEN_FILE": str(settings.join_token_file),
+        },
+    )
+
+
+def write_join_token(settings: Settings, token: str) -> None:
+    users.ensure_dir(settings.state_dir / "agent", "root", 0o700)
+    users.write_private(settings.join_token_file, token)
+
+
+def ensure_app_dir(settings: Settings, slug: str) -> Path:
+    users.ensure_dir(settings.state_dir / "apps")
+    return users.ensure_dir(settings.app_dir(slug), users.APPS, 0o700)
+
+
+def write_service_account(settings: Settings, slug: str, service_account_id: str, private_key_pem: str) -> None:
+    ensure_app_dir(settings, slug)
+    content = {"service_account_id": service_account_id, "private_key_pem": private_key_pem}
+    content["api_url"] = settings.api_url
+    users.write_private(settings.service_account_file(slug), json.dumps(content), users.APPS)
+
+
+def controller_service(settings: Settings, pack: Pack) -> Service:
+    own = ensure_app_dir(settings, pack.slug)
+    return Service(
+        name=f"controller-{pack.slug}",
+        argv=pack.controller_argv(),
+        order=CONTROLLER_ORDER,
+        user=users.APPS,
+        cwd=str(own),
+        env={
+            "HOME": str(own),
+            "GPUAAS_API_URL": settings.api_url,
+            "GPUAAS_SERVICE_ACCOUNT_FILE": str(settings.service_account_file(pack.slug)),
+            "APP_STATE_DIR": str(own),
+        },
+    )

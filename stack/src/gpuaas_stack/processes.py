@@ -1,0 +1,82 @@
+"""Processes by identity. A process id alone is reused by the kernel; with its start time and the boot it
+belongs to, it names one process for ever, so that nothing else is ever ended by mistake."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    pid: int
+    started: int  # clock ticks since boot, field 22 of /proc/PID/stat
+    boot: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ProcessId:
+        return cls(int(value["pid"]), int(value["started"]), str(value["boot"]))
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command name is in brackets and may hold anything, so fields are counted after the last bracket.
+    return text.rpartition(")")[2].split()
+
+
+def identify(pid: int) -> ProcessId | None:
+    """The identity of a live process, or None if there is none (a zombie has ended too)."""
+    fields = _stat(pid)
+    if fields is None or fields[0] in "ZX":
+        return None
+    return ProcessId(pid, int(fields[19]), boot_id())
+
+
+def alive(process: ProcessId) -> bool:
+    return identify(process.pid) == process
+
+
+def wait_gone(process: ProcessId, timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    while alive(process):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _send(process: ProcessId, number: signal.Signals) -> None:
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        # Looked at again with the handle open: from here on the signal cannot reach another process.
+        if alive(process):
+            signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(handle)
+
+
+def end(process: ProcessId, number: signal.Signals = signal.SIGTERM, timeout: float = 20.0) -> None:
+    """Asks a process to end, and insists after the timeout."""
+    _send(process, number)
+    if not wait_gone(process, timeout):
+        _send(process, signal.SIGKILL)
+        wait_gone(process, 10.0)

@@ -1,0 +1,87 @@
+"""Everything that can be chosen about one stack on one machine, each by one GPUAAS_… variable."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+ENVIRONMENT_TAG = "user.gpuaas.environment"
+
+
+def _default_app_dirs() -> tuple[Path, ...]:
+    # In a checkout the apps lie beside the stack; an installed stack is told where they are.
+    beside = Path(__file__).resolve().parents[3] / "apps"
+    return (beside,) if beside.is_dir() else ()
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="GPUAAS_", extra="ignore", frozen=True)
+
+    state_dir: Path = Path("/var/lib/gpuaas")
+    environment: str = Field("demo", pattern=r"^[a-z][a-z0-9-]{0,15}$")
+
+    api_host: str = "127.0.0.1"
+    api_port: int = 8470
+    postgres_port: int = 8471
+    openbao_port: int = 8472
+    openbao_cluster_port: int = 8473
+
+    database_url: SecretStr | None = Field(None, description="use this server; no PostgreSQL is started")
+    vault_addr: str | None = Field(None, description="use this OpenBao or Vault; none is started")
+    vault_token_file: Path | None = None
+
+    subnet: IPv4Network = IPv4Network("10.83.0.0/16")
+    pool_size: str = Field("30GiB", description="size of the loop file that slices live on; sparse")
+    lxd_socket: Path = Path("/var/lib/lxd/unix.socket")
+    lxd_run_dir: Path = Path("/run/gpuaas/lxd")
+    image_cache: Path = Path("/var/cache/gpuaas/images")
+    image_alias: str = "gpuaas/debian-12"
+    gpu_stand_ins: int = Field(4, description="character devices that stand for GPUs where there are none")
+
+    cpu_overcommit: float = Field(4.0, description="CPUs that the agent offers per CPU of this machine")
+
+    app_dirs: Annotated[tuple[Path, ...], NoDecode] = Field(
+        default_factory=_default_app_dirs, description="directories of app packs, separated by colons"
+    )
+
+    @field_validator("app_dirs", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(Path(part) for part in value.split(":") if part) if isinstance(value, str) else value
+
+    @field_validator("state_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.absolute()
+
+    @model_validator(mode="after")
+    def _vault_needs_a_token(self) -> Settings:
+        if self.vault_addr and not self.vault_token_file:
+            raise ValueError("GPUAAS_VAULT_ADDR needs GPUAAS_VAULT_TOKEN_FILE beside it")
+        return self
+
+    @property
+    def api_url(self) -> str:
+        return f"http://{self.api_host}:{self.api_port}"
+
+    @property
+    def storage_pool(self) -> str:
+        return f"gpuaas-{self.environment}"
+
+    @property
+    def admin_file(self) -> Path:
+        return self.state_dir / "admin.json"
+
+    @property
+    def join_token_file(self) -> Path:
+        return self.state_dir / "agent" / "join-token"
+
+    def app_dir(self, slug: str) -> Path:
+        return self.state_dir / "apps" / slug
+
+    def service_account_file(self, slug: str) -> Path:
+        return self.app_dir(slug) / "service-account.json"

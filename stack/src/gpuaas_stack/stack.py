@@ -1,0 +1,205 @@
+"""One stack on one machine, brought up and taken down. Each step looks first and does what is missing, so
+that both directions work twice in a row and after everything was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gpuaas_stack import platform_services, ports, users
+from gpuaas_stack.errors import StackError
+from gpuaas_stack.image import SliceImage, ensure_image, ensure_imported
+from gpuaas_stack.lxd import LxdEnvironment
+from gpuaas_stack.lxd_daemon import LxdDaemon
+from gpuaas_stack.openbao import OpenBao
+from gpuaas_stack.packs import Pack, find_packs
+from gpuaas_stack.postgres import Postgres
+from gpuaas_stack.progress import Progress
+from gpuaas_stack.settings import Settings
+from gpuaas_stack.supervision import Supervision
+
+# What `reset` removes of the state directory; anything else in it is not ours.
+OWN_STATE = ("postgres", "openbao", "platform", "agent", "apps", "gpus", "logs", "run", "services", "admin.json")
+
+
+class Stack:
+    def __init__(self, settings: Settings, progress: Progress) -> None:
+        self.settings = settings
+        self.progress = progress
+        state = settings.state_dir
+        self.supervision = Supervision(state)
+        self.postgres = Postgres(state / "postgres", settings.postgres_port)
+        self.openbao = OpenBao(state / "openbao", settings.openbao_port, settings.openbao_cluster_port)
+        self.lxd_daemon = LxdDaemon(settings.lxd_socket, settings.lxd_run_dir)
+        self.lxd = LxdEnvironment(
+            self.lxd_daemon.api,
+            settings.environment,
+            settings.storage_pool,
+            settings.subnet,
+            settings.lxd_socket.parent,
+        )
+        self.packs: list[Pack] = []
+        self.image: SliceImage | None = None
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two people who type `make up` at once get one stack."""
+        if os.geteuid() != 0:
+            raise StackError("cannot manage services and machines without root")
+        users.ensure_users()
+        users.ensure_dir(self.settings.state_dir)
+        with (self.settings.state_dir / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    # -- up ---------------------------------------------------------------------------------------------
+
+    def up(self) -> None:
+        with self._alone():
+            self.packs = find_packs(self.settings.app_dirs)
+            if self.supervision.running() is None:
+                self.supervision.ensure_stopped()
+                self._check_ports()
+                self.supervision.ensure_running()
+            # Machines and services do not need each other until the agent starts.
+            with ThreadPoolExecutor(max_workers=1) as pool:
+                machines = pool.submit(self._ensure_machines)
+                self._ensure_platform()
+                machines.result()
+            self.start_enrolled()
+
+    def _check_ports(self) -> None:
+        chosen = self.settings
+        ports.ensure_free(chosen.api_host, chosen.api_port, "the API", "GPUAAS_API_PORT")
+        if chosen.database_url is None:
+            ports.ensure_free("127.0.0.1", chosen.postgres_port, "PostgreSQL", "GPUAAS_POSTGRES_PORT")
+        if chosen.vault_addr is None:
+            ports.ensure_free("127.0.0.1", chosen.openbao_port, "OpenBao", "GPUAAS_OPENBAO_PORT")
+            ports.ensure_free("127.0.0.1", chosen.openbao_cluster_port, "OpenBao", "GPUAAS_OPENBAO_CLUSTER_PORT")
+
+    def _ensure_platform(self) -> None:
+        database_url = self._ensure_database()
+        vault_addr, token_file = self._ensure_vault()
+        with self.progress.phase("API"):
+            platform_services.ensure_admin_file(self.settings)
+            service = platform_services.api_service(self.settings, database_url, vault_addr, token_file)
+            self.supervision.ensure_service(service)
+            self.supervision.wait_ready(service.name)
+
+    def _ensure_database(self) -> str:
+        if self.settings.database_url is not None:
+            return self.settings.database_url.get_secret_value()
+        with self.progress.phase("PostgreSQL"):
+            self.postgres.prepare()
+            self.supervision.ensure_service(self.postgres.service())
+            self.supervision.wait_ready("postgres")
+            self.postgres.ensure_database()
+        return self.postgres.database_url()
+
+    def _ensure_vault(self) -> tuple[str, Path]:
+        if self.settings.vault_addr and self.settings.vault_token_file:
+            return self.settings.vault_addr, self.settings.vault_token_file
+        with self.progress.phase("OpenBao"):
+            self._start_openbao()
+            if self.openbao.lost_its_root():
+                self.supervision.remove_service("openbao")
+                shutil.rmtree(self.openbao.data)
+                self._start_openbao()
+            self.openbao.configure()
+        return self.openbao.address, self.openbao.token_file
+
+    def _start_openbao(self) -> None:
+        self.openbao.prepare()
+        self.supervision.ensure_service(self.openbao.service())
+        self.supervision.wait_ready("openbao")
+
+    def _ensure_machines(self) -> None:
+        # First of all, before any bridge can exist or be missing.
+        self.lxd.ensure_route()
+        with self.progress.phase("LXD") as phase:
+            lost_lxcfs = self.lxd_daemon.acquire(self.settings.environment)
+            self.lxd.ensure_pool(self.settings.pool_size)
+            self.lxd.ensure_networks_started()
+            if lost_lxcfs:
+                self.lxd.restart_instances()
+            resumed = self.lxd.ensure_instances_resumed()
+            phase.note = f"started again: {', '.join(resumed)}" if resumed else ""
+        with self.progress.phase("slice image") as phase:
+            self.image, built = ensure_image(self.settings.image_cache)
+            ensure_imported(self.lxd.api, self.image, self.settings.image_alias)
+            phase.note = "built" if built else "cached"
+
+    def start_enrolled(self) -> None:
+        """Starts the agent and the controllers whose credentials exist; the others wait for theirs."""
+        if self.settings.join_token_file.exists():
+            self.start_agent()
+        for pack in self.packs:
+            if self.settings.service_account_file(pack.slug).exists():
+                self.start_controller(pack)
+
+    def start_agent(self) -> None:
+        service = platform_services.agent_service(self.settings)
+        self.supervision.ensure_service(service)
+        self.supervision.wait_ready(service.name)
+
+    def start_controller(self, pack: Pack) -> None:
+        service = platform_services.controller_service(self.settings, pack)
+        self.supervision.ensure_service(service)
+        self.supervision.wait_ready(service.name)
+
+    # -- down -------------------------------------------------------------------------------------------
+
+    def down(self) -> None:
+        with self._alone():
+            self._stop_services()
+            self._stop_machines()
+
+    def _stop_services(self) -> None:
+        with self.progress.phase("services stopped") as phase:
+            stopped = self.supervision.stop()
+            phase.note = ", ".join(stopped) or "none were running"
+
+    def _stop_machines(self) -> None:
+        with self.progress.phase("machines stopped") as phase:
+            if self._lxd_holds_something():
+                self.lxd_daemon.acquire(self.settings.environment)
+                stopped = self.lxd.stop_instances()
+                self.lxd.stop_networks()
+                phase.note = f"{', '.join(stopped) or 'none were running'}; "
+            phase.note += self.lxd_daemon.release(self.settings.environment)
+            self.lxd.remove_route()
+
+    def _lxd_holds_something(self) -> bool:
+        """LXD answers, or it was killed while this environment used it: its machines may still run."""
+        return self.lxd_daemon.api.answers() or self.lxd_daemon.used_by(self.settings.environment)
+
+    # -- reset ------------------------------------------------------------------------------------------
+
+    def losses(self) -> list[str]:
+        """What `reset` would destroy, in words."""
+        state = self.settings.state_dir
+        found = [str(state / name) for name in OWN_STATE if (state / name).exists()]
+        if self.lxd_daemon.api.answers():
+            found += [f"machine {machine['name']}" for machine in self.lxd.machines()]
+        return [*found, f"storage pool {self.settings.storage_pool} with everything on it"]
+
+    def reset(self) -> None:
+        with self._alone():
+            self._stop_services()
+            with self.progress.phase("machines deleted") as phase:
+                self.lxd_daemon.acquire(self.settings.environment)
+                deleted = self.lxd.delete_everything()
+                phase.note = f"{len(deleted)} objects; {self.lxd_daemon.release(self.settings.environment)}"
+                self.lxd.remove_route()
+            with self.progress.phase("data deleted"):
+                for name in OWN_STATE:
+                    path = self.settings.state_dir / name
+                    if path.is_dir():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink(missing_ok=True)

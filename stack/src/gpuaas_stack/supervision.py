@@ -1,0 +1,140 @@
+"""Talking to the supervisor: is it there, start it, wish for services, wait for them, stop it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gpuaas_stack.errors import StackError
+from gpuaas_stack.processes import ProcessId, alive, wait_gone
+from gpuaas_stack.service import Service, ServiceState, read_state, read_states, write_service
+from gpuaas_stack.supervisor import LOCK_NAME, end_leftovers
+from gpuaas_stack.users import ensure_dir
+
+# A service that ended this often before it was ready will not become ready by waiting.
+HOPELESS_AFTER = 4
+
+
+class Supervision:
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.run_dir = state_dir / "run"
+        self.services_dir = state_dir / "services"
+        self.logs_dir = state_dir / "logs"
+
+    def running(self) -> ProcessId | None:
+        """The supervisor that holds the lock. A file left by a killed one holds no lock and means nothing."""
+        try:
+            descriptor = os.open(self.run_dir / LOCK_NAME, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(descriptor, 4096, 0)
+            return ProcessId.from_json(json.loads(text)) if text else None
+        else:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def ensure_running(self) -> bool:
+        """Starts the supervisor unless it runs. True if it was started (with no wishes yet)."""
+        if self.running():
+            return False
+        ensure_dir(self.run_dir, mode=0o755)
+        ensure_dir(self.services_dir, mode=0o700)
+        ensure_dir(self.logs_dir, mode=0o700)
+        for wish in self.services_dir.glob("*.json"):
+            wish.unlink()
+        with (self.logs_dir / "supervisor.log").open("ab") as log:
+            subprocess.run(
+                [sys.executable, "-m", "gpuaas_stack.supervisor", str(self.state_dir)],
+                check=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + 60
+        while not self.running():
+            if time.monotonic() > deadline:
+                raise StackError(f"cannot start the supervisor: see {self.logs_dir}/supervisor.log")
+            time.sleep(0.02)
+        return True
+
+    def ensure_stopped(self) -> None:
+        """Ends what a killed supervisor left, so that ports and data directories are free."""
+        if self.run_dir.exists():
+            end_leftovers(self.run_dir)
+
+    def ensure_service(self, service: Service) -> None:
+        """Wishes for a service; one whose description is unchanged is left alone."""
+        path = self.services_dir / f"{service.name}.json"
+        if not path.exists() or path.read_text() != service.to_json():
+            write_service(self.services_dir, service)
+        self._wake()
+
+    def remove_service(self, name: str, timeout: float = 30.0) -> None:
+        (self.services_dir / f"{name}.json").unlink(missing_ok=True)
+        self._wake()
+        deadline = time.monotonic() + timeout
+        while (self.run_dir / f"{name}.json").exists() and self.running():
+            if time.monotonic() > deadline:
+                raise StackError(f"cannot stop {name} within {timeout:.0f} s")
+            time.sleep(0.02)
+
+    def wait_ready(self, name: str, timeout: float = 60.0) -> ServiceState:
+        text = (self.services_dir / f"{name}.json").read_bytes()
+        wanted = hashlib.sha256(text).hexdigest()
+        deadline = time.monotonic() + timeout
+        first_starts: int | None = None
+        while True:
+            state = read_state(self.run_dir, name)
+            if state and state.fingerprint == wanted:
+                if state.phase == "ready":
+                    return state
+                first_starts = state.starts if first_starts is None else first_starts
+                if state.starts - first_starts >= HOPELESS_AFTER:
+                    raise StackError(
+                        f"cannot start {name}: it keeps ending ({state.last_exit}). {self.tail(name)}"
+                    )
+            if self.running() is None:
+                raise StackError(f"cannot start {name}: the supervisor has ended. {self.tail('supervisor')}")
+            if time.monotonic() > deadline:
+                raise StackError(f"cannot start {name}: not ready after {timeout:.0f} s. {self.tail(name)}")
+            time.sleep(0.02)
+
+    def states(self) -> list[ServiceState]:
+        return read_states(self.run_dir)
+
+    def tail(self, name: str, lines: int = 12) -> str:
+        path = self.logs_dir / f"{name}.log"
+        if not path.exists():
+            return "It has no log."
+        last = path.read_text(errors="replace").splitlines()[-lines:]
+        return f"The end of {path}:\n" + "\n".join(f"  {line}" for line in last)
+
+    def stop(self, timeout: float = 120.0) -> list[str]:
+        """Stops the supervisor and all its services, also those that a killed supervisor left."""
+        names = [state.name for state in reversed(self.states()) if state.running]
+        supervisor = self.running()
+        if supervisor:
+            os.kill(supervisor.pid, signal.SIGTERM)
+            if not wait_gone(supervisor, timeout):
+                raise StackError(f"cannot stop the supervisor (process {supervisor.pid}) in {timeout:.0f} s")
+        self.ensure_stopped()
+        for wish in self.services_dir.glob("*.json"):
+            wish.unlink()
+        return names
+
+    def _wake(self) -> None:
+        supervisor = self.running()
+        if supervisor and alive(supervisor):
+            os.kill(supervisor.pid, signal.SIGHUP)

@@ -1,0 +1,75 @@
+"""System users that services run as, and files that belong to exactly one of them.
+
+PostgreSQL and OpenBao, the API, and the app controllers are three different users: the API must not read
+OpenBao's seal key, and a controller must not read anything of the platform."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from pathlib import Path
+
+from gpuaas_stack.errors import StackError
+
+STORES = "gpuaas"
+API = "gpuaas-api"
+APPS = "gpuaas-apps"
+
+
+def ensure_user(name: str) -> None:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
+        command += ["--shell", "/usr/sbin/nologin", "--comment", "GPUaaS", name]
+        subprocess.run(command, check=True)
+
+
+def ensure_users() -> None:
+    for name in (STORES, API, APPS):
+        ensure_user(name)
+
+
+def ensure_dir(path: Path, owner: str = "root", mode: int = 0o755) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    account = pwd.getpwnam(owner)
+    os.chown(path, account.pw_uid, account.pw_gid)
+    path.chmod(mode)
+    return path
+
+
+def write_private(path: Path, data: bytes | str, owner: str = "root") -> None:
+    """Puts a file in place whole, readable by its owner only: a crash never leaves half a secret."""
+    account = pwd.getpwnam(owner)
+    content = data.encode() if isinstance(data, str) else data
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchown(file.fileno(), account.pw_uid, account.pw_gid)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+
+
+def run_as(user: str, argv: list[str], *, death_signal: str | None = None) -> list[str]:
+    """The argument list that runs argv as user, with no groups but its own and no way to gain rights."""
+    wrapped = ["setpriv"]
+    if user != "root":
+        wrapped += [f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
+    if death_signal:
+        # Set by setpriv after the change of user, which would clear it.
+        wrapped += [f"--pdeathsig={death_signal}"]
+    return [*wrapped, "--", *argv] if len(wrapped) > 1 else argv
+
+
+def check_reachable(path: Path, user: str) -> None:
+    """Says early and clearly that a directory above lets the user not through."""
+    done = subprocess.run(run_as(user, ["test", "-x", str(path)]), check=False, capture_output=True)
+    if done.returncode != 0:
+        raise StackError(
+            f"cannot use {path}: the user {user} cannot enter it. Choose a directory that others may enter "
+            "(GPUAAS_STATE_DIR, or a checkout outside of a private home)"
+        )
