@@ -1,1 +1,102 @@
-"""The async client, reconcile runtime and machine access of GPUaaS."""
+"""The SDK of GPUaaS: async client, machine access and the reconcile runtime for app controllers.
+
+The names below are the public surface; they are imported when they are first used, so that a program
+that needs only the client does not pay for SSH.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuaas_sdk.changes import ChangeFeed, Relist
+    from gpuaas_sdk.client import GpuaasClient
+    from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials, StaticToken
+    from gpuaas_sdk.errors import (
+        ApiError,
+        ConflictError,
+        ForbiddenError,
+        GpuaasError,
+        InvalidRequestError,
+        LeaseHeldError,
+        LeaseLostError,
+        MachineFencedError,
+        NotFoundError,
+        ProtocolError,
+        StaleLeaseError,
+        TransportError,
+        UnauthenticatedError,
+        UnavailableError,
+    )
+    from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine, MachineUnreachableError
+    from gpuaas_sdk.retry import RetryPolicy
+    from gpuaas_sdk.runtime.context import OperationContext, StepHandle
+    from gpuaas_sdk.runtime.controller import Controller
+    from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+
+_HOME = {
+    "changes": ["ChangeFeed", "Relist"],
+    "client": ["GpuaasClient"],
+    "credentials": ["PasswordCredentials", "ServiceAccountCredentials", "StaticToken"],
+    "errors": [
+        "ApiError",
+        "ConflictError",
+        "ForbiddenError",
+        "GpuaasError",
+        "InvalidRequestError",
+        "LeaseHeldError",
+        "LeaseLostError",
+        "MachineFencedError",
+        "NotFoundError",
+        "ProtocolError",
+        "StaleLeaseError",
+        "TransportError",
+        "UnauthenticatedError",
+        "UnavailableError",
+    ],
+    "machines.base": ["CommandError", "CommandResult", "Machine", "MachineUnreachableError"],
+    "retry": ["RetryPolicy"],
+    "runtime.context": ["OperationContext", "StepHandle"],
+    "runtime.controller": ["Controller"],
+    "runtime.errors": ["OperationFailed", "RetryLater"],
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "ApiError",
+    "ChangeFeed",
+    "CommandError",
+    "CommandResult",
+    "ConflictError",
+    "Controller",
+    "ForbiddenError",
+    "GpuaasClient",
+    "GpuaasError",
+    "InvalidRequestError",
+    "LeaseHeldError",
+    "LeaseLostError",
+    "Machine",
+    "MachineFencedError",
+    "MachineUnreachableError",
+    "NotFoundError",
+    "OperationContext",
+    "OperationFailed",
+    "PasswordCredentials",
+    "ProtocolError",
+    "Relist",
+    "RetryLater",
+    "RetryPolicy",
+    "ServiceAccountCredentials",
+    "StaleLeaseError",
+    "StaticToken",
+    "StepHandle",
+    "TransportError",
+    "UnauthenticatedError",
+    "UnavailableError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)

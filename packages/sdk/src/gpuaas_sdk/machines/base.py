@@ -62,5 +62,5 @@ class Machine(Protocol):
         ...
 
     async def deliver(self, digest: str) -> str:
-        """Bring the artifact with this digest (`sha256:…`) to the machine; return its read-only path there."""
+        """Bring the artifact with this digest (`sha256:…`) to the machine; return its read-only path."""
         ...

@@ -1,0 +1,189 @@
+"""The client of the public API. Nouns are attributes: `await client.allocations.get(…)`."""
+
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import httpx
+
+from gpuaas_contract.identity import Principal, Token
+from gpuaas_sdk.correlation import correlation
+from gpuaas_sdk.credentials import Credentials, ServiceAccountCredentials
+from gpuaas_sdk.retry import RetryPolicy
+from gpuaas_sdk.transport import Transport
+
+# The nouns are imported when they are first used: a command of the CLI needs one or two of them, and the
+# wire models of all of them would be most of its start-up time.
+if TYPE_CHECKING:
+    from gpuaas_sdk.changes import ChangeFeed
+    from gpuaas_sdk.resources.allocations import Allocations
+    from gpuaas_sdk.resources.audit import Audit
+    from gpuaas_sdk.resources.catalogue import Apps, AppVersions, Artifacts
+    from gpuaas_sdk.resources.identity import Memberships, Projects, ServiceAccounts, Tenants, Users
+    from gpuaas_sdk.resources.instances import Instances, Members
+    from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
+    from gpuaas_sdk.resources.operations import Deliveries, Operations
+    from gpuaas_sdk.streams import ByteStream
+
+
+class GpuaasClient:
+    """Use as `async with GpuaasClient(url, credentials) as client:`."""
+
+    def __init__(
+        self,
+        api_url: str,
+        credentials: Credentials,
+        *,
+        retry: RetryPolicy | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        user_agent: str = "gpuaas-sdk",
+    ) -> None:
+        self._transport = Transport(
+            api_url, credentials, retry=retry or RetryPolicy(), http=transport, user_agent=user_agent
+        )
+
+    @classmethod
+    def from_service_account_file(cls, path: str | Path, *, api_url: str | None = None) -> "GpuaasClient":
+        credentials = ServiceAccountCredentials.from_file(path)
+        url = api_url or credentials.api_url
+        if url is None:
+            raise ValueError(f"{path} names no api_url, and none was given")
+        return cls(url, credentials)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    @property
+    def api_url(self) -> str:
+        return self._transport.api_url
+
+    @staticmethod
+    def correlation(correlation_id: str | None = None) -> AbstractContextManager[str]:
+        """`with client.correlation() as cor:` all calls in the block carry one correlation id."""
+        return correlation(correlation_id)
+
+    async def principal(self) -> Principal:
+        """Who the platform takes us for."""
+        return await self._transport.get("/principal", Principal)
+
+    async def fetch_token(self) -> Token:
+        """A new token from the credentials, for callers that keep it (the CLI's login)."""
+        return await self._transport.fetch_token()
+
+    def changes(
+        self, *, since: str | None = None, project_id: str | None = None, instance_id: str | None = None
+    ) -> "ChangeFeed":
+        from gpuaas_sdk.changes import ChangeFeed
+
+        return ChangeFeed(self._transport, since=since, project_id=project_id, instance_id=instance_id)
+
+    async def open_stream(self, grant_id: str, allocation_id: str) -> "ByteStream":
+        from gpuaas_sdk.streams import open_stream
+
+        return await open_stream(self._transport, grant_id, allocation_id)
+
+    @cached_property
+    def tenants(self) -> "Tenants":
+        from gpuaas_sdk.resources.identity import Tenants
+
+        return Tenants(self._transport)
+
+    @cached_property
+    def projects(self) -> "Projects":
+        from gpuaas_sdk.resources.identity import Projects
+
+        return Projects(self._transport)
+
+    @cached_property
+    def users(self) -> "Users":
+        from gpuaas_sdk.resources.identity import Users
+
+        return Users(self._transport)
+
+    @cached_property
+    def memberships(self) -> "Memberships":
+        from gpuaas_sdk.resources.identity import Memberships
+
+        return Memberships(self._transport)
+
+    @cached_property
+    def service_accounts(self) -> "ServiceAccounts":
+        from gpuaas_sdk.resources.identity import ServiceAccounts
+
+        return ServiceAccounts(self._transport)
+
+    @cached_property
+    def join_tokens(self) -> "JoinTokens":
+        from gpuaas_sdk.resources.nodes import JoinTokens
+
+        return JoinTokens(self._transport)
+
+    @cached_property
+    def nodes(self) -> "Nodes":
+        from gpuaas_sdk.resources.nodes import Nodes
+
+        return Nodes(self._transport)
+
+    @cached_property
+    def allocations(self) -> "Allocations":
+        from gpuaas_sdk.resources.allocations import Allocations
+
+        return Allocations(self._transport)
+
+    @cached_property
+    def apps(self) -> "Apps":
+        from gpuaas_sdk.resources.catalogue import Apps
+
+        return Apps(self._transport)
+
+    @cached_property
+    def app_versions(self) -> "AppVersions":
+        from gpuaas_sdk.resources.catalogue import AppVersions
+
+        return AppVersions(self._transport)
+
+    @cached_property
+    def artifacts(self) -> "Artifacts":
+        from gpuaas_sdk.resources.catalogue import Artifacts
+
+        return Artifacts(self._transport)
+
+    @cached_property
+    def instances(self) -> "Instances":
+        from gpuaas_sdk.resources.instances import Instances
+
+        return Instances(self._transport)
+
+    @cached_property
+    def members(self) -> "Members":
+        from gpuaas_sdk.resources.instances import Members
+
+        return Members(self._transport)
+
+    @cached_property
+    def operations(self) -> "Operations":
+        from gpuaas_sdk.resources.operations import Operations
+
+        return Operations(self._transport)
+
+    @cached_property
+    def deliveries(self) -> "Deliveries":
+        from gpuaas_sdk.resources.operations import Deliveries
+
+        return Deliveries(self._transport)
+
+    @cached_property
+    def audit(self) -> "Audit":
+        from gpuaas_sdk.resources.audit import Audit
+
+        return Audit(self._transport)

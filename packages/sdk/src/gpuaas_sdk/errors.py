@@ -1,0 +1,200 @@
+"""Everything that the SDK raises, as one tree.
+
+GpuaasError
+├── TransportError            no answer: connection refused, cut or timed out
+├── ProtocolError             an answer that is not in the contract's words
+├── LeaseLostError            somebody newer holds the lease; stop at once, change nothing
+│   ├── StaleLeaseError       … said by the platform (also a ConflictError)
+│   └── MachineFencedError    … said by a machine
+└── ApiError                  the platform answered with a problem
+    ├── InvalidRequestError   ├── IdempotencyConflictError
+    ├── UnauthenticatedError
+    ├── ForbiddenError
+    ├── NotFoundError
+    ├── CursorExpiredError    list again, then follow the feed from now
+    ├── ConflictError         the present state forbids it
+    │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
+    │   │   OperationRunningError, AllocationInUseError, NoCapacityError
+    │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
+    ├── UnavailableError      ├── NodeOfflineError
+    └── InternalError
+"""
+
+from gpuaas_contract.problems import AllowedAction, Code, FieldError, Problem
+
+
+class GpuaasError(Exception):
+    """The root of the tree."""
+
+
+class TransportError(GpuaasError):
+    """No answer came. Whether the request took effect is not known."""
+
+
+class ProtocolError(GpuaasError):
+    """Something answered, but not in the words of the contract: a proxy, or another version."""
+
+
+class LeaseLostError(GpuaasError):
+    """The lease under which this was tried is over; a successor may be at work already."""
+
+
+class MachineFencedError(LeaseLostError):
+    """A machine has seen a newer fencing token and refused ours. Nothing was changed there."""
+
+
+class ApiError(GpuaasError):
+    """The platform refused, and said why in `problem`."""
+
+    def __init__(self, problem: Problem, *, retry_after: float | None = None) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+        self.retry_after = retry_after
+
+    @property
+    def code(self) -> Code:
+        return self.problem.code
+
+    @property
+    def status(self) -> int:
+        return self.problem.status
+
+    @property
+    def detail(self) -> str:
+        return self.problem.detail
+
+    @property
+    def correlation_id(self) -> str:
+        return self.problem.correlation_id
+
+    @property
+    def retryable(self) -> bool:
+        return self.problem.retryable
+
+    @property
+    def errors(self) -> list[FieldError]:
+        return self.problem.errors
+
+    @property
+    def allowed_actions(self) -> list[AllowedAction]:
+        return self.problem.allowed_actions
+
+    def __str__(self) -> str:
+        return f"{self.detail} ({self.code}, {self.correlation_id})"
+
+
+class InvalidRequestError(ApiError):
+    """The request itself is wrong; sending it again will not help."""
+
+
+class IdempotencyConflictError(InvalidRequestError):
+    """The idempotency key was used before, with another body."""
+
+
+class UnauthenticatedError(ApiError):
+    """The credentials are missing, wrong or expired."""
+
+
+class ForbiddenError(ApiError):
+    """The caller is known, and may not do this."""
+
+
+class NotFoundError(ApiError):
+    """It does not exist, or the caller may not know of it."""
+
+
+class CursorExpiredError(ApiError):
+    """The feed no longer reaches back to this cursor."""
+
+
+class ConflictError(ApiError):
+    """The present state does not allow it."""
+
+
+class NameTakenError(ConflictError):
+    """Something of that name exists already."""
+
+
+class VersionExistsError(ConflictError):
+    """That version was published before; versions never change."""
+
+
+class InvalidStateError(ConflictError):
+    """Not possible in the state that it is in."""
+
+
+class RevisionMismatchError(ConflictError):
+    """It changed since it was read."""
+
+
+class OperationRunningError(ConflictError):
+    """Another operation on the same member is not finished."""
+
+
+class AllocationInUseError(ConflictError):
+    """The machine is in use by an app instance."""
+
+
+class NoCapacityError(ConflictError):
+    """No node has room."""
+
+
+class IdempotencyInFlightError(ConflictError):
+    """The first request with this key is still being worked on."""
+
+
+class LeaseHeldError(ConflictError):
+    """Somebody else holds the lease."""
+
+
+class StaleLeaseError(ConflictError, LeaseLostError):
+    """The fencing token is older than the lease's present one."""
+
+
+class UnavailableError(ApiError):
+    """The platform, or something that it needs, is not there at the moment; try again later."""
+
+
+class NodeOfflineError(UnavailableError):
+    """The host of the machine has lost its connection to the platform."""
+
+
+class InternalError(ApiError):
+    """A bug in the platform; the correlation id finds it in the logs."""
+
+
+BY_CODE: dict[Code, type[ApiError]] = {
+    Code.INVALID_REQUEST: InvalidRequestError,
+    Code.UNAUTHENTICATED: UnauthenticatedError,
+    Code.INVALID_CREDENTIALS: UnauthenticatedError,
+    Code.FORBIDDEN: ForbiddenError,
+    Code.NOT_FOUND: NotFoundError,
+    Code.METHOD_NOT_ALLOWED: InvalidRequestError,
+    Code.NAME_TAKEN: NameTakenError,
+    Code.INVALID_STATE: InvalidStateError,
+    Code.REVISION_MISMATCH: RevisionMismatchError,
+    Code.IDEMPOTENCY_CONFLICT: IdempotencyConflictError,
+    Code.IDEMPOTENCY_IN_FLIGHT: IdempotencyInFlightError,
+    Code.STALE_LEASE: StaleLeaseError,
+    Code.LEASE_HELD: LeaseHeldError,
+    Code.OPERATION_RUNNING: OperationRunningError,
+    Code.NO_CAPACITY: NoCapacityError,
+    Code.ALLOCATION_IN_USE: AllocationInUseError,
+    Code.PLACEMENT_INVALID: InvalidRequestError,
+    Code.INPUTS_INVALID: InvalidRequestError,
+    Code.MANIFEST_INVALID: InvalidRequestError,
+    Code.VERSION_EXISTS: VersionExistsError,
+    Code.DIGEST_MISMATCH: InvalidRequestError,
+    Code.NODE_OFFLINE: NodeOfflineError,
+    Code.JOIN_TOKEN_INVALID: UnauthenticatedError,
+    Code.CURSOR_INVALID: InvalidRequestError,
+    Code.CURSOR_EXPIRED: CursorExpiredError,
+    Code.TOO_LARGE: InvalidRequestError,
+    Code.UNAVAILABLE: UnavailableError,
+    Code.INTERNAL: InternalError,
+}
+"""A test fails when the contract gains a code that is missing here."""
+
+
+def error_from_problem(problem: Problem, *, retry_after: float | None = None) -> ApiError:
+    return BY_CODE[problem.code](problem, retry_after=retry_after)

@@ -1,0 +1,50 @@
+"""Allocations: the machines of a project."""
+
+from gpuaas_contract.access import AccessGrant, AccessRequest
+from gpuaas_contract.allocations import (
+    Allocation,
+    AllocationCreate,
+    AllocationPage,
+    AllocationStatus,
+    Shape,
+    Timeline,
+)
+from gpuaas_sdk.pages import Pager
+from gpuaas_sdk.resources.base import ResourceRoutes
+
+
+class Allocations(ResourceRoutes):
+    async def create(
+        self, project_id: str, name: str, *, shape: Shape | None = None, idempotency_key: str | None = None
+    ) -> Allocation:
+        body = AllocationCreate(project_id=project_id, name=name, shape=shape or Shape())
+        return await self._transport.post("/allocations", Allocation, body, idempotency_key=idempotency_key)
+
+    def list(
+        self,
+        *,
+        project_id: str | None = None,
+        status: AllocationStatus | None = None,
+        limit: int | None = None,
+    ) -> Pager[Allocation]:
+        return self._list(
+            "/allocations", AllocationPage, {"project_id": project_id, "status": status}, limit=limit
+        )
+
+    async def get(self, allocation_id: str) -> Allocation:
+        return await self._transport.get(f"/allocations/{allocation_id}", Allocation)
+
+    async def timeline(self, allocation_id: str) -> Timeline:
+        return await self._transport.get(f"/allocations/{allocation_id}/timeline", Timeline)
+
+    async def release(self, allocation_id: str, *, idempotency_key: str | None = None) -> Allocation:
+        path = f"/allocations/{allocation_id}/release"
+        return await self._transport.post(path, Allocation, idempotency_key=idempotency_key)
+
+    async def access(
+        self, allocation_id: str, public_key: str, *, idempotency_key: str | None = None
+    ) -> AccessGrant:
+        """A certificate for a person, for a key whose private half stays with the caller."""
+        path = f"/allocations/{allocation_id}/access"
+        body = AccessRequest(public_key=public_key)
+        return await self._transport.post(path, AccessGrant, body, idempotency_key=idempotency_key)

@@ -1,0 +1,32 @@
+"""Nodes and the tokens that enrol them."""
+
+from gpuaas_contract.nodes import Enrolment, EnrolRequest, JoinToken, JoinTokenCreate, Node, NodePage
+from gpuaas_sdk.pages import Pager
+from gpuaas_sdk.resources.base import ResourceRoutes
+from gpuaas_sdk.transport import encode_body, parse
+
+
+class JoinTokens(ResourceRoutes):
+    async def create(self, node_name: str, *, idempotency_key: str | None = None) -> JoinToken:
+        body = JoinTokenCreate(node_name=node_name)
+        return await self._transport.post("/join-tokens", JoinToken, body, idempotency_key=idempotency_key)
+
+
+class Nodes(ResourceRoutes):
+    def list(self, *, limit: int | None = None) -> Pager[Node]:
+        return self._list("/nodes", NodePage, limit=limit)
+
+    async def get(self, node_id: str) -> Node:
+        return await self._transport.get(f"/nodes/{node_id}", Node)
+
+    async def enrol(self, join_token: str, public_key_pem: str) -> Enrolment:
+        """Anonymous: the join token in the body is what is checked."""
+        body = EnrolRequest(join_token=join_token, public_key_pem=public_key_pem)
+        response = await self._transport.send(
+            "POST",
+            "/nodes/enrol",
+            headers={"Content-Type": "application/json"},
+            content=encode_body(body),
+            authenticated=False,
+        )
+        return parse(Enrolment, response)

@@ -1,0 +1,115 @@
+"""Operations: what people ask for, and what a controller does under a lease."""
+
+from gpuaas_contract.access import AccessGrant, OperationAccessRequest
+from gpuaas_contract.artifacts import Delivery, DeliveryRequest
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.operations import (
+    Claim,
+    ClaimRequest,
+    CompleteRequest,
+    FailRequest,
+    LeaseRequest,
+    Operation,
+    OperationError,
+    OperationPage,
+    OperationState,
+    StepReport,
+    StepStatus,
+)
+from gpuaas_sdk.pages import Pager
+from gpuaas_sdk.resources.base import ResourceRoutes
+from gpuaas_sdk.transport import DEFAULT_TIMEOUT
+
+
+class Operations(ResourceRoutes):
+    def list(
+        self,
+        *,
+        project_id: str | None = None,
+        instance_id: str | None = None,
+        state: OperationState | None = None,
+        claimable: bool | None = None,
+        limit: int | None = None,
+    ) -> Pager[Operation]:
+        query = {
+            "project_id": project_id,
+            "instance_id": instance_id,
+            "state": state,
+            "claimable": "true" if claimable else None,
+        }
+        return self._list("/operations", OperationPage, query, limit=limit)
+
+    async def get(self, operation_id: str) -> Operation:
+        return await self._transport.get(f"/operations/{operation_id}", Operation)
+
+    async def retry(self, operation_id: str, *, idempotency_key: str | None = None) -> Operation:
+        path = f"/operations/{operation_id}/retry"
+        return await self._transport.post(path, Operation, idempotency_key=idempotency_key)
+
+    async def claim(self, operation_id: str, holder: str) -> Claim:
+        path = f"/operations/{operation_id}/claim"
+        return await self._transport.post(path, Claim, ClaimRequest(holder=holder))
+
+    async def heartbeat(self, operation_id: str, fencing_token: int) -> Operation:
+        body = LeaseRequest(fencing_token=fencing_token)
+        return await self._transport.post(f"/operations/{operation_id}/heartbeat", Operation, body)
+
+    async def yield_lease(self, operation_id: str, fencing_token: int) -> Operation:
+        """Hand the lease back without an end: the operation can be claimed again at once."""
+        body = LeaseRequest(fencing_token=fencing_token)
+        return await self._transport.post(f"/operations/{operation_id}/yield", Operation, body)
+
+    async def report_step(
+        self,
+        operation_id: str,
+        fencing_token: int,
+        *,
+        key: str,
+        title: str,
+        status: StepStatus,
+        message: str = "",
+        evidence: JsonObject | None = None,
+    ) -> Operation:
+        body = StepReport(
+            fencing_token=fencing_token,
+            key=key,
+            title=title,
+            status=status,
+            message=message,
+            evidence=evidence or {},
+        )
+        return await self._transport.post(f"/operations/{operation_id}/steps", Operation, body)
+
+    async def complete(
+        self, operation_id: str, fencing_token: int, *, result: JsonObject | None = None
+    ) -> Operation:
+        body = CompleteRequest(fencing_token=fencing_token, result=result or {})
+        return await self._transport.post(f"/operations/{operation_id}/complete", Operation, body)
+
+    async def fail(
+        self,
+        operation_id: str,
+        fencing_token: int,
+        error: OperationError,
+        *,
+        result: JsonObject | None = None,
+    ) -> Operation:
+        body = FailRequest(fencing_token=fencing_token, error=error, result=result or {})
+        return await self._transport.post(f"/operations/{operation_id}/fail", Operation, body)
+
+    async def access(self, operation_id: str, fencing_token: int, public_key: str) -> AccessGrant:
+        """A certificate for exactly the machines of the operation, for its lease holder."""
+        body = OperationAccessRequest(fencing_token=fencing_token, public_key=public_key)
+        return await self._transport.post(f"/operations/{operation_id}/access", AccessGrant, body)
+
+    async def deliver(self, operation_id: str, fencing_token: int, *, allocation_id: str, digest: str) -> Delivery:
+        body = DeliveryRequest(fencing_token=fencing_token, allocation_id=allocation_id, digest=digest)
+        return await self._transport.post(f"/operations/{operation_id}/deliveries", Delivery, body)
+
+
+class Deliveries(ResourceRoutes):
+    async def get(self, delivery_id: str, *, wait: float | None = None) -> Delivery:
+        """With `wait`, the platform answers when it is no longer pending, or after that many seconds."""
+        timeout = None if wait is None else wait + DEFAULT_TIMEOUT
+        query = {"wait": None if wait is None else int(wait)}
+        return await self._transport.get(f"/deliveries/{delivery_id}", Delivery, query, timeout=timeout)

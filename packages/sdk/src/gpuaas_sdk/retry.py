@@ -1,0 +1,31 @@
+"""When a request is sent again: only where that is safe, and with growing pauses."""
+
+import random
+from dataclasses import dataclass
+
+from gpuaas_sdk.errors import ApiError, IdempotencyInFlightError, TransportError
+
+_RETRY_STATUSES = {429, 502, 503, 504}
+RETRY_AFTER_LIMIT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    attempts: int = 6
+    first_delay: float = 0.1
+    longest_delay: float = 3.0
+
+    def delay(self, failures: int) -> float:
+        """Doubles, with up to a quarter of jitter, so that many clients do not come back together."""
+        pause = min(self.first_delay * 2.0 ** min(failures - 1, 30), self.longest_delay)
+        return pause * random.uniform(0.75, 1.0)  # noqa: S311 - spreading load, not a secret
+
+
+NO_RETRY = RetryPolicy(attempts=1)
+
+
+def may_retry(error: TransportError | ApiError) -> bool:
+    """Mutations carry an idempotency key and other requests only read: a lost answer does no harm."""
+    if isinstance(error, TransportError):
+        return True
+    return error.status in _RETRY_STATUSES or isinstance(error, IdempotencyInFlightError)

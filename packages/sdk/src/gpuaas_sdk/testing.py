@@ -1,0 +1,53 @@
+"""The one trivial fake at the client's seam: answers that a test wrote, and a record of what was asked."""
+
+from collections.abc import Callable
+
+import httpx
+
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.credentials import Credentials, StaticToken
+from gpuaas_sdk.retry import RetryPolicy
+
+Answer = httpx.Response | Exception
+FAST = RetryPolicy(attempts=4, first_delay=0.001, longest_delay=0.002)
+
+
+class ScriptedPlatform:
+    """Records every request. Answers are taken in their order; the last one stays."""
+
+    def __init__(self, *answers: Answer | Callable[[httpx.Request], Answer]) -> None:
+        self.answers = list(answers)
+        self.requests: list[httpx.Request] = []
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        self.requests.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if callable(answer):
+            answer = answer(request)
+        if isinstance(answer, Exception):
+            raise answer
+        # A copy: a response object is used up by its first reader.
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+    def client(self, credentials: Credentials | None = None) -> GpuaasClient:
+        return GpuaasClient(
+            "http://platform.test",
+            credentials or StaticToken("t0ken"),
+            retry=FAST,
+            transport=httpx.MockTransport(self),
+        )
+
+
+def problem(code: str, status: int, **more: object) -> httpx.Response:
+    """An answer in problem+json, as the platform would make it."""
+    body = {
+        "type": f"https://gpuaas.dev/problems/{code}",
+        "title": code,
+        "status": status,
+        "detail": f"cannot do it: {code}",
+        "code": code,
+        "correlation_id": "cor_1",
+        **more,
+    }
+    return httpx.Response(status, json=body, headers={"content-type": "application/problem+json"})

@@ -1,0 +1,245 @@
+"""The one seam between the SDK and HTTP: tokens, correlation, idempotency, retries, problems."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, TypeVar
+
+import httpx
+import pydantic_core
+from pydantic import BaseModel, SecretStr, ValidationError
+
+from gpuaas_contract.base import API_PREFIX
+from gpuaas_contract.identity import LoginRequest, Token
+from gpuaas_contract.problems import (
+    CORRELATION_HEADER,
+    IDEMPOTENCY_HEADER,
+    Code,
+    Problem,
+)
+from gpuaas_sdk.correlation import current_correlation_id
+from gpuaas_sdk.credentials import ASSERTION_TYPE, Credentials
+from gpuaas_sdk.errors import (
+    ApiError,
+    ProtocolError,
+    TransportError,
+    UnauthenticatedError,
+    error_from_problem,
+)
+from gpuaas_sdk.retry import NO_RETRY, RETRY_AFTER_LIMIT, RetryPolicy, may_retry
+
+Model = TypeVar("Model", bound=BaseModel)
+Query = Mapping[str, str | int | float | bool | None]
+Content = bytes | Callable[[], AsyncIterator[bytes]]
+"""A large body is given as a function, so that a retry can send it from its beginning."""
+
+_CODE_BY_STATUS = {
+    401: Code.UNAUTHENTICATED,
+    403: Code.FORBIDDEN,
+    404: Code.NOT_FOUND,
+    409: Code.INVALID_STATE,
+    422: Code.INVALID_REQUEST,
+    **dict.fromkeys((429, 502, 503, 504), Code.UNAVAILABLE),
+}
+
+DEFAULT_TIMEOUT = 30.0
+REFRESH_MARGIN = 30.0
+"""A token is renewed this long before it expires, so that no request is under way with a dying one."""
+
+
+def encode_body(body: BaseModel) -> bytes:
+    """Unlike pydantic's own JSON this writes secrets out: the body is where they belong."""
+    content = body.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for name, value in body:
+        if isinstance(value, SecretStr):
+            content[name] = value.get_secret_value()
+    return pydantic_core.to_json(content)
+
+
+def parse(model: type[Model], response: httpx.Response) -> Model:
+    try:
+        return model.model_validate_json(response.content)
+    except ValidationError as error:
+        raise ProtocolError(
+            f"the answer to {response.request.method} {response.request.url.path} is not a "
+            f"{model.__name__}: {error.error_count()} field(s) differ; is this the same version?"
+        ) from None
+
+
+def retry_after_of(headers: Mapping[str, str]) -> float | None:
+    try:
+        return min(max(float(headers["retry-after"]), 0.0), RETRY_AFTER_LIMIT)
+    except (KeyError, ValueError):
+        return None
+
+
+def error_from_answer(status: int, headers: Mapping[str, str], content: bytes) -> ApiError | ProtocolError:
+    """Turn an answer of 400 or more into an exception, also when a proxy or a newer platform made it."""
+    retry_after = retry_after_of(headers)
+    try:
+        return error_from_problem(Problem.model_validate_json(content), retry_after=retry_after)
+    except ValidationError:
+        pass
+    code = _CODE_BY_STATUS.get(status)
+    if code is None:
+        return ProtocolError(f"answer {status} without a problem document; is this the platform's address?")
+    problem = Problem(
+        type="about:blank",
+        title=f"HTTP {status}",
+        status=status,
+        detail=_detail_of(content) or f"answer {status} without a problem document, perhaps from a proxy",
+        code=code,
+        correlation_id=headers.get(CORRELATION_HEADER.lower(), ""),
+        retryable=code == Code.UNAVAILABLE,
+    )
+    return error_from_problem(problem, retry_after=retry_after)
+
+
+def _detail_of(content: bytes) -> str | None:
+    """What a problem with a code that this version does not know yet says."""
+    try:
+        detail = pydantic_core.from_json(content)["detail"]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+    return detail if isinstance(detail, str) else None
+
+
+class Transport:
+    """Sends requests for all resources of a client; holds the connection pool and the token."""
+
+    def __init__(
+        self,
+        api_url: str,
+        credentials: Credentials,
+        *,
+        retry: RetryPolicy,
+        http: httpx.AsyncBaseTransport | None = None,
+        user_agent: str = "gpuaas-sdk",
+    ) -> None:
+        self.api_url = api_url.rstrip("/")
+        self.retry = retry
+        self._credentials = credentials
+        self._http = httpx.AsyncClient(
+            base_url=self.api_url + API_PREFIX,
+            timeout=DEFAULT_TIMEOUT,
+            headers={"User-Agent": user_agent, "Accept": "application/json"},
+            transport=http,
+        )
+        self._token: str | None = None
+        self._renew_at = 0.0
+        self._token_lock = asyncio.Lock()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def get(
+        self, path: str, model: type[Model], query: Query | None = None, *, timeout: float | None = None
+    ) -> Model:
+        return parse(model, await self.send("GET", path, query=query, timeout=timeout))
+
+    async def post(
+        self,
+        path: str,
+        model: type[Model],
+        body: BaseModel | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Model:
+        headers = {IDEMPOTENCY_HEADER: idempotency_key or uuid.uuid4().hex}
+        content = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            content = encode_body(body)
+        return parse(model, await self.send("POST", path, headers=headers, content=content))
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        content: Content | None = None,
+        form: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        authenticated: bool = True,
+        retry: RetryPolicy | None = None,
+    ) -> httpx.Response:
+        """One logical request: sent again where that is safe, with a fresh token once after a 401."""
+        all_headers = {CORRELATION_HEADER: current_correlation_id(), **(headers or {})}
+        arguments: dict[str, Any] = {
+            "params": {key: value for key, value in (query or {}).items() if value is not None},
+            "timeout": DEFAULT_TIMEOUT if timeout is None else timeout,
+        }
+        if form is not None:
+            arguments["data"] = dict(form)
+        policy = self.retry if retry is None else retry
+        failures = 0
+        token: str | None = None
+        renewals_left = 1 if authenticated and self._credentials.renewable else 0
+        while True:
+            try:
+                if authenticated:
+                    token = await self.token()
+                    all_headers["Authorization"] = f"Bearer {token}"
+                body = content() if callable(content) else content
+                return await self._send_once(method, path, headers=all_headers, content=body, **arguments)
+            except UnauthenticatedError:
+                # A refusal of the credentials themselves left no token, and asking again would not help.
+                if renewals_left == 0 or self._token is None:
+                    raise
+                renewals_left -= 1
+                self.forget_token(token)
+            except (TransportError, ApiError) as error:
+                failures += 1
+                if failures >= policy.attempts or not may_retry(error):
+                    raise
+                asked = error.retry_after if isinstance(error, ApiError) else None
+                await asyncio.sleep(max(asked or 0.0, policy.delay(failures)))
+
+    async def _send_once(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        try:
+            response = await self._http.request(method, path, **arguments)
+        except httpx.TransportError as error:
+            reason = str(error) or type(error).__name__
+            raise TransportError(f"cannot reach {self.api_url}: {reason}") from error
+        if response.is_error:
+            raise error_from_answer(response.status_code, response.headers, response.content)
+        return response
+
+    async def token(self) -> str:
+        """A token that is still good for a while; concurrent callers share one renewal."""
+        async with self._token_lock:
+            if self._token is None or time.monotonic() >= self._renew_at:
+                fetched = await self.fetch_token()
+                self._token = fetched.access_token
+                # Short-lived tokens are used for two thirds of their life.
+                margin = min(REFRESH_MARGIN, fetched.expires_in / 3)
+                self._renew_at = time.monotonic() + fetched.expires_in - margin
+            return self._token
+
+    async def fetch_token(self) -> Token:
+        return await self._credentials.fetch(self)
+
+    def forget_token(self, token: str | None) -> None:
+        """Only if it is still the present one: another task may have renewed it meanwhile."""
+        if self._token == token:
+            self._token = None
+
+    async def login(self, request: LoginRequest) -> Token:
+        headers = {"Content-Type": "application/json"}
+        response = await self.send(
+            "POST", "/auth/login", headers=headers, content=encode_body(request), authenticated=False
+        )
+        return parse(Token, response)
+
+    async def exchange_assertion(self, assertion: str) -> Token:
+        form = {
+            "grant_type": "client_credentials",
+            "client_assertion_type": ASSERTION_TYPE,
+            "client_assertion": assertion,
+        }
+        # An assertion is good for one token, so a lost answer needs a new one: no retry at this level.
+        response = await self.send("POST", "/oauth/token", form=form, authenticated=False, retry=NO_RETRY)
+        return parse(Token, response)
