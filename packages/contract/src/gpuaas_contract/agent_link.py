@@ -131,12 +131,8 @@ class StreamRefused(Resource):
     message: str
 
 
-FromAgent = Annotated[
-    Hello | Heartbeat | TaskProgress | TaskResult | StreamRefused, Field(discriminator="type")
-]
-from_agent_adapter: TypeAdapter[Hello | Heartbeat | TaskProgress | TaskResult | StreamRefused] = TypeAdapter(
-    FromAgent
-)
+FromAgent = Annotated[Hello | Heartbeat | TaskProgress | TaskResult | StreamRefused, Field(discriminator="type")]
+from_agent_adapter: TypeAdapter[Hello | Heartbeat | TaskProgress | TaskResult | StreamRefused] = TypeAdapter(FromAgent)
 
 
 # Over HTTP, with the same token: `POST /v1/agent/host-certificates`

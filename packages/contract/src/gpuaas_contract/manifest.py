@@ -53,9 +53,7 @@ class OperationKind(Request):
     description: Message = ""
     component: Key | None = None
     """The component that a member operation acts on; absent for operations on the whole instance."""
-    input_schema: JsonObject = Field(
-        default_factory=lambda: {"type": "object", "additionalProperties": False}
-    )
+    input_schema: JsonObject = Field(default_factory=lambda: {"type": "object", "additionalProperties": False})
     deadline_seconds: int = Field(default=1800, ge=10, le=86_400)
 
 

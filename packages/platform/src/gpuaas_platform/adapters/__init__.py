@@ -1,0 +1,1 @@
+"""Everything outside PostgreSQL that the platform talks to."""

@@ -1,0 +1,136 @@
+"""OpenBao (or Vault): the token signing key and the SSH authorities never leave it."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gpuaas_contract.problems import Code
+from gpuaas_platform.domain.errors import Refusal
+
+TOKEN_KEY = "gpuaas-tokens"  # noqa: S105 - the name of a key
+
+
+class OpenBao:
+    def __init__(self, address: str, token_file: Path) -> None:
+        self._client = httpx.AsyncClient(
+            base_url=f"{address.rstrip('/')}/v1/",
+            headers={"X-Vault-Token": token_file.read_text().strip()},
+            timeout=10,
+        )
+        self._authorities: dict[str, str] = {}
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def is_healthy(self) -> bool:
+        try:
+            return (await self._client.get("sys/health")).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            response = await self._client.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise Refusal(Code.UNAVAILABLE, "the secrets server does not answer", retry_after=2) from error
+        if response.status_code in {429, 500, 502, 503}:
+            raise Refusal(Code.UNAVAILABLE, "the secrets server is not ready", retry_after=2)
+        if response.status_code == 404:
+            return {}
+        if response.is_error:
+            raise RuntimeError(f"OpenBao refused {method} {path}: {response.status_code} {response.text[:300]}")
+        return dict(response.json()) if response.content else {}
+
+    # Token signing
+
+    async def ensure_token_key(self) -> None:
+        if not await self._call("GET", f"transit/keys/{TOKEN_KEY}"):
+            await self._call("POST", f"transit/keys/{TOKEN_KEY}", {"type": "ed25519"})
+
+    async def token_public_keys(self) -> dict[str, bytes]:
+        """Raw ed25519 public keys by version: all that are still accepted."""
+        answer = await self._call("GET", f"transit/keys/{TOKEN_KEY}")
+        return {version: base64.b64decode(key["public_key"]) for version, key in answer["data"]["keys"].items()}
+
+    async def sign_token(self, signing_input: bytes, version: str) -> bytes:
+        answer = await self._call(
+            "POST",
+            f"transit/sign/{TOKEN_KEY}",
+            {"input": base64.b64encode(signing_input).decode(), "key_version": int(version)},
+        )
+        return base64.b64decode(answer["data"]["signature"].split(":", 2)[2])
+
+    # SSH authorities: one engine per project
+
+    async def ensure_authority(self, project_id: str) -> str:
+        """Return the public key of the project's authority, which is made on first use."""
+        if project_id in self._authorities:
+            return self._authorities[project_id]
+        mount = f"ssh/{project_id}"
+        if not await self._call("GET", f"sys/mounts/{mount}/tune"):
+            await self._call("POST", f"sys/mounts/{mount}", {"type": "ssh"})
+        answer = await self._call("GET", f"{mount}/public_key") if await self._has_ca(mount) else {}
+        if not answer:
+            await self._call("POST", f"{mount}/config/ca", {"generate_signing_key": True, "key_type": "ed25519"})
+        await self._call(
+            "POST",
+            f"{mount}/roles/user",
+            {
+                "key_type": "ca",
+                "allow_user_certificates": True,
+                "allowed_users": "*",
+                "allowed_extensions": "permit-pty,permit-port-forwarding",
+                "default_extensions": {"permit-pty": "", "permit-port-forwarding": ""},
+                "allow_user_key_ids": True,
+                "max_ttl": "1h",
+            },
+        )
+        await self._call(
+            "POST",
+            f"{mount}/roles/host",
+            {
+                "key_type": "ca",
+                "allow_host_certificates": True,
+                "allowed_domains": "*",
+                "allow_bare_domains": True,
+                "allow_user_key_ids": True,
+                "max_ttl": "87600h",
+            },
+        )
+        public_key = str((await self._call("GET", f"{mount}/config/ca"))["data"]["public_key"]).strip()
+        self._authorities[project_id] = public_key
+        return public_key
+
+    async def _has_ca(self, mount: str) -> bool:
+        try:
+            return bool(await self._call("GET", f"{mount}/config/ca"))
+        except RuntimeError:
+            # An engine without a key answers 400: it was mounted by a process that died before the next call.
+            return False
+
+    async def sign_user_key(
+        self, project_id: str, public_key: str, principals: list[str], seconds: int, key_id: str
+    ) -> str:
+        return await self._sign(project_id, "user", public_key, principals, f"{seconds}s", key_id)
+
+    async def sign_host_key(self, project_id: str, public_key: str, principal: str) -> str:
+        return await self._sign(project_id, "host", public_key, [principal], "87600h", principal)
+
+    async def _sign(
+        self, project_id: str, role: str, public_key: str, principals: list[str], ttl: str, key_id: str
+    ) -> str:
+        await self.ensure_authority(project_id)
+        answer = await self._call(
+            "POST",
+            f"ssh/{project_id}/sign/{role}",
+            {
+                "public_key": public_key,
+                "cert_type": role,
+                "valid_principals": ",".join(principals),
+                "ttl": ttl,
+                "key_id": key_id,
+            },
+        )
+        return str(answer["data"]["signed_key"]).strip()

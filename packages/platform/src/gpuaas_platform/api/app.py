@@ -1,0 +1,61 @@
+"""The FastAPI application: routes, handlers, and the loops that live as long as it does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from gpuaas_platform.api.links import AgentLinks
+from gpuaas_platform.api.middleware import CorrelationMiddleware
+from gpuaas_platform.api.problems import install_handlers
+from gpuaas_platform.api.routes import agents, catalogue, changes, identity, instances, machines, operations
+from gpuaas_platform.api.routing import check_permissions
+from gpuaas_platform.api.streams import StreamBroker
+from gpuaas_platform.jobs.background import for_ever, sequence_changes, sweep
+from gpuaas_platform.services.platform import Platform
+
+ROUTES = [
+    identity.routes,
+    machines.routes,
+    catalogue.routes,
+    instances.routes,
+    operations.routes,
+    changes.routes,
+    changes.health,
+    agents.routes,
+]
+
+
+def create_app(platform: Platform) -> FastAPI:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        loops = [
+            asyncio.create_task(platform.wakeups.run()),
+            asyncio.create_task(for_ever("sequencer", lambda: sequence_changes(platform))),
+            asyncio.create_task(for_ever("sweeper", lambda: sweep(platform))),
+            asyncio.create_task(app.state.streams.cut_ended()),
+        ]
+        yield
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+
+    app = FastAPI(
+        title="GPUaaS",
+        version="1",
+        description="A GPU control plane on which independent teams run clustered apps.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+    )
+    app.state.platform = platform
+    app.state.links = AgentLinks(platform)
+    app.state.streams = StreamBroker(platform, app.state.links)
+    for routes in ROUTES:
+        app.include_router(routes.router)
+    install_handlers(app)
+    app.add_middleware(CorrelationMiddleware)
+    check_permissions(app)
+    return app

@@ -1,0 +1,95 @@
+"""The WebSocket links of the node agents that are connected to this process."""
+
+import asyncio
+
+import structlog
+from fastapi import WebSocket, WebSocketDisconnect
+from pydantic import ValidationError
+
+from gpuaas_contract.agent_link import (
+    Heartbeat,
+    Hello,
+    StreamRefused,
+    TaskAcknowledged,
+    TaskProgress,
+    TaskResult,
+    from_agent_adapter,
+)
+from gpuaas_contract.base import Resource
+from gpuaas_platform.services import nodes
+from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.storage import nodes as node_store
+from gpuaas_platform.storage.wakeups import NODE_TASKS
+
+log = structlog.get_logger()
+RECHECK_SECONDS = 5
+
+
+class AgentLinks:
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._sockets: dict[str, WebSocket] = {}
+        self.refused_streams: dict[str, asyncio.Future[WebSocket]] = {}
+        """Filled by the stream broker: who waits for the agent to open which stream."""
+
+    def is_connected(self, node_id: str) -> bool:
+        return node_id in self._sockets
+
+    async def send(self, node_id: str, message: Resource) -> None:
+        await self._sockets[node_id].send_text(message.model_dump_json())
+
+    async def serve(self, node_id: str, websocket: WebSocket) -> None:
+        """Stay with the agent until it goes. A newer connection of the same node replaces the older one."""
+        await websocket.accept()
+        self._sockets[node_id] = websocket
+        log.info("agent_connected", node_id=node_id)
+        sender = asyncio.create_task(self._send_tasks(node_id, websocket))
+        try:
+            while True:
+                await self._receive(node_id, await websocket.receive_text())
+        except (WebSocketDisconnect, RuntimeError):
+            log.info("agent_disconnected", node_id=node_id)
+        finally:
+            sender.cancel()
+            if self._sockets.get(node_id) is websocket:
+                del self._sockets[node_id]
+
+    async def _send_tasks(self, node_id: str, websocket: WebSocket) -> None:
+        """Every open task once per connection: after a reconnect the agent hears of all of them again."""
+        sent: set[str] = set()
+        while True:
+            woken = self._platform.wakeups.event(NODE_TASKS)
+            try:
+                tasks = await self._platform.tasks.open_tasks(node_id)
+            except Exception:
+                log.exception("cannot_read_tasks", node_id=node_id)
+                await asyncio.sleep(1)
+                continue
+            for task in tasks:
+                if task.task_id not in sent:
+                    sent.add(task.task_id)
+                    await websocket.send_text(task.model_dump_json())
+            await self._platform.wakeups.wait(woken, RECHECK_SECONDS)
+
+    async def _receive(self, node_id: str, text: str) -> None:
+        try:
+            message = from_agent_adapter.validate_json(text)
+        except ValidationError as error:
+            log.warning("agent_message_refused", node_id=node_id, error=str(error))
+            return
+        match message:
+            case Hello():
+                async with self._platform.database.system_transaction() as tx:
+                    await nodes.node_said_hello(tx, node_id, message.inventory, self._platform.plan)
+            case Heartbeat():
+                async with self._platform.database.system_transaction() as tx:
+                    await node_store.touch(tx, node_id)
+            case TaskProgress():
+                await self._platform.tasks.progress(node_id, message)
+            case TaskResult():
+                await self._platform.tasks.finish(node_id, message)
+                await self.send(node_id, TaskAcknowledged(task_id=message.task_id))
+            case StreamRefused():
+                waiting = self.refused_streams.get(message.stream_id)
+                if waiting is not None and not waiting.done():
+                    waiting.set_exception(ConnectionRefusedError(message.message))

@@ -1,0 +1,91 @@
+"""Every failure as problem+json."""
+
+import psycopg
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from psycopg_pool import PoolTimeout
+from starlette.exceptions import HTTPException
+
+from gpuaas_contract.problems import PROBLEM_MEDIA_TYPE, Code, FieldError, Problem
+from gpuaas_platform.domain.errors import Refusal
+
+log = structlog.get_logger()
+
+_FRAMEWORK_CODES = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.TOO_LARGE}
+
+
+def problem_of(refusal: Refusal, correlation_id: str) -> Problem:
+    return Problem(
+        type=f"https://gpuaas.invalid/problems/{refusal.code.value}",
+        title=refusal.code.value.replace("_", " "),
+        status=refusal.status,
+        detail=refusal.detail,
+        code=refusal.code,
+        correlation_id=correlation_id,
+        retryable=refusal.retryable,
+        errors=refusal.errors,
+        allowed_actions=refusal.allowed_actions,
+        context=refusal.context,
+    )
+
+
+def problem_response(refusal: Refusal, correlation_id: str) -> JSONResponse:
+    headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else None
+    if refusal.status == 401:
+        headers = {"WWW-Authenticate": "Bearer"}
+    body = problem_of(refusal, correlation_id).model_dump(mode="json")
+    return JSONResponse(body, refusal.status, headers, media_type=PROBLEM_MEDIA_TYPE)
+
+
+def internal_error() -> Refusal:
+    return Refusal(
+        Code.INTERNAL, "something went wrong on our side; the operator finds it in the log by the correlation id"
+    )
+
+
+def _correlation_id(request: Request) -> str:
+    return str(request.state.correlation_id)
+
+
+def install_handlers(app: FastAPI) -> None:
+    @app.exception_handler(Refusal)
+    async def refused(request: Request, error: Refusal) -> JSONResponse:
+        return problem_response(error, _correlation_id(request))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        fields = [FieldError(pointer=_pointer(item["loc"]), detail=str(item["msg"])) for item in error.errors()]
+        detail = "; ".join(f"{field.pointer}: {field.detail}" for field in fields)
+        refusal = Refusal(Code.INVALID_REQUEST, f"the request is not valid: {detail}", errors=fields)
+        return problem_response(refusal, _correlation_id(request))
+
+    @app.exception_handler(HTTPException)
+    async def framework(request: Request, error: HTTPException) -> JSONResponse:
+        code = _FRAMEWORK_CODES.get(error.status_code, Code.INVALID_REQUEST)
+        if code == Code.NOT_FOUND:
+            detail = f"there is no route {request.method} {request.url.path}"
+        else:
+            detail = str(error.detail)
+        return problem_response(Refusal(code, detail), _correlation_id(request))
+
+    @app.exception_handler(psycopg.DataError)
+    async def unstorable(request: Request, error: psycopg.DataError) -> JSONResponse:
+        refusal = Refusal(Code.INVALID_REQUEST, "a value cannot be stored as text (a NUL character, for example)")
+        log.info("unstorable", error=str(error))
+        return problem_response(refusal, _correlation_id(request))
+
+    @app.exception_handler(psycopg.OperationalError)
+    @app.exception_handler(PoolTimeout)
+    async def database_away(request: Request, error: Exception) -> JSONResponse:
+        log.warning("database_away", error=str(error))
+        refusal = Refusal(Code.UNAVAILABLE, "the database does not answer; try again", retry_after=2)
+        return problem_response(refusal, _correlation_id(request))
+
+
+def _pointer(location: tuple[int | str, ...]) -> str:
+    where, *path = location
+    if where == "body":
+        return "".join(f"/{part}" for part in path) or "/"
+    return "/".join(str(part) for part in location)

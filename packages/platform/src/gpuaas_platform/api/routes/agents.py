@@ -1,0 +1,66 @@
+"""What node agents call: their link, the streams that they were asked to open, certificates, artifacts."""
+
+from pathlib import Path as FilePath
+
+from fastapi import Request, WebSocket
+from fastapi.responses import FileResponse
+
+from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
+from gpuaas_platform.api.context import Agent, authenticated_agent, authenticated_context_of, platform_of
+from gpuaas_platform.api.links import AgentLinks
+from gpuaas_platform.api.routing import Routes
+from gpuaas_platform.api.streams import StreamBroker, refuse
+from gpuaas_platform.domain.errors import Refusal, not_found
+from gpuaas_platform.domain.policy import Permission
+from gpuaas_platform.services import access
+from gpuaas_platform.storage import catalogue as catalogue_store
+
+routes = Routes("agents")
+
+
+@routes.websocket("/agent/link", Permission.AGENT)
+async def agent_link(websocket: WebSocket) -> None:
+    try:
+        agent = await authenticated_agent(websocket)
+    except Refusal as refusal:
+        await refuse(websocket, refusal)
+        return
+    links: AgentLinks = websocket.app.state.links
+    await links.serve(agent.id, websocket)
+
+
+@routes.websocket("/agent/streams/{stream_id}", Permission.AGENT)
+async def agent_stream(websocket: WebSocket, stream_id: str) -> None:
+    broker: StreamBroker = websocket.app.state.streams
+    try:
+        agent = await authenticated_agent(websocket)
+        await broker.serve_agent(agent.id, stream_id, websocket)
+    except Refusal as refusal:
+        await refuse(websocket, refusal)
+
+
+@routes.websocket("/access-grants/{grant_id}/allocations/{allocation_id}/stream", Permission.ALLOCATION_ACCESS)
+async def machine_stream(websocket: WebSocket, grant_id: str, allocation_id: str) -> None:
+    broker: StreamBroker = websocket.app.state.streams
+    try:
+        caller, correlation_id = await authenticated_context_of(websocket)
+        async with platform_of(websocket).database.transaction(caller.id, correlation_id) as tx:
+            grant, machine = await access.open_stream(tx, caller, grant_id, allocation_id)
+        await broker.serve_client(websocket, grant, machine, correlation_id)
+    except Refusal as refusal:
+        await refuse(websocket, refusal)
+
+
+@routes.post("/agent/host-certificates", Permission.AGENT, response_model=HostCertificate)
+async def certify_host(request: Request, agent: Agent, body: HostCertificateRequest) -> HostCertificate:
+    return await platform_of(request).access.certify_host(agent, body)
+
+
+@routes.get("/agent/artifacts/{digest}", Permission.AGENT, response_class=FileResponse)
+async def download_artifact(request: Request, agent: Agent, digest: str) -> FileResponse:
+    platform = platform_of(request)
+    async with platform.database.system_transaction() as tx:
+        if not await catalogue_store.is_deliverable_to_node(tx, digest, agent.id):
+            raise not_found("artifact", digest)
+    path: FilePath = platform.blobs.path(digest)
+    return FileResponse(path, media_type="application/octet-stream")

@@ -1,0 +1,69 @@
+"""App instances and members."""
+
+from fastapi import Response
+
+from gpuaas_contract.instances import (
+    Instance,
+    InstanceDeploy,
+    InstancePage,
+    InstanceReport,
+    Member,
+    MemberPage,
+    MemberReport,
+)
+from gpuaas_contract.operations import Operation, OperationCreate
+from gpuaas_platform.api.context import Ctx, Limit
+from gpuaas_platform.api.routing import Routes
+from gpuaas_platform.domain.policy import Permission
+from gpuaas_platform.services import deploy, instances, operations, reports
+
+routes = Routes("instances")
+
+
+@routes.post("/app-instances", Permission.INSTANCE_DEPLOY, status_code=201, response_model=Instance)
+async def deploy_instance(ctx: Ctx, body: InstanceDeploy) -> Response:
+    return await ctx.mutate(lambda tx: deploy.deploy_instance(tx, ctx.caller, body), 201)
+
+
+@routes.get("/app-instances", Permission.INSTANCE_READ, response_model=InstancePage)
+async def list_instances(ctx: Ctx, project_id: str, cursor: str | None = None, limit: Limit = 100) -> InstancePage:
+    async with ctx.read() as tx:
+        return await instances.list_instances(tx, ctx.caller, project_id, cursor, limit)
+
+
+@routes.get("/app-instances/{instance_id}", Permission.INSTANCE_READ, response_model=Instance)
+async def get_instance(ctx: Ctx, instance_id: str) -> Instance:
+    async with ctx.read() as tx:
+        return await instances.get_instance(tx, ctx.caller, instance_id)
+
+
+@routes.get("/app-instances/{instance_id}/members", Permission.INSTANCE_READ, response_model=MemberPage)
+async def list_members(ctx: Ctx, instance_id: str, cursor: str | None = None, limit: Limit = 100) -> MemberPage:
+    async with ctx.read() as tx:
+        return await instances.list_members(tx, ctx.caller, instance_id, cursor, limit)
+
+
+@routes.post(
+    "/app-instances/{instance_id}/operations",
+    Permission.OPERATION_REQUEST,
+    status_code=201,
+    response_model=Operation,
+)
+async def request_operation(ctx: Ctx, instance_id: str, body: OperationCreate) -> Response:
+    return await ctx.mutate(lambda tx: operations.request_operation(tx, ctx.caller, instance_id, body), 201)
+
+
+@routes.post("/app-instances/{instance_id}/report", Permission.OPERATION_WORK, response_model=Instance)
+async def report_instance(ctx: Ctx, instance_id: str, body: InstanceReport) -> Response:
+    return await ctx.mutate(lambda tx: reports.report_instance(tx, ctx.caller, instance_id, body))
+
+
+@routes.get("/members/{member_id}", Permission.INSTANCE_READ, response_model=Member)
+async def get_member(ctx: Ctx, member_id: str) -> Member:
+    async with ctx.read() as tx:
+        return await instances.get_member(tx, ctx.caller, member_id)
+
+
+@routes.post("/members/{member_id}/report", Permission.OPERATION_WORK, response_model=Member)
+async def report_member(ctx: Ctx, member_id: str, body: MemberReport) -> Response:
+    return await ctx.mutate(lambda tx: reports.report_member(tx, ctx.caller, member_id, body))

@@ -1,0 +1,142 @@
+"""Byte streams to machines: a client's WebSocket joined with one that the machine's agent dials."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+from fastapi import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocketState
+
+from gpuaas_contract import ids
+from gpuaas_contract.agent_link import OpenStream
+from gpuaas_contract.problems import Code
+from gpuaas_platform.api.links import AgentLinks
+from gpuaas_platform.api.problems import problem_of, problem_response
+from gpuaas_platform.domain.errors import Refusal, not_found
+from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.storage import access as access_store
+from gpuaas_platform.storage.database import Row
+from gpuaas_platform.storage.wakeups import ACCESS
+
+log = structlog.get_logger()
+SSH_PORT = 22
+OPEN_SECONDS = 10
+RECHECK_SECONDS = 2
+POLICY_CLOSE = 1008
+
+
+async def refuse(websocket: WebSocket, refusal: Refusal) -> None:
+    """Answer the upgrade with a problem where that is still possible, else close with the reason."""
+    correlation_id = str(websocket.state.correlation_id)
+    if websocket.client_state == WebSocketState.CONNECTING:
+        await websocket.send_denial_response(problem_response(refusal, correlation_id))
+    elif websocket.client_state == WebSocketState.CONNECTED:
+        problem = problem_of(refusal, correlation_id)
+        with suppress(RuntimeError):
+            await websocket.close(POLICY_CLOSE, f"{problem.code.value}: {problem.detail}"[:120])
+
+
+@dataclass(slots=True)
+class _Waiting:
+    node_id: str
+    agent: asyncio.Future[WebSocket]
+    over: asyncio.Event
+
+
+class StreamBroker:
+    def __init__(self, platform: Platform, links: AgentLinks) -> None:
+        self._platform = platform
+        self._links = links
+        self._waiting: dict[str, _Waiting] = {}
+        self._open: dict[str, tuple[str, asyncio.Event]] = {}
+        """Open streams: the grant behind each, and the event that cuts it."""
+
+    async def serve_client(self, websocket: WebSocket, grant: Row, machine: Row, correlation_id: str) -> None:
+        node_id = machine["node_id"]
+        if not self._links.is_connected(node_id):
+            raise Refusal(Code.NODE_OFFLINE, "the machine's node is offline", retry_after=5)
+        stream_id = ids.new_id(ids.STREAM)
+        waiting = _Waiting(node_id, asyncio.get_running_loop().create_future(), asyncio.Event())
+        self._waiting[stream_id] = waiting
+        self._links.refused_streams[stream_id] = waiting.agent
+        cut = asyncio.Event()
+        try:
+            agent = await self._ask_agent(node_id, stream_id, machine, correlation_id, waiting)
+            await websocket.accept()
+            self._open[stream_id] = (grant["id"], cut)
+            await _pump_both(websocket, agent, cut)
+        finally:
+            self._open.pop(stream_id, None)
+            self._waiting.pop(stream_id, None)
+            self._links.refused_streams.pop(stream_id, None)
+            waiting.over.set()
+            await _close(websocket)
+
+    async def _ask_agent(
+        self, node_id: str, stream_id: str, machine: Row, correlation_id: str, waiting: _Waiting
+    ) -> WebSocket:
+        message = OpenStream(
+            stream_id=stream_id,
+            allocation_id=machine["id"],
+            address=machine["address"],
+            port=SSH_PORT,
+            correlation_id=correlation_id,
+        )
+        try:
+            await self._links.send(node_id, message)
+            return await asyncio.wait_for(waiting.agent, OPEN_SECONDS)
+        except (TimeoutError, OSError, KeyError, RuntimeError, WebSocketDisconnect) as error:
+            detail = f"the machine cannot be reached through its node: {error or 'no answer'}"
+            raise Refusal(Code.UNAVAILABLE, detail, retry_after=2) from error
+
+    async def serve_agent(self, node_id: str, stream_id: str, websocket: WebSocket) -> None:
+        waiting = self._waiting.get(stream_id)
+        if waiting is None or waiting.node_id != node_id or waiting.agent.done():
+            raise not_found("stream", stream_id)
+        await websocket.accept()
+        waiting.agent.set_result(websocket)
+        await waiting.over.wait()
+        await _close(websocket)
+
+    async def cut_ended(self) -> None:
+        """For ever: cut the streams whose right has ended."""
+        while True:
+            woken = self._platform.wakeups.event(ACCESS)
+            grants = {grant_id for grant_id, _ in self._open.values()}
+            if grants:
+                try:
+                    async with self._platform.database.system_transaction() as tx:
+                        ended = await access_store.list_ended(tx, sorted(grants))
+                except Exception:
+                    log.exception("cannot_check_grants")
+                    ended = set()
+                for grant_id, cut in list(self._open.values()):
+                    if grant_id in ended:
+                        cut.set()
+            await self._platform.wakeups.wait(woken, RECHECK_SECONDS)
+
+
+async def _pump_both(client: WebSocket, agent: WebSocket, cut: asyncio.Event) -> None:
+    """Until one side ends the stream, or its right ends."""
+    tasks = [
+        asyncio.create_task(_pump(client, agent)),
+        asyncio.create_task(_pump(agent, client)),
+        asyncio.create_task(cut.wait()),
+    ]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(source: WebSocket, target: WebSocket) -> None:
+    with suppress(WebSocketDisconnect, RuntimeError):
+        while True:
+            await target.send_bytes(await source.receive_bytes())
+
+
+async def _close(websocket: WebSocket) -> None:
+    if websocket.application_state == WebSocketState.CONNECTED:
+        with suppress(RuntimeError, WebSocketDisconnect):
+            await websocket.close()

@@ -1,0 +1,141 @@
+"""Who may do what. One table; a route names its permission, services ask with the scope."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuaas_contract.identity import PrincipalKind, Role
+from gpuaas_contract.problems import Code
+from gpuaas_platform.domain.errors import Refusal, not_found
+
+
+class Permission(StrEnum):
+    ANONYMOUS = "anonymous"
+    """Anybody may call the route; it authenticates by what is in the body, or tells nothing."""
+    AUTHENTICATED = "authenticated"
+    """Any known principal; what it gets is filtered by what it may see."""
+    AGENT = "agent"
+    """A node agent, about its own node only."""
+
+    TENANT_CREATE = "tenant.create"
+    TENANT_READ = "tenant.read"
+    PROJECT_CREATE = "project.create"
+    PROJECT_READ = "project.read"
+    USER_MANAGE = "user.manage"
+    MEMBERSHIP_CREATE = "membership.create"
+    SERVICE_ACCOUNT_CREATE = "service_account.create"
+    SERVICE_ACCOUNT_READ = "service_account.read"
+    NODE_MANAGE = "node.manage"
+    NODE_READ = "node.read"
+    ALLOCATION_CREATE = "allocation.create"
+    ALLOCATION_READ = "allocation.read"
+    ALLOCATION_RELEASE = "allocation.release"
+    ALLOCATION_ACCESS = "allocation.access"
+    APP_PUBLISH = "app.publish"
+    APP_READ = "app.read"
+    INSTANCE_DEPLOY = "instance.deploy"
+    INSTANCE_READ = "instance.read"
+    OPERATION_REQUEST = "operation.request"
+    OPERATION_WORK = "operation.work"
+    """Claim, report and finish operations: an app's own service account only."""
+    AUDIT_READ = "audit.read"
+
+
+CONTROLLER = "controller"
+"""The role of a service account that is bound to an app, in its project, for that app only."""
+
+_ADMINS = frozenset({Role.PLATFORM_ADMIN, Role.TENANT_ADMIN, Role.PROJECT_ADMIN})
+_USERS = _ADMINS | {Role.PROJECT_MEMBER}
+_VIEWERS = _USERS | {Role.PROJECT_VIEWER, CONTROLLER}
+_PLATFORM = frozenset({Role.PLATFORM_ADMIN})
+
+POLICY: dict[Permission, frozenset[str]] = {
+    Permission.TENANT_CREATE: _PLATFORM,
+    Permission.TENANT_READ: _VIEWERS,
+    Permission.PROJECT_CREATE: frozenset({Role.PLATFORM_ADMIN, Role.TENANT_ADMIN}),
+    Permission.PROJECT_READ: _VIEWERS,
+    Permission.USER_MANAGE: _PLATFORM,
+    Permission.MEMBERSHIP_CREATE: _ADMINS,
+    Permission.SERVICE_ACCOUNT_CREATE: _ADMINS,
+    Permission.SERVICE_ACCOUNT_READ: _ADMINS,
+    Permission.NODE_MANAGE: _PLATFORM,
+    Permission.NODE_READ: _PLATFORM,
+    Permission.ALLOCATION_CREATE: _ADMINS,
+    Permission.ALLOCATION_READ: _VIEWERS,
+    Permission.ALLOCATION_RELEASE: _ADMINS,
+    Permission.ALLOCATION_ACCESS: _USERS,
+    Permission.APP_PUBLISH: frozenset({Role.PLATFORM_ADMIN, Role.APP_PUBLISHER}),
+    Permission.INSTANCE_DEPLOY: _ADMINS,
+    Permission.INSTANCE_READ: _VIEWERS,
+    Permission.OPERATION_REQUEST: _ADMINS,
+    Permission.OPERATION_WORK: frozenset({CONTROLLER}),
+    Permission.AUDIT_READ: _ADMINS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a thing belongs. An empty scope is the platform itself."""
+
+    tenant_id: str | None = None
+    project_id: str | None = None
+    app_slug: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoleGrant:
+    role: str
+    tenant_id: str | None = None
+    project_id: str | None = None
+
+    def covers(self, scope: Scope) -> bool:
+        if self.project_id is not None:
+            return self.project_id == scope.project_id
+        if self.tenant_id is not None:
+            return self.tenant_id == scope.tenant_id
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The authenticated principal of a request."""
+
+    kind: PrincipalKind
+    id: str
+    name: str
+    grants: tuple[RoleGrant, ...] = ()
+    app_slug: str | None = None
+    tenant_ids: frozenset[str] = field(default_factory=frozenset)
+    """Tenants that it may see: of its tenant roles and of the projects that it has a role in."""
+
+    @property
+    def is_platform_admin(self) -> bool:
+        return any(grant.role == Role.PLATFORM_ADMIN for grant in self.grants)
+
+    @property
+    def project_ids(self) -> list[str]:
+        return [grant.project_id for grant in self.grants if grant.project_id is not None]
+
+    @property
+    def admin_tenant_ids(self) -> list[str]:
+        return [g.tenant_id for g in self.grants if g.tenant_id is not None and g.project_id is None]
+
+    def sees(self, scope: Scope) -> bool:
+        if any(grant.covers(scope) and grant.role != Role.APP_PUBLISHER for grant in self.grants):
+            return True
+        return scope.project_id is None and scope.tenant_id in self.tenant_ids
+
+    def may(self, permission: Permission, scope: Scope) -> bool:
+        if permission == Permission.TENANT_READ:
+            return self.sees(scope)
+        roles = {grant.role for grant in self.grants if grant.covers(scope)}
+        if CONTROLLER in roles and scope.app_slug is not None and scope.app_slug != self.app_slug:
+            roles.discard(CONTROLLER)
+        return bool(roles & POLICY[permission])
+
+    def require(self, permission: Permission, scope: Scope, noun: str, identifier: str) -> None:
+        """Answer 404 where the caller may not even know of the scope, 403 where it may look but not touch."""
+        if self.may(permission, scope):
+            return
+        if not self.sees(scope) and scope != Scope():
+            raise not_found(noun, identifier)
+        raise Refusal(Code.FORBIDDEN, f"{self.name} may not {permission.value.replace('.', ' ')} here")

@@ -1,0 +1,43 @@
+"""Loops of every API process. Each is safe to run in many processes at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from gpuaas_platform.services import nodes, operations
+from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.storage import changes as change_store
+from gpuaas_platform.storage.wakeups import OUTBOX
+
+log = structlog.get_logger()
+SWEEP_SECONDS = 2
+IDEMPOTENCY_HOURS = 24
+RECHECK_SECONDS = 1
+
+
+async def for_ever(name: str, once: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await once()
+        except Exception:
+            log.exception("loop_failed", loop=name)
+            await asyncio.sleep(1)
+
+
+async def sequence_changes(platform: Platform) -> None:
+    woken = platform.wakeups.event(OUTBOX)
+    async with platform.database.system_transaction() as tx:
+        count = await change_store.sequence(tx)
+    if count == 0:
+        await platform.wakeups.wait(woken, RECHECK_SECONDS)
+
+
+async def sweep(platform: Platform) -> None:
+    async with platform.database.system_transaction() as tx:
+        await nodes.mark_silent_nodes(tx)
+    async with platform.database.system_transaction() as tx:
+        await operations.fail_overdue(tx)
+    async with platform.database.system_transaction() as tx:
+        await change_store.sweep_keys(tx, IDEMPOTENCY_HOURS)
+    await asyncio.sleep(SWEEP_SECONDS)

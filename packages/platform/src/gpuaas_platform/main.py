@@ -1,0 +1,97 @@
+"""The composition root: `gpuaas-platform serve` and `gpuaas-platform migrate`."""
+
+import argparse
+import asyncio
+import json
+import logging
+
+import structlog
+import uvicorn
+
+from gpuaas_platform.adapters.blobs import BlobStore
+from gpuaas_platform.adapters.openbao import OpenBao
+from gpuaas_platform.api.app import create_app
+from gpuaas_platform.services import identity
+from gpuaas_platform.services.access import AccessService
+from gpuaas_platform.services.allocations import AddressPlan
+from gpuaas_platform.services.changes import FeedService
+from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.services.tasks import TaskService
+from gpuaas_platform.services.tokens import TokenService
+from gpuaas_platform.settings import Settings
+from gpuaas_platform.storage.database import Database
+from gpuaas_platform.storage.migrations import migrate
+from gpuaas_platform.storage.wakeups import Wakeups
+
+
+def build_platform(settings: Settings) -> Platform:
+    database = Database(settings.database_url)
+    openbao = OpenBao(settings.vault_addr, settings.vault_token_file)
+    wakeups = Wakeups(settings.database_url)
+    plan = AddressPlan(settings.environment, settings.network_range)
+    return Platform(
+        database=database,
+        wakeups=wakeups,
+        openbao=openbao,
+        blobs=BlobStore(settings.state_dir / "artifacts"),
+        plan=plan,
+        tokens=TokenService(openbao, database),
+        access=AccessService(database, openbao),
+        tasks=TaskService(database, plan),
+        feed=FeedService(database, wakeups),
+    )
+
+
+async def serve(settings: Settings) -> None:
+    platform = build_platform(settings)
+    await platform.database.open()
+    await platform.tokens.start()
+    await _make_first_admin(platform, settings)
+    config = uvicorn.Config(
+        create_app(platform),
+        host=settings.api_host,
+        port=settings.api_port,
+        access_log=False,
+        log_config=None,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=5,
+    )
+    try:
+        await uvicorn.Server(config).serve()
+    finally:
+        await platform.openbao.close()
+        await platform.database.close()
+
+
+async def _make_first_admin(platform: Platform, settings: Settings) -> None:
+    if settings.bootstrap_admin_file is None or not settings.bootstrap_admin_file.exists():
+        return
+    admin = json.loads(settings.bootstrap_admin_file.read_text())
+    async with platform.database.system_transaction() as tx:
+        await identity.create_first_admin(tx, admin["email"], admin["password"])
+
+
+def _configure_logs() -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="gpuaas-platform", description="The GPUaaS control plane.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("serve", help="migrate the database, then serve the API until stopped")
+    commands.add_parser("migrate", help="bring the database schema up to date and exit")
+    arguments = parser.parse_args()
+    _configure_logs()
+    settings = Settings()
+    migrate(settings.database_url)
+    if arguments.command == "serve":
+        asyncio.run(serve(settings))

@@ -1,0 +1,1 @@
+"""What the platform does, one module per noun. No HTTP in here."""

@@ -1,0 +1,99 @@
+"""Enrolment of nodes, and what their agents report."""
+
+import hashlib
+import secrets
+
+from gpuaas_contract import ids
+from gpuaas_contract.agent_link import OFFLINE_AFTER_SECONDS
+from gpuaas_contract.nodes import (
+    Capacity,
+    Enrolment,
+    EnrolRequest,
+    Inventory,
+    JoinToken,
+    JoinTokenCreate,
+    Node,
+    NodePage,
+    NodeStatus,
+)
+from gpuaas_contract.problems import Code
+from gpuaas_platform.domain.errors import Refusal, not_found
+from gpuaas_platform.domain.policy import Caller, Permission, Scope
+from gpuaas_platform.services import allocations
+from gpuaas_platform.services.identity import check_public_key
+from gpuaas_platform.services.pages import cut_page, decode_cursor
+from gpuaas_platform.storage import nodes as store
+from gpuaas_platform.storage.database import Row, Transaction
+
+JOIN_TOKEN_MINUTES = 60
+
+
+def _to_model(row: Row) -> Node:
+    allocated = Capacity(cpus=row["cpus"], memory_mib=row["memory_mib"], disk_gib=row["disk_gib"], gpus=row["gpus"])
+    return Node.model_validate({**row, "allocated": allocated})
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+async def create_join_token(tx: Transaction, caller: Caller, body: JoinTokenCreate) -> JoinToken:
+    caller.require(Permission.NODE_MANAGE, Scope(), "node", body.node_name)
+    token = f"gpuaas-join-{secrets.token_urlsafe(32)}"
+    row = await store.insert_join_token(
+        tx, ids.new_id(ids.JOIN_TOKEN), body.node_name, _hash(token), JOIN_TOKEN_MINUTES
+    )
+    await tx.audit("join_token.create", row["id"])
+    return JoinToken(id=row["id"], node_name=body.node_name, token=token, expires_at=row["expires_at"])
+
+
+async def enrol(tx: Transaction, body: EnrolRequest) -> Enrolment:
+    """A token enrols one node. The same agent may ask again after a lost answer: its key tells."""
+    check_public_key(body.public_key_pem)
+    token = await store.lock_join_token(tx, _hash(body.join_token))
+    if token is None:
+        raise Refusal(Code.JOIN_TOKEN_INVALID, "this join token does not exist; ask an operator for a new one")
+    if token["used_by_node_id"] is not None:
+        node = await store.get(tx, token["used_by_node_id"])
+        if node is not None and node["public_key_pem"] == body.public_key_pem:
+            return Enrolment(node_id=node["id"], name=node["name"])
+        raise Refusal(Code.JOIN_TOKEN_INVALID, "this join token was used before; ask an operator for a new one")
+    if not token["valid"]:
+        raise Refusal(Code.JOIN_TOKEN_INVALID, "this join token has expired; ask an operator for a new one")
+    row = await store.insert(tx, ids.new_id(ids.NODE), token["node_name"], body.public_key_pem)
+    if row is None:
+        raise Refusal(Code.NAME_TAKEN, f"a node named {token['node_name']!r} is enrolled already")
+    await store.mark_join_token_used(tx, token["id"], row["id"])
+    await tx.changed("node", row, "enrolled")
+    await tx.audit("node.enrol", row["id"])
+    return Enrolment(node_id=row["id"], name=row["name"])
+
+
+async def get_node(tx: Transaction, caller: Caller, node_id: str) -> Node:
+    caller.require(Permission.NODE_READ, Scope(), "node", node_id)
+    row = await store.get(tx, node_id)
+    if row is None:
+        raise not_found("node", node_id)
+    return _to_model(row)
+
+
+async def list_nodes(tx: Transaction, caller: Caller, cursor: str | None, limit: int) -> NodePage:
+    caller.require(Permission.NODE_READ, Scope(), "node", "")
+    rows, after = cut_page(await store.list_all(tx, decode_cursor(cursor), limit + 1), limit)
+    return NodePage(items=[_to_model(row) for row in rows], next_cursor=after)
+
+
+async def node_said_hello(tx: Transaction, node_id: str, inventory: Inventory, plan: allocations.AddressPlan) -> None:
+    row = await store.set_status(tx, node_id, NodeStatus.READY, inventory.model_dump(mode="json"))
+    await store.touch(tx, node_id)
+    if row is not None:
+        await tx.changed("node", row, "ready")
+    await allocations.place_waiting(tx, plan)
+
+
+async def mark_silent_nodes(tx: Transaction) -> None:
+    for node in await store.list_silent(tx, OFFLINE_AFTER_SECONDS):
+        row = await store.set_status(tx, node["id"], NodeStatus.OFFLINE)
+        if row is not None:
+            message = f"no heart-beat for {OFFLINE_AFTER_SECONDS} seconds"
+            await tx.changed("node", row, "offline", message=message)

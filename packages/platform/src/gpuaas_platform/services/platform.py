@@ -1,0 +1,26 @@
+"""The services of one process, put together in `main`."""
+
+from dataclasses import dataclass
+
+from gpuaas_platform.adapters.blobs import BlobStore
+from gpuaas_platform.adapters.openbao import OpenBao
+from gpuaas_platform.services.access import AccessService
+from gpuaas_platform.services.allocations import AddressPlan
+from gpuaas_platform.services.changes import FeedService
+from gpuaas_platform.services.tasks import TaskService
+from gpuaas_platform.services.tokens import TokenService
+from gpuaas_platform.storage.database import Database
+from gpuaas_platform.storage.wakeups import Wakeups
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    database: Database
+    wakeups: Wakeups
+    openbao: OpenBao
+    blobs: BlobStore
+    plan: AddressPlan
+    tokens: TokenService
+    access: AccessService
+    tasks: TaskService
+    feed: FeedService

@@ -1,0 +1,22 @@
+"""Settings of one API process, from the environment."""
+
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="GPUAAS_")
+
+    database_url: str
+    vault_addr: str
+    vault_token_file: Path
+    api_host: str = "127.0.0.1"
+    api_port: int = 8470
+    state_dir: Path
+    environment: str = "demo"
+    network_range: IPv4Network = IPv4Network("10.83.0.0/16")
+    """The platform-wide address plan: each project gets one /24 of it."""
+    bootstrap_admin_file: Path | None = None
+    """JSON with `email` and `password` of the first administrator, read while there is no user."""

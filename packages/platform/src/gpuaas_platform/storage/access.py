@@ -1,0 +1,56 @@
+"""Access grants."""
+
+from gpuaas_platform.storage.database import Row, Transaction
+from gpuaas_platform.storage.wakeups import ACCESS
+
+
+async def insert(
+    tx: Transaction,
+    id: str,
+    project_id: str,
+    allocation_ids: list[str],
+    login: str,
+    seconds: int,
+    operation_id: str | None = None,
+) -> Row:
+    row = await tx.one(
+        """INSERT INTO access_grants (id, principal_id, project_id, allocation_ids, login, operation_id,
+                                      expires_at)
+           VALUES (%(id)s, %(principal)s, %(project)s, %(allocations)s, %(login)s, %(operation)s,
+                   now() + make_interval(secs => %(seconds)s)) RETURNING *""",
+        id=id,
+        principal=tx.principal_id,
+        project=project_id,
+        allocations=allocation_ids,
+        login=login,
+        operation=operation_id,
+        seconds=seconds,
+    )
+    assert row is not None
+    return row
+
+
+async def get(tx: Transaction, id: str) -> Row | None:
+    return await tx.one(
+        "SELECT *, ended_at IS NULL AND expires_at > now() AS open FROM access_grants WHERE id = %(id)s",
+        id=id,
+    )
+
+
+async def end_of_operation(tx: Transaction, operation_id: str) -> None:
+    """The lease is gone, so is the access that it gave; streams that are open are cut."""
+    await tx.run(
+        "UPDATE access_grants SET ended_at = now() WHERE operation_id = %(id)s AND ended_at IS NULL",
+        id=operation_id,
+    )
+    await tx.notify(ACCESS)
+
+
+async def list_ended(tx: Transaction, grant_ids: list[str]) -> set[str]:
+    """Which of these grants may not be used any more. An expired lease ends its grants, too."""
+    rows = await tx.all(
+        """SELECT g.id FROM access_grants g LEFT JOIN operations o ON o.id = g.operation_id
+           WHERE g.id = ANY(%(ids)s) AND (g.ended_at IS NOT NULL OR o.lease_expires_at < now())""",
+        ids=grant_ids,
+    )
+    return {row["id"] for row in rows}

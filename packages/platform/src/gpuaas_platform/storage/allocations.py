@@ -1,0 +1,102 @@
+"""Allocations and their timeline."""
+
+from typing import Any
+
+from gpuaas_platform.storage.database import Row, Transaction
+
+_SELECT = """
+    SELECT a.*, p.tenant_id, p.network_index,
+           coalesce((SELECT array_agg(DISTINCT m.instance_id) FROM members m
+                     WHERE m.allocation_id = a.id AND m.status <> 'removed'), '{}') AS instance_ids
+    FROM allocations a JOIN projects p ON p.id = a.project_id
+"""
+
+
+async def insert(
+    tx: Transaction, id: str, project_id: str, name: str, hostname: str, shape: dict[str, Any]
+) -> Row | None:
+    return await tx.one(
+        """INSERT INTO allocations (id, project_id, name, hostname, shape, status, correlation_id)
+           VALUES (%(id)s, %(project)s, %(name)s, %(hostname)s, %(shape)s, 'requested', %(correlation)s)
+           ON CONFLICT DO NOTHING RETURNING *""",
+        id=id,
+        project=project_id,
+        name=name,
+        hostname=hostname,
+        shape=shape,
+        correlation=tx.correlation_id,
+    )
+
+
+async def get(tx: Transaction, id: str) -> Row | None:
+    return await tx.one(_SELECT + " WHERE a.id = %(id)s", id=id)
+
+
+async def lock(tx: Transaction, id: str) -> Row | None:
+    await tx.one("SELECT 1 FROM allocations WHERE id = %(id)s FOR UPDATE", id=id)
+    return await get(tx, id)
+
+
+async def list_in_project(tx: Transaction, project_id: str, status: str | None, after: str, limit: int) -> list[Row]:
+    return await tx.all(
+        _SELECT
+        + """ WHERE a.project_id = %(project)s AND a.id > %(after)s
+               AND (%(status)s::text IS NULL OR a.status = %(status)s) ORDER BY a.id LIMIT %(limit)s""",
+        project=project_id,
+        status=status,
+        after=after,
+        limit=limit,
+    )
+
+
+async def list_waiting(tx: Transaction) -> list[Row]:
+    return await tx.all(_SELECT + " WHERE a.status = 'requested' ORDER BY a.id FOR UPDATE OF a SKIP LOCKED")
+
+
+async def list_taken_addresses(tx: Transaction, project_id: str) -> set[str]:
+    rows = await tx.all(
+        """SELECT address FROM allocations
+           WHERE project_id = %(project)s AND status <> 'released' AND address IS NOT NULL""",
+        project=project_id,
+    )
+    return {row["address"] for row in rows}
+
+
+async def place(tx: Transaction, id: str, node_id: str, address: str) -> Row:
+    row = await tx.one(
+        """UPDATE allocations SET status = 'provisioning', reason = '', node_id = %(node)s,
+               address = %(address)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+        node=node_id,
+        address=address,
+    )
+    assert row is not None
+    return row
+
+
+async def set_status(tx: Transaction, id: str, status: str, reason: str = "") -> Row:
+    row = await tx.one(
+        """UPDATE allocations SET status = %(status)s, reason = %(reason)s, revision = revision + 1,
+               updated_at = now() WHERE id = %(id)s RETURNING *""",
+        id=id,
+        status=status,
+        reason=reason,
+    )
+    assert row is not None
+    return row
+
+
+async def add_timeline(tx: Transaction, id: str, step: str, message: str) -> None:
+    await tx.run(
+        """INSERT INTO allocation_timeline (allocation_id, step, message, correlation_id)
+           VALUES (%(id)s, %(step)s, %(message)s, %(correlation)s)""",
+        id=id,
+        step=step,
+        message=message,
+        correlation=tx.correlation_id,
+    )
+
+
+async def timeline(tx: Transaction, id: str) -> list[Row]:
+    return await tx.all("SELECT * FROM allocation_timeline WHERE allocation_id = %(id)s ORDER BY id", id=id)

@@ -1,0 +1,121 @@
+"""Published app versions and their artifacts, and deliveries of artifacts to machines."""
+
+from typing import Any
+
+from gpuaas_platform.storage.database import Row, Transaction
+
+
+async def insert_version(tx: Transaction, id: str, app_slug: str, version: str, manifest: dict[str, Any]) -> Row | None:
+    return await tx.one(
+        """INSERT INTO app_versions (id, app_slug, version, manifest)
+           VALUES (%(id)s, %(slug)s, %(version)s, %(manifest)s) ON CONFLICT DO NOTHING RETURNING *""",
+        id=id,
+        slug=app_slug,
+        version=version,
+        manifest=manifest,
+    )
+
+
+async def get_version(tx: Transaction, app_slug: str, version: str) -> Row | None:
+    return await tx.one(
+        "SELECT * FROM app_versions WHERE app_slug = %(slug)s AND version = %(version)s",
+        slug=app_slug,
+        version=version,
+    )
+
+
+async def get_version_by_id(tx: Transaction, id: str) -> Row | None:
+    return await tx.one("SELECT * FROM app_versions WHERE id = %(id)s", id=id)
+
+
+async def latest_version(tx: Transaction, app_slug: str) -> Row | None:
+    return await tx.one("SELECT * FROM app_versions WHERE app_slug = %(slug)s ORDER BY id DESC LIMIT 1", slug=app_slug)
+
+
+async def list_apps(tx: Transaction, after: str, limit: int) -> list[Row]:
+    return await tx.all(
+        """SELECT app_slug AS id, * FROM (
+               SELECT DISTINCT ON (app_slug) app_slug, version, manifest, created_at FROM app_versions
+               ORDER BY app_slug, id DESC) latest
+           WHERE app_slug > %(after)s ORDER BY app_slug LIMIT %(limit)s""",
+        after=after,
+        limit=limit,
+    )
+
+
+async def insert_artifact(
+    tx: Transaction, id: str, app_slug: str, digest: str, size: int, media_type: str
+) -> Row | None:
+    return await tx.one(
+        """INSERT INTO artifacts (id, app_slug, digest, size, media_type)
+           VALUES (%(id)s, %(slug)s, %(digest)s, %(size)s, %(media_type)s)
+           ON CONFLICT DO NOTHING RETURNING *""",
+        id=id,
+        slug=app_slug,
+        digest=digest,
+        size=size,
+        media_type=media_type,
+    )
+
+
+async def get_artifact(tx: Transaction, app_slug: str, digest: str) -> Row | None:
+    return await tx.one(
+        "SELECT * FROM artifacts WHERE app_slug = %(slug)s AND digest = %(digest)s",
+        slug=app_slug,
+        digest=digest,
+    )
+
+
+async def list_artifacts(tx: Transaction, app_slug: str, after: str, limit: int) -> list[Row]:
+    return await tx.all(
+        "SELECT * FROM artifacts WHERE app_slug = %(slug)s AND id > %(after)s ORDER BY id LIMIT %(limit)s",
+        slug=app_slug,
+        after=after,
+        limit=limit,
+    )
+
+
+async def is_deliverable_to_node(tx: Transaction, digest: str, node_id: str) -> bool:
+    """A node may fetch what one of its own open tasks names, and nothing else."""
+    row = await tx.one(
+        """SELECT 1 FROM node_tasks WHERE node_id = %(node)s AND state = 'queued'
+             AND spec->>'digest' = %(digest)s LIMIT 1""",
+        node=node_id,
+        digest=digest,
+    )
+    return row is not None
+
+
+async def insert_delivery(
+    tx: Transaction, id: str, operation_id: str, allocation_id: str, digest: str, task_id: str
+) -> Row:
+    row = await tx.one(
+        """INSERT INTO deliveries (id, operation_id, allocation_id, digest, task_id, status)
+           VALUES (%(id)s, %(operation)s, %(allocation)s, %(digest)s, %(task)s, 'pending') RETURNING *""",
+        id=id,
+        operation=operation_id,
+        allocation=allocation_id,
+        digest=digest,
+        task=task_id,
+    )
+    assert row is not None
+    return row
+
+
+async def get_delivery(tx: Transaction, id: str) -> Row | None:
+    return await tx.one(
+        """SELECT d.*, o.project_id, o.app_slug, o.instance_id
+           FROM deliveries d JOIN operations o ON o.id = d.operation_id WHERE d.id = %(id)s""",
+        id=id,
+    )
+
+
+async def finish_delivery(tx: Transaction, task_id: str, status: str, path: str | None, reason: str) -> Row | None:
+    return await tx.one(
+        """UPDATE deliveries SET status = %(status)s, path = %(path)s, reason = %(reason)s
+           WHERE task_id = %(task)s RETURNING *, 1 AS revision""",
+        task=task_id,
+        status=status,
+        path=path,
+        reason=reason,
+    )

@@ -1,0 +1,129 @@
+"""The connection pool, and a transaction that writes its change and audit rows along with its effect."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, LiteralString
+
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import Jsonb
+from psycopg_pool import AsyncConnectionPool
+
+from gpuaas_contract import ids
+
+Row = DictRow
+Params = Mapping[str, Any]
+
+
+class Transaction:
+    """One database transaction on behalf of one principal under one correlation id."""
+
+    def __init__(self, connection: AsyncConnection[DictRow], principal_id: str, correlation_id: str) -> None:
+        self._connection = connection
+        self.principal_id = principal_id
+        self.correlation_id = correlation_id
+
+    async def one(self, sql: LiteralString, **params: Any) -> Row | None:
+        cursor = await self._connection.execute(sql, _adapt(params))
+        return await cursor.fetchone()
+
+    async def all(self, sql: LiteralString, **params: Any) -> list[Row]:
+        cursor = await self._connection.execute(sql, _adapt(params))
+        return await cursor.fetchall()
+
+    async def run(self, sql: LiteralString, **params: Any) -> int:
+        cursor = await self._connection.execute(sql, _adapt(params))
+        return cursor.rowcount
+
+    async def changed(
+        self,
+        noun: str,
+        row: Row,
+        event: str,
+        *,
+        message: str = "",
+        project_id: str | None = None,
+        instance_id: str | None = None,
+    ) -> None:
+        """Write the outbox row of the change feed. Call it after the row lock of `row` was taken."""
+        await self.run(
+            """INSERT INTO changes (noun, resource_id, event, message, revision, project_id, instance_id,
+                                    correlation_id)
+               VALUES (%(noun)s, %(id)s, %(event)s, %(message)s, %(revision)s, %(project_id)s,
+                       %(instance_id)s, %(correlation_id)s)""",
+            noun=noun,
+            id=row["id"],
+            event=event,
+            message=message,
+            revision=row["revision"],
+            project_id=project_id,
+            instance_id=instance_id,
+            correlation_id=self.correlation_id,
+        )
+        await self.run("SELECT pg_notify('outbox', '')")
+
+    async def audit(
+        self,
+        action: str,
+        target: str,
+        *,
+        project_id: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
+        await self.run(
+            """INSERT INTO audit_entries (id, principal_id, action, target, project_id, correlation_id, detail)
+               VALUES (%(id)s, %(principal)s, %(action)s, %(target)s, %(project)s, %(correlation)s,
+                       %(detail)s)""",
+            id=ids.new_id(ids.AUDIT_ENTRY),
+            principal=self.principal_id,
+            action=action,
+            target=target,
+            project=project_id,
+            correlation=self.correlation_id,
+            detail=dict(detail or {}),
+        )
+
+    async def notify(self, channel: str, payload: str = "") -> None:
+        await self.run("SELECT pg_notify(%(channel)s, %(payload)s)", channel=channel, payload=payload)
+
+
+def _adapt(params: Params) -> dict[str, Any]:
+    """Objects become jsonb. Lists stay arrays: one that is meant as jsonb goes through `json_list`."""
+    return {key: Jsonb(value) if isinstance(value, Mapping) else value for key, value in params.items()}
+
+
+def json_list(value: list[dict[str, Any]] | None) -> Jsonb | None:
+    return None if value is None else Jsonb(value)
+
+
+class Database:
+    def __init__(self, url: str, *, max_size: int = 16) -> None:
+        self.url = url
+        self._pool: AsyncConnectionPool[AsyncConnection[DictRow]] = AsyncConnectionPool(
+            url,
+            min_size=2,
+            max_size=max_size,
+            open=False,
+            timeout=5,
+            check=AsyncConnectionPool.check_connection,
+            kwargs={"row_factory": dict_row},
+            connection_class=AsyncConnection[DictRow],
+        )
+
+    async def open(self) -> None:
+        await self._pool.open()
+        await self._pool.wait(timeout=30)
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    @asynccontextmanager
+    async def transaction(self, principal_id: str, correlation_id: str) -> AsyncIterator[Transaction]:
+        async with self._pool.connection() as connection:
+            yield Transaction(connection, principal_id, correlation_id)
+
+    @asynccontextmanager
+    async def system_transaction(self, correlation_id: str | None = None) -> AsyncIterator[Transaction]:
+        """For work that the platform does by itself."""
+        async with self.transaction("platform", correlation_id or ids.new_id(ids.CORRELATION)) as tx:
+            yield tx

@@ -1,0 +1,202 @@
+"""Operations, their leases and their steps."""
+
+from typing import Any
+
+from gpuaas_platform.storage.database import Row, Transaction
+
+_SELECT = """
+    SELECT o.*, p.tenant_id, o.lease_expires_at > now() AS lease_live, o.deadline < now() AS overdue,
+           NOT EXISTS (SELECT 1 FROM operations later WHERE later.instance_id = o.instance_id
+               AND later.id > o.id AND (later.member_id IS NULL
+                   OR later.member_id IS NOT DISTINCT FROM o.member_id)) AS is_latest
+    FROM operations o JOIN projects p ON p.id = o.project_id
+"""
+
+
+async def insert(
+    tx: Transaction,
+    id: str,
+    instance: Row,
+    member_id: str | None,
+    kind: str,
+    input: dict[str, Any],
+    deadline_seconds: int,
+) -> Row:
+    row = await tx.one(
+        """INSERT INTO operations (id, instance_id, member_id, project_id, app_slug, kind, input, state,
+                                   deadline, requested_by, correlation_id)
+           VALUES (%(id)s, %(instance)s, %(member)s, %(project)s, %(slug)s, %(kind)s, %(input)s, 'pending',
+                   now() + make_interval(secs => %(deadline)s), %(principal)s, %(correlation)s) RETURNING *""",
+        id=id,
+        instance=instance["id"],
+        member=member_id,
+        project=instance["project_id"],
+        slug=instance["app_slug"],
+        kind=kind,
+        input=input,
+        deadline=deadline_seconds,
+        principal=tx.principal_id,
+        correlation=tx.correlation_id,
+    )
+    assert row is not None
+    return row
+
+
+async def get(tx: Transaction, id: str) -> Row | None:
+    return await tx.one(_SELECT + " WHERE o.id = %(id)s", id=id)
+
+
+async def lock(tx: Transaction, id: str) -> Row | None:
+    await tx.one("SELECT 1 FROM operations WHERE id = %(id)s FOR UPDATE", id=id)
+    return await get(tx, id)
+
+
+async def list_matching(
+    tx: Transaction,
+    project_id: str,
+    instance_id: str | None,
+    state: str | None,
+    claimable_app: str | None,
+    after: str,
+    limit: int,
+) -> list[Row]:
+    """With `claimable_app`: operations of that app that nobody holds."""
+    return await tx.all(
+        _SELECT
+        + """ WHERE o.project_id = %(project)s AND o.id > %(after)s
+               AND (%(instance)s::text IS NULL OR o.instance_id = %(instance)s)
+               AND (%(state)s::text IS NULL OR o.state = %(state)s)
+               AND (%(app)s::text IS NULL OR (o.app_slug = %(app)s AND (o.state = 'pending'
+                    OR (o.state = 'running' AND (o.lease_expires_at IS NULL OR o.lease_expires_at < now())))))
+             ORDER BY o.id LIMIT %(limit)s""",
+        project=project_id,
+        instance=instance_id,
+        state=state,
+        app=claimable_app,
+        after=after,
+        limit=limit,
+    )
+
+
+async def list_open(tx: Transaction, instance_id: str) -> list[Row]:
+    return await tx.all(
+        """SELECT * FROM operations WHERE instance_id = %(id)s AND state IN ('pending', 'running')
+           ORDER BY id FOR UPDATE""",
+        id=instance_id,
+    )
+
+
+async def list_overdue(tx: Transaction) -> list[Row]:
+    return await tx.all(
+        """SELECT * FROM operations WHERE state IN ('pending', 'running') AND deadline < now()
+           FOR UPDATE SKIP LOCKED"""
+    )
+
+
+async def claim(tx: Transaction, id: str, holder: str, account_id: str, lease_seconds: int) -> Row:
+    row = await tx.one(
+        """UPDATE operations SET state = 'running', attempt = attempt + 1, lease_holder = %(holder)s,
+               lease_account_id = %(account)s, lease_expires_at = now() + make_interval(secs => %(lease)s),
+               fencing_token = nextval('fencing_token'), started_at = coalesce(started_at, now()),
+               revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+        holder=holder,
+        account=account_id,
+        lease=lease_seconds,
+    )
+    assert row is not None
+    return row
+
+
+async def extend_lease(tx: Transaction, id: str, lease_seconds: int) -> None:
+    """Not a change of the resource: a heart-beat leaves revision and feed alone."""
+    await tx.run(
+        "UPDATE operations SET lease_expires_at = now() + make_interval(secs => %(lease)s) WHERE id = %(id)s",
+        id=id,
+        lease=lease_seconds,
+    )
+
+
+async def drop_lease(tx: Transaction, id: str) -> Row:
+    row = await tx.one(
+        """UPDATE operations SET state = 'pending', lease_holder = NULL, lease_account_id = NULL,
+               lease_expires_at = NULL, fencing_token = NULL, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+    )
+    assert row is not None
+    return row
+
+
+async def finish(tx: Transaction, id: str, state: str, result: dict[str, Any], error: dict[str, Any] | None) -> Row:
+    row = await tx.one(
+        """UPDATE operations SET state = %(state)s, result = %(result)s, error = %(error)s, ended_at = now(),
+               lease_holder = NULL, lease_account_id = NULL, lease_expires_at = NULL, fencing_token = NULL,
+               revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+        state=state,
+        result=result,
+        error=error,
+    )
+    assert row is not None
+    return row
+
+
+async def reopen(tx: Transaction, id: str, deadline_seconds: int) -> Row:
+    row = await tx.one(
+        """UPDATE operations SET state = 'pending', error = NULL, ended_at = NULL, result = '{}',
+               deadline = now() + make_interval(secs => %(deadline)s), revision = revision + 1,
+               updated_at = now() WHERE id = %(id)s RETURNING *""",
+        id=id,
+        deadline=deadline_seconds,
+    )
+    assert row is not None
+    return row
+
+
+async def report_step(
+    tx: Transaction, operation: Row, key: str, title: str, status: str, message: str, evidence: dict[str, Any]
+) -> Row:
+    await tx.run(
+        """INSERT INTO operation_steps (operation_id, attempt, key, title, status, message, evidence, ended_at)
+           VALUES (%(id)s, %(attempt)s, %(key)s, %(title)s, %(status)s, %(message)s, %(evidence)s,
+                   CASE WHEN %(status)s = 'running' THEN NULL ELSE clock_timestamp() END)
+           ON CONFLICT (operation_id, attempt, key) DO UPDATE SET status = excluded.status,
+               title = excluded.title, message = excluded.message, evidence = excluded.evidence,
+               ended_at = excluded.ended_at""",
+        id=operation["id"],
+        attempt=operation["attempt"],
+        key=key,
+        title=title,
+        status=status,
+        message=message,
+        evidence=evidence,
+    )
+    row = await tx.one(
+        "UPDATE operations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *",
+        id=operation["id"],
+    )
+    assert row is not None
+    return row
+
+
+async def list_steps(tx: Transaction, operation_ids: list[str]) -> list[Row]:
+    return await tx.all(
+        "SELECT * FROM operation_steps WHERE operation_id = ANY(%(ids)s) ORDER BY started_at, key",
+        ids=operation_ids,
+    )
+
+
+async def list_machine_ids(tx: Transaction, operation: Row, primary_component: str) -> list[str]:
+    """The machines of an operation: its member's and the primary component's, or all live ones."""
+    rows = await tx.all(
+        """SELECT DISTINCT allocation_id FROM members WHERE instance_id = %(instance)s AND status <> 'removed'
+             AND (%(member)s::text IS NULL OR id = %(member)s OR component_key = %(primary)s)
+           ORDER BY allocation_id""",
+        instance=operation["instance_id"],
+        member=operation["member_id"],
+        primary=primary_component,
+    )
+    return [row["allocation_id"] for row in rows]
