@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -50,9 +49,14 @@ class LxdEnvironment:
     def ensure_networks_started(self) -> None:
         for network in self._tagged("networks"):
             if network["managed"] and not _link_exists(network["name"]):
-                # Any change of a network's configuration makes LXD set the bridge up again.
-                stamp = {"user.gpuaas.started": str(time.time_ns())}
-                self.api.patch_config(f"/1.0/networks/{network['name']}", stamp)
+                self._restart_network(network)
+
+    def _restart_network(self, network: dict[str, Any]) -> None:
+        """LXD has no verb for it, but sets a bridge up again when a setting other than a tag changes."""
+        path = f"/1.0/networks/{network['name']}"
+        before = network["config"].get("ipv4.dhcp.expiry", "")
+        self.api.patch_config(path, {"ipv4.dhcp.expiry": "61m"})
+        self.api.patch_config(path, {"ipv4.dhcp.expiry": before})
 
     def ensure_instances_resumed(self) -> list[str]:
         stopped = [item for item in self._tagged("instances") if item["status"] == "Stopped"]

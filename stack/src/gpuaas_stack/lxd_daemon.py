@@ -133,9 +133,7 @@ class LxdDaemon:
     def _stop_lxd(self) -> None:
         process = self._recorded("lxd")
         # LXD's own shutdown also takes down bridges and unmounts pools; a plain signal would not.
-        subprocess.run(
-            ["lxd", "shutdown", "--timeout=60"], check=False, env=self._environment(), capture_output=True
-        )
+        subprocess.run(["lxd", "shutdown", "--timeout=60"], check=False, env=self._environment(), capture_output=True)
         if process and not wait_gone(process, 30):
             end(process)
         (self.run_dir / "lxd.json").unlink(missing_ok=True)

@@ -50,9 +50,7 @@ class Postgres:
         command = [str(BIN_DIR / "initdb"), f"--pgdata={fresh}", f"--username={SUPERUSER}"]
         command += [f"--pwfile={self.directory / 'admin-password'}", "--auth=scram-sha-256"]
         command += ["--encoding=UTF8", "--locale=C.UTF-8", "--data-checksums", "--no-instructions"]
-        done = subprocess.run(
-            users.run_as(users.STORES, command), check=False, capture_output=True, text=True, cwd="/"
-        )
+        done = subprocess.run(users.run_as(users.STORES, command), check=False, capture_output=True, text=True, cwd="/")
         if done.returncode != 0:
             raise StackError(f"cannot create the PostgreSQL cluster: {done.stderr.strip()}")
         fresh.rename(self.data)

@@ -38,9 +38,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self.console.is_terminal:
-            self._live = Live(
-                get_renderable=self._render, console=self.console, refresh_per_second=8, transient=True
-            )
+            self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=8, transient=True)
             self._live.start()
         return self
 

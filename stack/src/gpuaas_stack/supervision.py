@@ -102,9 +102,7 @@ class Supervision:
                     return state
                 first_starts = state.starts if first_starts is None else first_starts
                 if state.starts - first_starts >= HOPELESS_AFTER:
-                    raise StackError(
-                        f"cannot start {name}: it keeps ending ({state.last_exit}). {self.tail(name)}"
-                    )
+                    raise StackError(f"cannot start {name}: it keeps ending ({state.last_exit}). {self.tail(name)}")
             if self.running() is None:
                 raise StackError(f"cannot start {name}: the supervisor has ended. {self.tail('supervisor')}")
             if time.monotonic() > deadline:

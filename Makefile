@@ -1,0 +1,61 @@
+# Two commands to remember: `make up` and `make test`. The rest is what they are made of.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup up down status reset lint format test unit e2e lock
+
+BIN := .venv/bin
+SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
+UNIT_TESTS := $(wildcard packages/*/tests) $(wildcard stack/tests) $(wildcard apps/*/tests)
+E2E_TESTS := $(wildcard tests/e2e/test_*.py)
+# Addresses of the registry stay out of the lock, so that it installs from any.
+UV := build/uv/bin/uv
+COMPILE := $(UV) pip compile --quiet --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-annotate --no-header
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what is missing: Debian packages, .venv
+	@scripts/setup
+
+up: setup ## start everything on this machine and show what to do next
+	@$(BIN)/gpuaas-stack up
+
+down: setup ## stop everything; machines and data are kept
+	@$(BIN)/gpuaas-stack down
+
+status: setup ## what runs
+	@$(BIN)/gpuaas-stack status || true
+
+reset: setup ## stop everything and delete all data (asks; YES=1 does not)
+	@$(BIN)/gpuaas-stack reset $(if $(filter 1,$(YES)),--yes)
+
+lint: setup ## style, types, import rules, no app named outside of apps/
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict $(SOURCES)
+	$(BIN)/lint-imports
+	scripts/check-app-names
+
+format: setup ## write the style that lint checks
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint unit e2e ## everything that CI runs
+
+unit: setup ## tests of each package
+	$(BIN)/python -m pytest -n auto $(UNIT_TESTS)
+
+e2e: setup ## the whole chain on real machines
+ifneq ($(E2E_TESTS),)
+	$(BIN)/python -m pytest $(E2E_TESTS)
+endif
+
+$(UV): | setup
+	$(BIN)/python -m venv build/uv
+	build/uv/bin/pip install --quiet uv
+
+lock: $(UV) ## renew requirements/*.txt from requirements/*.in
+	$(COMPILE) requirements/runtime.in --output-file requirements/runtime.txt
+	$(COMPILE) requirements/dev.in --output-file requirements/dev.txt

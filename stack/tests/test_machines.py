@@ -1,0 +1,111 @@
+"""The slice image and an environment's part of LXD, on real machines."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from ipaddress import IPv4Network
+
+import pytest
+
+from gpuaas_stack.image import ensure_image, ensure_imported
+from gpuaas_stack.lxd import LxdEnvironment, _link_exists
+from gpuaas_stack.lxd_daemon import LxdDaemon
+from gpuaas_stack.settings import ENVIRONMENT_TAG, Settings
+
+pytestmark = pytest.mark.machines
+
+ENVIRONMENT, BRIDGE, NAME, ADDRESS = "stackunit", "gpstackunit0", "stackunit-1", "10.86.1.10"
+SETTINGS = Settings(environment=ENVIRONMENT, subnet=IPv4Network("10.86.0.0/16"), pool_size="3GiB")
+
+
+@pytest.fixture
+def lxd() -> Iterator[LxdEnvironment]:
+    if not shutil.which("lxd"):
+        pytest.skip("LXD is not installed: run scripts/setup")
+    daemon = LxdDaemon(SETTINGS.lxd_socket, SETTINGS.lxd_run_dir)
+    environment = LxdEnvironment(
+        daemon.api, ENVIRONMENT, SETTINGS.storage_pool, SETTINGS.subnet, SETTINGS.lxd_socket.parent
+    )
+    environment.ensure_route()
+    daemon.acquire(ENVIRONMENT)
+    environment.delete_everything()
+    yield environment
+    environment.delete_everything()
+    daemon.release(ENVIRONMENT)
+    environment.remove_route()
+
+
+def inside(*command: str) -> subprocess.CompletedProcess[str]:
+    argv = ["lxc", "exec", NAME, "--", *command]
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout: float = 60) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
+        time.sleep(0.1)
+
+
+def launch(lxd: LxdEnvironment) -> None:
+    network = {"ipv4.address": "10.86.1.1/24", "ipv4.nat": "false", "ipv6.address": "none"}
+    config = {ENVIRONMENT_TAG: ENVIRONMENT}
+    lxd.api.request("POST", "/1.0/networks", json={"name": BRIDGE, "config": network | config})
+    devices = {
+        "root": {"type": "disk", "path": "/", "pool": SETTINGS.storage_pool, "size": "1GiB"},
+        "eth0": {"type": "nic", "network": BRIDGE, "name": "eth0", "ipv4.address": ADDRESS},
+    }
+    source = {"type": "image", "alias": SETTINGS.image_alias}
+    body = {"name": NAME, "config": config, "devices": devices, "source": source, "profiles": []}
+    lxd.api.request("POST", "/1.0/instances", json=body)
+    lxd.api.request("PUT", f"/1.0/instances/{NAME}/state", json={"action": "start", "timeout": 60})
+
+
+def running() -> bool:
+    return inside("systemctl", "is-system-running").stdout.strip() == "running"
+
+
+def addressed() -> bool:
+    return f"inet {ADDRESS}/24" in inside("ip", "-4", "address", "show", "eth0").stdout
+
+
+def test_a_slice_boots_stops_and_comes_back(lxd: LxdEnvironment) -> None:
+    image, _ = ensure_image(SETTINGS.image_cache)
+    assert "Package: openssh-server\n" in image.dpkg_status.read_text()
+    ensure_imported(lxd.api, image, SETTINGS.image_alias)
+    assert ensure_imported(lxd.api, image, SETTINGS.image_alias) is False
+    lxd.ensure_pool(SETTINGS.pool_size)
+    lxd.ensure_pool(SETTINGS.pool_size)
+
+    launch(lxd)
+    eventually(running, "systemd to be running")
+    eventually(addressed, "the pinned address")
+    assert inside("ping", "-c1", "-W2", "10.86.1.1").returncode == 0
+    # Its own name is its real address, for itself too.
+    assert inside("getent", "hosts", NAME).stdout.split()[0] == ADDRESS
+    # No key and no way in before the agent has put them there, and no way out.
+    assert inside("sh", "-c", "ls /etc/ssh/ssh_host_*").returncode != 0
+    assert inside("systemctl", "is-active", "ssh").stdout.strip() == "inactive"
+    assert inside("sh", "-c", "cat /etc/apt/sources.list /etc/apt/sources.list.d/*").stdout == ""
+    assert inside("id", "-u", "gpuaas").stdout.strip() == "10000"
+    assert inside("su", "gpuaas", "-c", "sudo -n id -u").stdout.strip() == "0"
+
+    inside("touch", "/root/kept")
+    assert lxd.stop_instances() == [NAME]
+    assert lxd.stop_networks() == [BRIDGE]
+    assert not _link_exists(BRIDGE)
+    assert lxd.stop_instances() == []
+
+    lxd.ensure_networks_started()
+    assert lxd.ensure_instances_resumed() == [NAME]
+    assert lxd.ensure_instances_resumed() == []
+    eventually(addressed, "the pinned address again")
+    assert inside("test", "-e", "/root/kept").returncode == 0
+
+    deleted = lxd.delete_everything()
+    assert f"machine {NAME}" in deleted
+    assert lxd.machines() == []
+    assert not _link_exists(BRIDGE)
