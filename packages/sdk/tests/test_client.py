@@ -142,9 +142,7 @@ async def test_pages_are_followed() -> None:
 
 
 async def test_passwords_reach_the_platform_and_not_a_repr() -> None:
-    platform = ScriptedPlatform(
-        ok({"id": "usr_1", "email": "a@b", "revision": 1, "created_at": AT, "updated_at": AT})
-    )
+    platform = ScriptedPlatform(ok({"id": "usr_1", "email": "a@b", "revision": 1, "created_at": AT, "updated_at": AT}))
     async with platform.client() as client:
         await client.users.create("a@b", "correct horse battery")
     assert json.loads(platform.requests[0].content)["password"] == "correct horse battery"

@@ -13,9 +13,7 @@ def test_every_code_of_the_contract_has_an_exception() -> None:
 
 def test_every_exception_is_in_the_drawn_tree() -> None:
     drawn = errors.__doc__ or ""
-    classes = [
-        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)
-    ]
+    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
     assert [c.__name__ for c in classes if c.__name__ not in drawn] == []
 
 

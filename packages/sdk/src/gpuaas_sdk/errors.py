@@ -6,6 +6,7 @@ GpuaasError
 ├── LeaseLostError            somebody newer holds the lease; stop at once, change nothing
 │   ├── StaleLeaseError       … said by the platform (also a ConflictError)
 │   └── MachineFencedError    … said by a machine
+├── DeliveryFailedError       an artifact did not reach a machine
 └── ApiError                  the platform answered with a problem
     ├── InvalidRequestError   ├── IdempotencyConflictError
     ├── UnauthenticatedError
@@ -41,6 +42,10 @@ class LeaseLostError(GpuaasError):
 
 class MachineFencedError(LeaseLostError):
     """A machine has seen a newer fencing token and refused ours. Nothing was changed there."""
+
+
+class DeliveryFailedError(GpuaasError):
+    """An artifact could not be brought to a machine; the message says why."""
 
 
 class ApiError(GpuaasError):

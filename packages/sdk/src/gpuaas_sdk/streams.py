@@ -75,7 +75,5 @@ async def open_stream(transport: Transport, grant_id: str, allocation_id: str) -
             bytes(response.body or b""),
         ) from None
     except (TimeoutError, OSError, InvalidHandshake) as error:
-        raise TransportError(
-            f"cannot open a stream to {allocation_id}: {error or type(error).__name__}"
-        ) from error
+        raise TransportError(f"cannot open a stream to {allocation_id}: {error or type(error).__name__}") from error
     return ByteStream(socket)

@@ -145,8 +145,10 @@ class Transport:
         body: BaseModel | None = None,
         *,
         idempotency_key: str | None = None,
+        keyed: bool = True,
     ) -> Model:
-        headers = {IDEMPOTENCY_HEADER: idempotency_key or uuid.uuid4().hex}
+        """`keyed=False` is for what is the same when done twice, and done so often that keys would pile up."""
+        headers = {IDEMPOTENCY_HEADER: idempotency_key or uuid.uuid4().hex} if keyed else {}
         content = None
         if body is not None:
             headers["Content-Type"] = "application/json"

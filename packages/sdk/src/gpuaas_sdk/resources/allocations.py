@@ -27,9 +27,7 @@ class Allocations(ResourceRoutes):
         status: AllocationStatus | None = None,
         limit: int | None = None,
     ) -> Pager[Allocation]:
-        return self._list(
-            "/allocations", AllocationPage, {"project_id": project_id, "status": status}, limit=limit
-        )
+        return self._list("/allocations", AllocationPage, {"project_id": project_id, "status": status}, limit=limit)
 
     async def get(self, allocation_id: str) -> Allocation:
         return await self._transport.get(f"/allocations/{allocation_id}", Allocation)
@@ -41,9 +39,7 @@ class Allocations(ResourceRoutes):
         path = f"/allocations/{allocation_id}/release"
         return await self._transport.post(path, Allocation, idempotency_key=idempotency_key)
 
-    async def access(
-        self, allocation_id: str, public_key: str, *, idempotency_key: str | None = None
-    ) -> AccessGrant:
+    async def access(self, allocation_id: str, public_key: str, *, idempotency_key: str | None = None) -> AccessGrant:
         """A certificate for a person, for a key whose private half stays with the caller."""
         path = f"/allocations/{allocation_id}/access"
         body = AccessRequest(public_key=public_key)

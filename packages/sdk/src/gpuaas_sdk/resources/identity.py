@@ -82,12 +82,8 @@ class ServiceAccounts(ResourceRoutes):
         app_slug: str | None = None,
         idempotency_key: str | None = None,
     ) -> ServiceAccount:
-        body = ServiceAccountCreate(
-            project_id=project_id, name=name, app_slug=app_slug, public_key_pem=public_key_pem
-        )
-        return await self._transport.post(
-            "/service-accounts", ServiceAccount, body, idempotency_key=idempotency_key
-        )
+        body = ServiceAccountCreate(project_id=project_id, name=name, app_slug=app_slug, public_key_pem=public_key_pem)
+        return await self._transport.post("/service-accounts", ServiceAccount, body, idempotency_key=idempotency_key)
 
     def list(self, *, project_id: str | None = None, limit: int | None = None) -> Pager[ServiceAccount]:
         return self._list("/service-accounts", ServiceAccountPage, {"project_id": project_id}, limit=limit)

@@ -52,12 +52,16 @@ class Operations(ResourceRoutes):
 
     async def heartbeat(self, operation_id: str, fencing_token: int) -> Operation:
         body = LeaseRequest(fencing_token=fencing_token)
-        return await self._transport.post(f"/operations/{operation_id}/heartbeat", Operation, body)
+        path = f"/operations/{operation_id}/heartbeat"
+        return await self._transport.post(path, Operation, body, keyed=False)
 
-    async def yield_lease(self, operation_id: str, fencing_token: int) -> Operation:
+    async def yield_lease(
+        self, operation_id: str, fencing_token: int, *, idempotency_key: str | None = None
+    ) -> Operation:
         """Hand the lease back without an end: the operation can be claimed again at once."""
+        path = f"/operations/{operation_id}/yield"
         body = LeaseRequest(fencing_token=fencing_token)
-        return await self._transport.post(f"/operations/{operation_id}/yield", Operation, body)
+        return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
 
     async def report_step(
         self,
@@ -81,10 +85,16 @@ class Operations(ResourceRoutes):
         return await self._transport.post(f"/operations/{operation_id}/steps", Operation, body)
 
     async def complete(
-        self, operation_id: str, fencing_token: int, *, result: JsonObject | None = None
+        self,
+        operation_id: str,
+        fencing_token: int,
+        *,
+        result: JsonObject | None = None,
+        idempotency_key: str | None = None,
     ) -> Operation:
+        path = f"/operations/{operation_id}/complete"
         body = CompleteRequest(fencing_token=fencing_token, result=result or {})
-        return await self._transport.post(f"/operations/{operation_id}/complete", Operation, body)
+        return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
 
     async def fail(
         self,
@@ -93,9 +103,11 @@ class Operations(ResourceRoutes):
         error: OperationError,
         *,
         result: JsonObject | None = None,
+        idempotency_key: str | None = None,
     ) -> Operation:
+        path = f"/operations/{operation_id}/fail"
         body = FailRequest(fencing_token=fencing_token, error=error, result=result or {})
-        return await self._transport.post(f"/operations/{operation_id}/fail", Operation, body)
+        return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
 
     async def access(self, operation_id: str, fencing_token: int, public_key: str) -> AccessGrant:
         """A certificate for exactly the machines of the operation, for its lease holder."""

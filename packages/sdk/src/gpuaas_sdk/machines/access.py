@@ -1,0 +1,42 @@
+"""The right to reach the machines of an operation: a key that never moves, and certificates for minutes."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import asyncssh
+
+from gpuaas_contract.access import AccessGrant, MachineAddress
+from gpuaas_contract.operations import Claim
+from gpuaas_sdk.client import GpuaasClient
+
+RENEW_BEFORE = timedelta(seconds=60)
+"""No new command starts under a grant with less time left than this."""
+
+
+class OperationAccess:
+    """Asks for grants as they are needed; all machines of the operation share the present one."""
+
+    def __init__(self, client: GpuaasClient, claim: Claim) -> None:
+        self.client = client
+        self.claim = claim
+        self._lock = asyncio.Lock()
+        self._grant: AccessGrant | None = None
+        self.key = asyncssh.generate_private_key("ssh-ed25519")
+
+    async def grant(self, *, not_this: AccessGrant | None = None) -> AccessGrant:
+        """The present grant, or a new one when it is nearly over or turned out to be useless (`not_this`)."""
+        async with self._lock:
+            if self._grant is None or self._grant is not_this or self.is_stale(self._grant):
+                public_key = self.key.export_public_key().decode().strip()
+                self._grant = await self.client.operations.access(
+                    self.claim.operation.id, self.claim.fencing_token, public_key
+                )
+            return self._grant
+
+    @staticmethod
+    def is_stale(grant: AccessGrant) -> bool:
+        return grant.expires_at - datetime.now(UTC) < RENEW_BEFORE
+
+    @staticmethod
+    def address_in(grant: AccessGrant, allocation_id: str) -> MachineAddress | None:
+        return next((m for m in grant.machines if m.allocation_id == allocation_id), None)

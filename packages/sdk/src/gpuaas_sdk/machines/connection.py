@@ -1,0 +1,141 @@
+"""One SSH connection to a machine, over a byte stream of the platform, to a host that proved who it is."""
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from typing import cast
+
+import asyncssh
+
+from gpuaas_contract.access import AccessGrant, MachineAddress
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.errors import GpuaasError, TransportError
+from gpuaas_sdk.streams import ByteStream
+
+LOGIN_SECONDS = 15
+KEEPALIVE_SECONDS = 5
+SESSIONS = 8
+"""sshd allows ten at a time on one connection unless it is told otherwise."""
+_CHUNK = 64 * 1024
+
+
+def trusted_hosts(grant: AccessGrant, machine: MachineAddress) -> asyncssh.SSHKnownHosts:
+    """Nothing but a certificate of the grant's authority for exactly this machine is believed."""
+    return asyncssh.import_known_hosts(f"@cert-authority {machine.host_principal} {grant.host_authority}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    exit_status: int
+    stdout: bytes
+    stderr: bytes
+
+
+class MachineConnection:
+    def __init__(self, ssh: asyncssh.SSHClientConnection, stream: ByteStream, pump: "asyncio.Task[None]") -> None:
+        self._ssh = ssh
+        self._stream = stream
+        self._pump = pump
+        self._sessions = asyncio.Semaphore(SESSIONS)
+        self._users = 0
+        self._retired = False
+
+    @property
+    def is_open(self) -> bool:
+        return not self._retired and not self._ssh.is_closed()
+
+    async def run(self, command: str, content: bytes) -> Answer:
+        """Raises TransportError where the connection ended before the command did."""
+        self._users += 1
+        try:
+            async with self._sessions:
+                done = await self._ssh.run(command, input=content, encoding=None, check=False)
+        except (asyncssh.Error, OSError) as error:
+            raise TransportError(f"the connection was cut: {self._reason(error)}") from error
+        finally:
+            self._users -= 1
+            if self._retired and self._users == 0:
+                self._ssh.close()
+        if done.returncode is None:
+            raise TransportError(f"the connection was cut: {self._reason(None)}")
+        # Without an encoding both are bytes; asyncssh's types cannot say so.
+        return Answer(done.returncode, cast(bytes, done.stdout or b""), cast(bytes, done.stderr or b""))
+
+    def _reason(self, error: Exception | None) -> str:
+        return self._stream.close_reason or str(error or "") or "no reason was given"
+
+    def retire(self) -> None:
+        """Take no new commands; close when the running ones are done."""
+        self._retired = True
+        if self._users == 0:
+            self._ssh.close()
+
+    async def close(self) -> None:
+        self._retired = True
+        self._ssh.abort()
+        self._pump.cancel()
+        await asyncio.gather(self._pump, return_exceptions=True)
+
+
+async def open_connection(
+    client: GpuaasClient, grant: AccessGrant, machine: MachineAddress, key: asyncssh.SSHKey
+) -> MachineConnection:
+    stream = await client.open_stream(grant.id, machine.allocation_id)
+    return await connect_over(stream, grant, machine, key)
+
+
+async def connect_over(
+    stream: ByteStream, grant: AccessGrant, machine: MachineAddress, key: asyncssh.SSHKey
+) -> MachineConnection:
+    """asyncssh wants a socket: give it one end of a pair and pump the other end to the stream."""
+    ours, theirs = socket.socketpair()
+    pump = asyncio.create_task(_pump(stream, theirs))
+    try:
+        ssh = await asyncssh.connect(
+            machine.host_principal,
+            sock=ours,
+            username=grant.login,
+            client_keys=[(key, asyncssh.import_certificate(grant.certificate))],
+            known_hosts=trusted_hosts(grant, machine),
+            # The caller's own files and agents have no say in this.
+            config=None,
+            agent_path=None,
+            preferred_auth="publickey",
+            login_timeout=LOGIN_SECONDS,
+            keepalive_interval=KEEPALIVE_SECONDS,
+            keepalive_count_max=3,
+            compression_algs=None,
+        )
+    except BaseException:
+        ours.close()
+        pump.cancel()
+        await asyncio.gather(pump, return_exceptions=True)
+        raise
+    return MachineConnection(ssh, stream, pump)
+
+
+async def _pump(stream: ByteStream, end: socket.socket) -> None:
+    """Until either side ends; then both do."""
+    reader, writer = await asyncio.open_connection(sock=end)
+
+    async def to_machine() -> None:
+        while data := await reader.read(_CHUNK):
+            await stream.send(data)
+
+    async def from_machine() -> None:
+        while data := await stream.receive():
+            writer.write(data)
+            await writer.drain()
+
+    directions = [asyncio.create_task(to_machine()), asyncio.create_task(from_machine())]
+    try:
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for direction in directions:
+            direction.cancel()
+        ended = await asyncio.gather(*directions, return_exceptions=True)
+        writer.close()
+        await stream.close()
+        for outcome in ended:
+            if isinstance(outcome, Exception) and not isinstance(outcome, GpuaasError | OSError):
+                raise outcome

@@ -1,0 +1,193 @@
+"""The real Machine: SSH with the operation's certificate, through the platform's stream."""
+
+import asyncio
+import logging
+import uuid
+
+import asyncssh
+
+from gpuaas_contract.access import AccessGrant, MachineAddress
+from gpuaas_contract.artifacts import DeliveryStatus
+from gpuaas_contract.operations import Claim
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.errors import (
+    ApiError,
+    DeliveryFailedError,
+    InvalidStateError,
+    LeaseLostError,
+    NotFoundError,
+    TransportError,
+    UnavailableError,
+)
+from gpuaas_sdk.machines import remote
+from gpuaas_sdk.machines.access import OperationAccess
+from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine, MachineUnreachableError
+from gpuaas_sdk.machines.connection import Answer, MachineConnection, open_connection
+from gpuaas_sdk.retry import RetryPolicy
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 20.0
+"""For so long a lost connection is made anew before the machine counts as unreachable: a restart of the
+platform or of the node agent takes a few seconds."""
+AGAIN = RetryPolicy(first_delay=0.2, longest_delay=3.0)
+SPARE_SECONDS = 15.0
+"""How much longer than the machine we wait ourselves before we give up on an answer."""
+WAIT_FOR_OLDER = 900.0
+"""A step may first have to wait for a unit that a predecessor left running."""
+DELIVERY_WAIT = 20
+
+
+class SshMachine:
+    """One connection, reused and renewed; commands of one machine may run at the same time."""
+
+    def __init__(self, access: OperationAccess, address: MachineAddress) -> None:
+        self._access = access
+        self._address = address
+        self._fence = remote.Fence.of(access.claim)
+        self._connection: MachineConnection | None = None
+        self._grant: AccessGrant | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def allocation_id(self) -> str:
+        return self._address.allocation_id
+
+    @property
+    def hostname(self) -> str:
+        return self._address.hostname
+
+    @property
+    def address(self) -> str:
+        return self._address.address
+
+    async def read(self, script: str, *, timeout: float = 30) -> CommandResult:
+        content = script.encode()
+        command = remote.read_command(self._fence.correlation, content, timeout)
+        answer = await self._run(command, content, timeout + SPARE_SECONDS)
+        return CommandResult(
+            answer.exit_status, answer.stdout.decode(errors="replace"), answer.stderr.decode(errors="replace")
+        )
+
+    async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
+        content = script.encode()
+        command = remote.step_command(self._fence, step, content, call=uuid.uuid4().hex, timeout=timeout)
+        answer = await self._run(command, content, timeout + WAIT_FOR_OLDER)
+        what = f"run step {step} on {self.hostname}"
+        result = remote.step_result(what, answer.exit_status, answer.stdout, answer.stderr)
+        if not result.ok:
+            raise CommandError(what, result)
+        return result
+
+    async def write_file(
+        self, path: str, content: str | bytes, *, mode: int = 0o644, owner: str = "root", group: str = "root"
+    ) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        command = remote.file_command(self._fence, path, data, mode=mode, owner=owner, group=group)
+        answer = await self._run(command, data, WAIT_FOR_OLDER)
+        what = f"write {path} on {self.hostname}"
+        remote.check_file_written(what, answer.exit_status, answer.stdout, answer.stderr)
+
+    async def deliver(self, digest: str) -> str:
+        client, claim = self._access.client, self._access.claim
+        delivery = await client.operations.deliver(
+            claim.operation.id, claim.fencing_token, allocation_id=self.allocation_id, digest=digest
+        )
+        while delivery.status == DeliveryStatus.PENDING:
+            delivery = await client.deliveries.get(delivery.id, wait=DELIVERY_WAIT)
+        if delivery.status == DeliveryStatus.FAILED or delivery.path is None:
+            raise DeliveryFailedError(f"cannot bring {digest} to {self.hostname}: {delivery.reason}")
+        return delivery.path
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _run(self, command: str, content: bytes, timeout: float) -> Answer:
+        """Every command here may be sent twice, so a cut connection is made anew and the command repeated."""
+        loop = asyncio.get_running_loop()
+        failures, lost_since = 0, 0.0
+        while True:
+            connection: MachineConnection | None = None
+            try:
+                async with asyncio.timeout(timeout):
+                    connection = await self._connected()
+                    return await connection.run(command, content)
+            except TimeoutError:
+                if connection is not None:
+                    connection.retire()
+                raise MachineUnreachableError(f"{self.hostname} did not answer in {timeout:.0f} s") from None
+            except TransportError as error:
+                # Patience is counted from the loss: a long command that was cut has all of it.
+                now = loop.time()
+                if connection is not None:
+                    failures, lost_since = 0, now
+                failures += 1
+                lost_since = lost_since or now
+                if now - lost_since > PATIENCE:
+                    raise MachineUnreachableError(f"{self.hostname}: {error}") from None
+                logger.info("%s: %s; connecting again", self.hostname, error)
+                await asyncio.sleep(AGAIN.delay(failures))
+
+    async def _connected(self) -> MachineConnection:
+        async with self._lock:
+            if self._connection is not None and self._grant is not None:
+                if self._connection.is_open and not self._access.is_stale(self._grant):
+                    return self._connection
+                self._connection.retire()
+                self._connection = None
+            self._connection = await self._open()
+            return self._connection
+
+    async def _open(self) -> MachineConnection:
+        """What may pass becomes a TransportError, what will not a MachineUnreachableError."""
+        try:
+            try:
+                return await self._open_with(await self._access.grant())
+            except (InvalidStateError, NotFoundError, asyncssh.PermissionDenied):
+                # The grant has ended before its time, for example with a restart: once more with a new one.
+                return await self._open_with(await self._access.grant(not_this=self._grant))
+        except LeaseLostError:
+            raise
+        except UnavailableError as error:
+            raise TransportError(str(error)) from error
+        except ApiError as error:
+            raise MachineUnreachableError(f"{self.hostname}: {error}") from None
+        except asyncssh.HostKeyNotVerifiable as error:
+            raise MachineUnreachableError(
+                f"{self.hostname} did not prove its identity, so nothing was sent to it: {error}"
+            ) from None
+        except asyncssh.PermissionDenied as error:
+            raise MachineUnreachableError(f"{self.hostname} refused the certificate: {error}") from None
+        except (asyncssh.Error, OSError) as error:
+            raise TransportError(f"cannot log in: {error}") from error
+
+    async def _open_with(self, grant: AccessGrant) -> MachineConnection:
+        self._grant = grant
+        address = self._access.address_in(grant, self.allocation_id)
+        if address is None:
+            raise MachineUnreachableError(f"{self.hostname} is no longer an active machine of this operation")
+        return await open_connection(self._access.client, grant, address, self._access.key)
+
+
+class SshMachineAccess:
+    """The machines of one claimed operation."""
+
+    def __init__(self, client: GpuaasClient, claim: Claim) -> None:
+        self._access = OperationAccess(client, claim)
+        self._machines: dict[str, SshMachine] = {}
+        self._known: AccessGrant | None = None
+
+    async def prepare(self) -> None:
+        self._known = await self._access.grant()
+
+    def machine(self, allocation_id: str) -> Machine:
+        if allocation_id not in self._machines:
+            address = self._access.address_in(self._known, allocation_id) if self._known is not None else None
+            if address is None:
+                raise MachineUnreachableError(f"{allocation_id} is not an active machine of this operation")
+            self._machines[allocation_id] = SshMachine(self._access, address)
+        return self._machines[allocation_id]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(machine.close() for machine in self._machines.values()))

@@ -1,0 +1,154 @@
+"""What a handler sees of its operation."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.catalogue import AppVersion
+from gpuaas_contract.instances import AccessNote, Condition, Instance, Member, MemberStatus
+from gpuaas_contract.operations import Claim, Operation, StepStatus
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.errors import GpuaasError, LeaseLostError
+from gpuaas_sdk.machines.base import CommandError, Machine, MachineUnreachableError
+from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+
+MESSAGE_LIMIT = 4_000
+
+
+class MachineAccess(Protocol):
+    """The machines of one claimed operation, for as long as its lease is held."""
+
+    async def prepare(self) -> None:
+        """Ask for access once, so that `machine` can answer without waiting."""
+        ...
+
+    def machine(self, allocation_id: str) -> Machine:
+        """Raises MachineUnreachableError where the platform gives no access to it."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def words_for(error: BaseException) -> str:
+    """What may be shown of an error. The text of an unexpected one is not: it may hold anything."""
+    if isinstance(
+        error, RetryLater | OperationFailed | MachineUnreachableError | CommandError | GpuaasError | TimeoutError
+    ):
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__} in the controller; its log has the details"
+
+
+def bounded(text: str) -> str:
+    clean = text.replace("\x00", "")
+    return clean if len(clean) <= MESSAGE_LIMIT else "… " + clean[-(MESSAGE_LIMIT - 2) :]
+
+
+class StepHandle:
+    """Set `message` and `evidence` while the step runs; they are reported when it ends."""
+
+    def __init__(self, context: "OperationContext", key: str, title: str) -> None:
+        self._context = context
+        self.key = key
+        self.title = title
+        self.message = ""
+        self.evidence: JsonObject = {}
+
+    async def progress(self, message: str) -> None:
+        """Show something now, while the step is still running."""
+        self.message = message
+        await self._report(StepStatus.RUNNING)
+
+    async def _report(self, status: StepStatus, message: str | None = None) -> None:
+        context = self._context
+        await context.client.operations.report_step(
+            context.operation_id,
+            context.fencing_token,
+            key=self.key,
+            title=self.title,
+            status=status,
+            message=bounded(self.message if message is None else message),
+            evidence=self.evidence,
+        )
+
+
+class OperationContext:
+    """One claimed operation: its facts, its steps, its machines and its reports."""
+
+    def __init__(self, client: GpuaasClient, claim: Claim, machines: MachineAccess) -> None:
+        self.client = client
+        self.operation: Operation = claim.operation
+        self.fencing_token = claim.fencing_token
+        self._machines = machines
+
+    @property
+    def operation_id(self) -> str:
+        return self.operation.id
+
+    @property
+    def correlation_id(self) -> str:
+        return self.operation.correlation_id
+
+    async def instance(self) -> Instance:
+        return await self.client.instances.get(self.operation.instance_id)
+
+    async def members(self) -> list[Member]:
+        """All members of the instance, also removed ones."""
+        return await self.client.instances.members(self.operation.instance_id).all()
+
+    async def app_version(self) -> AppVersion:
+        """The version that the instance was deployed with: its manifest names the artifacts by digest."""
+        instance = await self.instance()
+        return await self.client.app_versions.get(instance.app_slug, instance.versions.app)
+
+    def machine(self, allocation_id: str) -> Machine:
+        return self._machines.machine(allocation_id)
+
+    @asynccontextmanager
+    async def step(self, key: str, title: str) -> AsyncIterator[StepHandle]:
+        """A step is announced before its effect, so that a successor looks before it repeats.
+
+        An exception is reported as the step's failure and goes on; where the operation will come back by
+        itself (RetryLater, a machine that does not answer), the message says so.
+        """
+        step = StepHandle(self, key, title)
+        await step._report(StepStatus.RUNNING)
+        try:
+            yield step
+        except LeaseLostError:
+            raise
+        except (RetryLater, MachineUnreachableError) as error:
+            await step._report(StepStatus.FAILED, f"will be tried again: {words_for(error)}")
+            raise
+        except Exception as error:
+            said = words_for(error)
+            await step._report(StepStatus.FAILED, f"{step.message}: {said}" if step.message else said)
+            raise
+        await step._report(StepStatus.SUCCEEDED)
+
+    async def report_member(
+        self,
+        member_id: str,
+        *,
+        status: MemberStatus | None = None,
+        conditions: Sequence[Condition] | None = None,
+        adapter_detail: JsonObject | None = None,
+    ) -> Member:
+        return await self.client.members.report(
+            member_id, self, status=status, conditions=conditions, adapter_detail=adapter_detail
+        )
+
+    async def report_instance(
+        self,
+        *,
+        conditions: Sequence[Condition] | None = None,
+        access_notes: Sequence[AccessNote] | None = None,
+        observed_runtime: str | None = None,
+    ) -> Instance:
+        return await self.client.instances.report(
+            self.operation.instance_id,
+            self,
+            conditions=conditions,
+            access_notes=access_notes,
+            observed_runtime=observed_runtime,
+        )

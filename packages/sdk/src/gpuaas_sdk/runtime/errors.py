@@ -1,0 +1,36 @@
+"""The two ways in which a handler ends without success. Anything else that it raises is a bug."""
+
+from gpuaas_contract.base import JsonObject
+
+
+class RetryLater(Exception):  # noqa: N818 - a decision, not an error
+    """Not now: hand the lease back and come again after `after` seconds (None: a growing pause)."""
+
+    def __init__(self, after: float | None, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.after = after
+
+
+class OperationFailed(Exception):  # noqa: N818 - the outcome of an operation
+    """Never by itself: the operation ends as failed, with a stable code and words for a person."""
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        retryable: bool = False,
+        member_usable: bool = False,
+        result: JsonObject | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.retryable = retryable
+        self.member_usable = member_usable
+        self.result = result or {}
+
+
+class ControllerMisconfiguredError(Exception):
+    """The controller cannot work with what it was given; waiting would not help."""

@@ -1,0 +1,70 @@
+"""Keeping one lease alive, and noticing at once when it is gone."""
+
+import asyncio
+import logging
+
+from gpuaas_contract.operations import Claim, Operation, OperationState
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.errors import (
+    GpuaasError,
+    InvalidStateError,
+    LeaseLostError,
+    NotFoundError,
+)
+
+logger = logging.getLogger(__name__)
+HEARTBEATS_PER_LEASE = 3
+PAUSE_AFTER_FAULT = 0.5
+
+
+class Lease:
+    """The right to work on one operation. `claimed_at` is read before the claim is sent: never too late."""
+
+    def __init__(self, client: GpuaasClient, claim: Claim, *, claimed_at: float) -> None:
+        self._client = client
+        self._seconds = claim.lease_seconds
+        self._ends_at = claimed_at + claim.lease_seconds
+        self._check_now = asyncio.Event()
+        self.operation_id = claim.operation.id
+        self.fencing_token = claim.fencing_token
+
+    def check_now(self) -> None:
+        """Something happened to the operation: ask at once whether the lease is still ours."""
+        self._check_now.set()
+
+    async def keep(self) -> None:
+        """Heartbeat for ever; raises LeaseLostError when the lease is gone or can no longer be ours."""
+        pause = self._seconds / HEARTBEATS_PER_LEASE
+        while True:
+            try:
+                async with asyncio.timeout(pause):
+                    await self._check_now.wait()
+            except TimeoutError:
+                pass
+            self._check_now.clear()
+            pause = await self._renew()
+
+    async def _renew(self) -> float:
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
+        try:
+            async with asyncio.timeout_at(self._ends_at):
+                operation = await self._client.operations.heartbeat(self.operation_id, self.fencing_token)
+        except TimeoutError:
+            raise LeaseLostError("the lease ran out while the platform did not answer") from None
+        except (LeaseLostError, NotFoundError, InvalidStateError) as error:
+            raise LeaseLostError(f"the lease is no longer ours: {error}") from None
+        except GpuaasError as error:
+            # Ours until it runs out: the platform may be restarting.
+            logger.warning("cannot renew the lease of %s yet: %s", self.operation_id, error)
+            if loop.time() >= self._ends_at:
+                raise LeaseLostError("the lease ran out while the platform could not be reached") from None
+            return PAUSE_AFTER_FAULT
+        self._check_state(operation)
+        self._ends_at = sent_at + self._seconds
+        return self._seconds / HEARTBEATS_PER_LEASE
+
+    @staticmethod
+    def _check_state(operation: Operation) -> None:
+        if operation.state != OperationState.RUNNING:
+            raise LeaseLostError(f"the operation is {operation.state}")
