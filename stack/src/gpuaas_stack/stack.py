@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpuaas_stack import platform_services, ports, users
 from gpuaas_stack.errors import StackError
+from gpuaas_stack.gpus import ensure_gpus, remove_stand_ins
 from gpuaas_stack.image import SliceImage, ensure_image, ensure_imported
 from gpuaas_stack.lxd import LxdEnvironment
 from gpuaas_stack.lxd_daemon import LxdDaemon
@@ -24,7 +25,7 @@ from gpuaas_stack.settings import Settings
 from gpuaas_stack.supervision import Supervision
 
 # What `reset` removes of the state directory; anything else in it is not ours.
-OWN_STATE = ("postgres", "openbao", "platform", "agent", "apps", "gpus", "logs", "run", "services", "admin.json")
+OWN_STATE = ("postgres", "openbao", "platform", "agent", "apps", "logs", "run", "services", "admin.json")
 
 
 class Stack:
@@ -69,7 +70,7 @@ class Stack:
             # Machines and services do not need each other until the agent starts.
             with ThreadPoolExecutor(max_workers=1) as pool:
                 machines = pool.submit(self._ensure_machines)
-                self._ensure_platform()
+                self.ensure_platform()
                 machines.result()
             self.start_enrolled()
 
@@ -82,7 +83,7 @@ class Stack:
             ports.ensure_free("127.0.0.1", chosen.openbao_port, "OpenBao", "GPUAAS_OPENBAO_PORT")
             ports.ensure_free("127.0.0.1", chosen.openbao_cluster_port, "OpenBao", "GPUAAS_OPENBAO_CLUSTER_PORT")
 
-    def _ensure_platform(self) -> None:
+    def ensure_platform(self) -> None:
         database_url = self._ensure_database()
         vault_addr, token_file = self._ensure_vault()
         with self.progress.phase("API"):
@@ -125,6 +126,8 @@ class Stack:
             lost_lxcfs = self.lxd_daemon.acquire(self.settings.environment)
             self.lxd.ensure_pool(self.settings.pool_size)
             self.lxd.ensure_networks_started()
+            # Machines that start again need their devices.
+            ensure_gpus(self.settings.gpu_dir, self.settings.gpu_stand_ins)
             if lost_lxcfs:
                 self.lxd.restart_instances()
             resumed = self.lxd.ensure_instances_resumed()
@@ -172,7 +175,11 @@ class Stack:
                 self.lxd.stop_networks()
                 phase.note = f"{', '.join(stopped) or 'none were running'}; "
             phase.note += self.lxd_daemon.release(self.settings.environment)
-            self.lxd.remove_route()
+            self._remove_traces()
+
+    def _remove_traces(self) -> None:
+        self.lxd.remove_route()
+        remove_stand_ins(self.settings.gpu_dir)
 
     def _lxd_holds_something(self) -> bool:
         """LXD answers, or it was killed while this environment used it: its machines may still run."""
@@ -195,7 +202,7 @@ class Stack:
                 self.lxd_daemon.acquire(self.settings.environment)
                 deleted = self.lxd.delete_everything()
                 phase.note = f"{len(deleted)} objects; {self.lxd_daemon.release(self.settings.environment)}"
-                self.lxd.remove_route()
+                self._remove_traces()
             with self.progress.phase("data deleted"):
                 for name in OWN_STATE:
                     path = self.settings.state_dir / name

@@ -6,6 +6,7 @@ import structlog
 from fastapi import WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
 
+from gpuaas_contract import ids
 from gpuaas_contract.agent_link import (
     Heartbeat,
     Hello,
@@ -41,18 +42,27 @@ class AgentLinks:
     async def serve(self, node_id: str, websocket: WebSocket) -> None:
         """Stay with the agent until it goes. A newer connection of the same node replaces the older one."""
         await websocket.accept()
+        link_id = ids.new_id(ids.STREAM)
         self._sockets[node_id] = websocket
         log.info("agent_connected", node_id=node_id)
         sender = asyncio.create_task(self._send_tasks(node_id, websocket))
         try:
             while True:
-                await self._receive(node_id, await websocket.receive_text())
+                await self._receive(node_id, link_id, await websocket.receive_text())
         except (WebSocketDisconnect, RuntimeError):
             log.info("agent_disconnected", node_id=node_id)
         finally:
             sender.cancel()
             if self._sockets.get(node_id) is websocket:
                 del self._sockets[node_id]
+            await self._hung_up(node_id, link_id)
+
+    async def _hung_up(self, node_id: str, link_id: str) -> None:
+        try:
+            async with self._platform.database.system_transaction() as tx:
+                await nodes.node_hung_up(tx, node_id, link_id)
+        except Exception:  # noqa: BLE001 - the database may be away; the missing heart-beat will tell
+            log.exception("cannot_mark_offline", node_id=node_id)
 
     async def _send_tasks(self, node_id: str, websocket: WebSocket) -> None:
         """Every open task once per connection: after a reconnect the agent hears of all of them again."""
@@ -71,7 +81,7 @@ class AgentLinks:
                     await websocket.send_text(task.model_dump_json())
             await self._platform.wakeups.wait(woken, RECHECK_SECONDS)
 
-    async def _receive(self, node_id: str, text: str) -> None:
+    async def _receive(self, node_id: str, link_id: str, text: str) -> None:
         try:
             message = from_agent_adapter.validate_json(text)
         except ValidationError as error:
@@ -80,7 +90,7 @@ class AgentLinks:
         match message:
             case Hello():
                 async with self._platform.database.system_transaction() as tx:
-                    await nodes.node_said_hello(tx, node_id, message.inventory, self._platform.plan)
+                    await nodes.node_said_hello(tx, node_id, link_id, message.inventory, self._platform.plan)
             case Heartbeat():
                 async with self._platform.database.system_transaction() as tx:
                     await node_store.touch(tx, node_id)

@@ -20,7 +20,7 @@ from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_cidr, project_subnet
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
-from gpuaas_platform.services.identity import require_project
+from gpuaas_platform.services.identity import require_project, visible_projects
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import instances as instance_store
@@ -71,10 +71,10 @@ async def get_allocation(tx: Transaction, caller: Caller, allocation_id: str) ->
 
 
 async def list_allocations(
-    tx: Transaction, caller: Caller, project_id: str, status: str | None, cursor: str | None, limit: int
+    tx: Transaction, caller: Caller, project_id: str | None, status: str | None, cursor: str | None, limit: int
 ) -> AllocationPage:
-    await require_project(tx, caller, project_id, Permission.ALLOCATION_READ)
-    rows = await store.list_in_project(tx, project_id, status, decode_cursor(cursor), limit + 1)
+    projects = await visible_projects(tx, caller, project_id, Permission.ALLOCATION_READ)
+    rows = await store.list_matching(tx, projects, status, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return AllocationPage(items=[Allocation.model_validate(row) for row in rows], next_cursor=after)
 

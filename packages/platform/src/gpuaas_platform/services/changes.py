@@ -8,11 +8,10 @@ from gpuaas_contract.changes import Change, ChangePage
 from gpuaas_contract.problems import Code
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
-from gpuaas_platform.services.identity import require_project
+from gpuaas_platform.services.identity import require_project, visible_projects
 from gpuaas_platform.services.instances import require_instance
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.storage import changes as store
-from gpuaas_platform.storage import identity as identity_store
 from gpuaas_platform.storage.database import Database, Transaction
 from gpuaas_platform.storage.wakeups import FEED, Wakeups
 
@@ -50,11 +49,9 @@ class FeedService:
     ) -> ChangePage:
         """Wait outside of any transaction; what came in between is found by looking once more."""
         async with self._database.transaction(caller.id, correlation_id) as tx:
-            if project_id is not None:
-                await require_project(tx, caller, project_id, Permission.PROJECT_READ)
             if instance_id is not None:
                 await require_instance(tx, caller, instance_id, Permission.INSTANCE_READ)
-            projects = await self._visible(tx, caller, project_id)
+            projects = await visible_projects(tx, caller, project_id, Permission.PROJECT_READ)
             if since is None:
                 return ChangePage(items=[], next_cursor=_encode(await store.head(tx)))
         position = _decode(since)
@@ -69,15 +66,6 @@ class FeedService:
             await self._wakeups.wait(woken, min(wait, MAX_WAIT_SECONDS))
         last = rows[-1]["position"] if rows else max(position, head)
         return ChangePage(items=[Change.model_validate(row) for row in rows], next_cursor=_encode(last))
-
-    @staticmethod
-    async def _visible(tx: Transaction, caller: Caller, project_id: str | None) -> list[str] | None:
-        if project_id is not None:
-            return [project_id]
-        if caller.is_platform_admin:
-            return None
-        rows = await identity_store.list_projects(tx, caller.project_ids, caller.admin_tenant_ids, None, "", 10_000)
-        return [row["id"] for row in rows]
 
 
 async def list_audit(

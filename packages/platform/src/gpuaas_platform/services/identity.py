@@ -33,6 +33,7 @@ from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.storage import identity as store
 from gpuaas_platform.storage.database import Row, Transaction
 
+MOST_PROJECTS = 10_000
 _hasher = PasswordHasher()
 # Verified against when the e-mail is unknown, so that the time of the answer tells nothing.
 _NOBODY = _hasher.hash("nobody")
@@ -108,6 +109,22 @@ async def require_project(tx: Transaction, caller: Caller, project_id: str, perm
     scope = Scope(tenant_id=row["tenant_id"], project_id=project_id)
     caller.require(permission, scope, "project", project_id)
     return scope
+
+
+async def visible_projects(
+    tx: Transaction, caller: Caller, project_id: str | None, permission: Permission
+) -> list[str] | None:
+    """The projects that a list covers: the one that was asked for, else all that the caller may see.
+
+    None stands for every project there is."""
+    if project_id is not None:
+        await require_project(tx, caller, project_id, permission)
+        return [project_id]
+    if caller.is_platform_admin:
+        return None
+    rows = await store.list_projects(tx, caller.project_ids, caller.admin_tenant_ids, None, "", MOST_PROJECTS)
+    scopes = {row["id"]: Scope(tenant_id=row["tenant_id"], project_id=row["id"]) for row in rows}
+    return [id for id, scope in scopes.items() if caller.may(permission, scope)]
 
 
 async def get_project(tx: Transaction, caller: Caller, project_id: str) -> Project:
@@ -200,9 +217,9 @@ async def create_service_account(tx: Transaction, caller: Caller, body: ServiceA
 
 
 async def list_service_accounts(
-    tx: Transaction, caller: Caller, project_id: str, cursor: str | None, limit: int
+    tx: Transaction, caller: Caller, project_id: str | None, cursor: str | None, limit: int
 ) -> ServiceAccountPage:
-    await require_project(tx, caller, project_id, Permission.SERVICE_ACCOUNT_READ)
-    rows = await store.list_service_accounts(tx, project_id, decode_cursor(cursor), limit + 1)
+    projects = await visible_projects(tx, caller, project_id, Permission.SERVICE_ACCOUNT_READ)
+    rows = await store.list_service_accounts(tx, projects, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return ServiceAccountPage(items=[ServiceAccount.model_validate(row) for row in rows], next_cursor=after)

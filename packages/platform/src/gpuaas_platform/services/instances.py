@@ -13,7 +13,7 @@ from gpuaas_platform.domain.errors import not_found
 from gpuaas_platform.domain.instances import derive_status, instance_actions
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services.catalogue import manifest_of
-from gpuaas_platform.services.identity import require_project
+from gpuaas_platform.services.identity import visible_projects
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.storage import instances as store
 from gpuaas_platform.storage.database import Row, Transaction
@@ -53,10 +53,10 @@ async def get_instance(tx: Transaction, caller: Caller, instance_id: str) -> Ins
 
 
 async def list_instances(
-    tx: Transaction, caller: Caller, project_id: str, cursor: str | None, limit: int
+    tx: Transaction, caller: Caller, project_id: str | None, cursor: str | None, limit: int
 ) -> InstancePage:
-    await require_project(tx, caller, project_id, Permission.INSTANCE_READ)
-    rows = await store.list_in_project(tx, project_id, decode_cursor(cursor), limit + 1)
+    projects = await visible_projects(tx, caller, project_id, Permission.INSTANCE_READ)
+    rows = await store.list_matching(tx, projects, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return InstancePage(items=[to_model(row) for row in rows], next_cursor=after)
 

@@ -83,17 +83,28 @@ async def list_nodes(tx: Transaction, caller: Caller, cursor: str | None, limit:
     return NodePage(items=[_to_model(row) for row in rows], next_cursor=after)
 
 
-async def node_said_hello(tx: Transaction, node_id: str, inventory: Inventory, plan: allocations.AddressPlan) -> None:
+async def node_said_hello(
+    tx: Transaction, node_id: str, link_id: str, inventory: Inventory, plan: allocations.AddressPlan
+) -> None:
     row = await store.set_status(tx, node_id, NodeStatus.READY, inventory.model_dump(mode="json"))
-    await store.touch(tx, node_id)
+    await store.set_link(tx, node_id, link_id)
     if row is not None:
         await tx.changed("node", row, "ready")
     await allocations.place_waiting(tx, plan)
 
 
+async def node_hung_up(tx: Transaction, node_id: str, link_id: str) -> None:
+    """Offline at once, unless the agent has a newer connection, to this or to another process."""
+    if await store.has_link(tx, node_id, link_id):
+        await _mark_offline(tx, node_id, "its agent hung up")
+
+
 async def mark_silent_nodes(tx: Transaction) -> None:
     for node in await store.list_silent(tx, OFFLINE_AFTER_SECONDS):
-        row = await store.set_status(tx, node["id"], NodeStatus.OFFLINE)
-        if row is not None:
-            message = f"no heart-beat for {OFFLINE_AFTER_SECONDS} seconds"
-            await tx.changed("node", row, "offline", message=message)
+        await _mark_offline(tx, node["id"], f"no heart-beat for {OFFLINE_AFTER_SECONDS} seconds")
+
+
+async def _mark_offline(tx: Transaction, node_id: str, message: str) -> None:
+    row = await store.set_status(tx, node_id, NodeStatus.OFFLINE)
+    if row is not None:
+        await tx.changed("node", row, "offline", message=message)

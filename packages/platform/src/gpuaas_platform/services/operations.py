@@ -26,7 +26,7 @@ from gpuaas_platform.domain.instances import operation_actions
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services import instances
 from gpuaas_platform.services.catalogue import manifest_of
-from gpuaas_platform.services.identity import require_project
+from gpuaas_platform.services.identity import visible_projects
 from gpuaas_platform.services.inputs import check_inputs
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.storage import access as access_store
@@ -85,18 +85,18 @@ async def get_operation(tx: Transaction, caller: Caller, operation_id: str) -> O
 async def list_operations(
     tx: Transaction,
     caller: Caller,
-    project_id: str,
+    project_id: str | None,
     instance_id: str | None,
     state: str | None,
     claimable: bool,
     cursor: str | None,
     limit: int,
 ) -> OperationPage:
-    await require_project(tx, caller, project_id, Permission.INSTANCE_READ)
+    projects = await visible_projects(tx, caller, project_id, Permission.INSTANCE_READ)
     if claimable and caller.app_slug is None:
         raise Refusal(Code.FORBIDDEN, "only a service account that is bound to an app can claim operations")
     app = caller.app_slug if claimable else None
-    rows = await store.list_matching(tx, project_id, instance_id, state, app, decode_cursor(cursor), limit + 1)
+    rows = await store.list_matching(tx, projects, instance_id, state, app, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return OperationPage(items=await _to_models(tx, rows), next_cursor=after)
 

@@ -3,12 +3,13 @@
 import base64
 import json
 import time
+import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from joserfc import jwt
-from joserfc.errors import JoseError
+from joserfc.errors import JoseError, SecurityWarning
 from joserfc.jwk import OKPKey
 
 from gpuaas_contract import ids
@@ -25,7 +26,8 @@ from gpuaas_platform.storage.database import Database, Transaction
 ISSUER = "gpuaas"
 AUDIENCE = "gpuaas"
 TOKEN_SECONDS = 3600
-ALGORITHMS = ["EdDSA", "Ed25519"]
+ALGORITHMS = ["Ed25519", "EdDSA"]
+"""Two names of one algorithm: RFC 9864 renamed it, and clients may use either."""
 ASSERTION_SECONDS = 60
 
 
@@ -63,7 +65,7 @@ class TokenService:
     async def issue(self, principal_id: str, epoch: int) -> Token:
         version = max(self._keys, key=int)
         now = int(time.time())
-        header = {"alg": "EdDSA", "typ": "at+jwt", "kid": version}
+        header = {"alg": "Ed25519", "typ": "at+jwt", "kid": version}
         claims = {
             "iss": ISSUER,
             "aud": AUDIENCE,
@@ -131,7 +133,9 @@ def _unverified_subject(assertion: str) -> str:
 
 def _verify_claims(token: str, key: OKPKey, *, issuer: str, audience: str) -> dict[str, Any]:
     try:
-        decoded = jwt.decode(token, key, algorithms=ALGORITHMS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SecurityWarning)
+            decoded = jwt.decode(token, key, algorithms=ALGORITHMS)
         jwt.JWTClaimsRegistry(
             leeway=5,
             iss={"essential": True, "value": issuer},

@@ -37,12 +37,14 @@ async def lock(tx: Transaction, id: str) -> Row | None:
     return await get(tx, id)
 
 
-async def list_in_project(tx: Transaction, project_id: str, status: str | None, after: str, limit: int) -> list[Row]:
+async def list_matching(
+    tx: Transaction, project_ids: list[str] | None, status: str | None, after: str, limit: int
+) -> list[Row]:
     return await tx.all(
         _SELECT
-        + """ WHERE a.project_id = %(project)s AND a.id > %(after)s
+        + """ WHERE a.id > %(after)s AND (%(projects)s::text[] IS NULL OR a.project_id = ANY(%(projects)s))
                AND (%(status)s::text IS NULL OR a.status = %(status)s) ORDER BY a.id LIMIT %(limit)s""",
-        project=project_id,
+        projects=project_ids,
         status=status,
         after=after,
         limit=limit,

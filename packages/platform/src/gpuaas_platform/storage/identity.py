@@ -136,11 +136,11 @@ async def get_service_account(tx: Transaction, id: str) -> Row | None:
     )
 
 
-async def list_service_accounts(tx: Transaction, project_id: str, after: str, limit: int) -> list[Row]:
+async def list_service_accounts(tx: Transaction, project_ids: list[str] | None, after: str, limit: int) -> list[Row]:
     return await tx.all(
-        """SELECT * FROM service_accounts WHERE project_id = %(project_id)s AND id > %(after)s
-           ORDER BY id LIMIT %(limit)s""",
-        project_id=project_id,
+        """SELECT * FROM service_accounts WHERE id > %(after)s
+             AND (%(projects)s::text[] IS NULL OR project_id = ANY(%(projects)s)) ORDER BY id LIMIT %(limit)s""",
+        projects=project_ids,
         after=after,
         limit=limit,
     )

@@ -51,10 +51,12 @@ async def lock(tx: Transaction, id: str) -> Row | None:
     return await get(tx, id)
 
 
-async def list_in_project(tx: Transaction, project_id: str, after: str, limit: int) -> list[Row]:
+async def list_matching(tx: Transaction, project_ids: list[str] | None, after: str, limit: int) -> list[Row]:
     return await tx.all(
-        _SELECT + " WHERE i.project_id = %(project)s AND i.id > %(after)s ORDER BY i.id LIMIT %(limit)s",
-        project=project_id,
+        _SELECT
+        + """ WHERE i.id > %(after)s AND (%(projects)s::text[] IS NULL OR i.project_id = ANY(%(projects)s))
+             ORDER BY i.id LIMIT %(limit)s""",
+        projects=project_ids,
         after=after,
         limit=limit,
     )

@@ -79,6 +79,16 @@ async def set_status(tx: Transaction, id: str, status: str, inventory: dict[str,
     )
 
 
+async def set_link(tx: Transaction, id: str, link_id: str) -> None:
+    """Remember which connection is the newest: only its end makes the node offline."""
+    await tx.run("UPDATE nodes SET link_id = %(link)s, last_seen_at = now() WHERE id = %(id)s", id=id, link=link_id)
+
+
+async def has_link(tx: Transaction, id: str, link_id: str) -> bool:
+    row = await tx.one("SELECT 1 FROM nodes WHERE id = %(id)s AND link_id = %(link)s FOR UPDATE", id=id, link=link_id)
+    return row is not None
+
+
 async def touch(tx: Transaction, id: str) -> None:
     await tx.run("UPDATE nodes SET last_seen_at = now() WHERE id = %(id)s", id=id)
 

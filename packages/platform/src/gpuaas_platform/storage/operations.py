@@ -53,7 +53,7 @@ async def lock(tx: Transaction, id: str) -> Row | None:
 
 async def list_matching(
     tx: Transaction,
-    project_id: str,
+    project_ids: list[str] | None,
     instance_id: str | None,
     state: str | None,
     claimable_app: str | None,
@@ -63,13 +63,13 @@ async def list_matching(
     """With `claimable_app`: operations of that app that nobody holds."""
     return await tx.all(
         _SELECT
-        + """ WHERE o.project_id = %(project)s AND o.id > %(after)s
+        + """ WHERE o.id > %(after)s AND (%(projects)s::text[] IS NULL OR o.project_id = ANY(%(projects)s))
                AND (%(instance)s::text IS NULL OR o.instance_id = %(instance)s)
                AND (%(state)s::text IS NULL OR o.state = %(state)s)
                AND (%(app)s::text IS NULL OR (o.app_slug = %(app)s AND (o.state = 'pending'
                     OR (o.state = 'running' AND (o.lease_expires_at IS NULL OR o.lease_expires_at < now())))))
              ORDER BY o.id LIMIT %(limit)s""",
-        project=project_id,
+        projects=project_ids,
         instance=instance_id,
         state=state,
         app=claimable_app,

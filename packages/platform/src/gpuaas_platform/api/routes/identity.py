@@ -140,7 +140,7 @@ async def create_service_account(ctx: Ctx, body: ServiceAccountCreate) -> Respon
 
 @routes.get("/service-accounts", Permission.SERVICE_ACCOUNT_READ, response_model=ServiceAccountPage)
 async def list_service_accounts(
-    ctx: Ctx, project_id: str, cursor: str | None = None, limit: Limit = 100
+    ctx: Ctx, project_id: str | None = None, cursor: str | None = None, limit: Limit = 100
 ) -> ServiceAccountPage:
     async with ctx.read() as tx:
         return await identity.list_service_accounts(tx, ctx.caller, project_id, cursor, limit)

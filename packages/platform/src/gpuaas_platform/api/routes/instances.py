@@ -26,7 +26,9 @@ async def deploy_instance(ctx: Ctx, body: InstanceDeploy) -> Response:
 
 
 @routes.get("/app-instances", Permission.INSTANCE_READ, response_model=InstancePage)
-async def list_instances(ctx: Ctx, project_id: str, cursor: str | None = None, limit: Limit = 100) -> InstancePage:
+async def list_instances(
+    ctx: Ctx, project_id: str | None = None, cursor: str | None = None, limit: Limit = 100
+) -> InstancePage:
     async with ctx.read() as tx:
         return await instances.list_instances(tx, ctx.caller, project_id, cursor, limit)
 

@@ -52,7 +52,7 @@ async def create_allocation(ctx: Ctx, body: AllocationCreate) -> Response:
 @routes.get("/allocations", Permission.ALLOCATION_READ, response_model=AllocationPage)
 async def list_allocations(
     ctx: Ctx,
-    project_id: str,
+    project_id: str | None = None,
     status: AllocationStatus | None = None,
     cursor: str | None = None,
     limit: Limit = 100,

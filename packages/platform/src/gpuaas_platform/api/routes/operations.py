@@ -31,7 +31,7 @@ routes = Routes("operations")
 @routes.get("/operations", Permission.INSTANCE_READ, response_model=OperationPage)
 async def list_operations(
     ctx: Ctx,
-    project_id: str,
+    project_id: str | None = None,
     instance_id: str | None = None,
     state: OperationState | None = None,
     claimable: bool = False,

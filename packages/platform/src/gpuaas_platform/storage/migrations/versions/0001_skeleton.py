@@ -83,6 +83,7 @@ CREATE TABLE nodes (
     status text NOT NULL,
     inventory jsonb,
     last_seen_at timestamptz,
+    link_id text,
     {_RESOURCE}
 );
 

@@ -1,0 +1,162 @@
+"""A small world to test the app platform in: everything goes through the public API and the agent's protocol.
+
+The node is simulated: it speaks the real protocol over a real WebSocket, but makes no machines.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import websockets
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from joserfc import jwt
+from joserfc.jwk import OKPKey
+
+from gpuaas_contract.agent_link import (
+    AGENT_AUDIENCE,
+    Heartbeat,
+    Hello,
+    TaskMessage,
+    TaskProgress,
+    TaskResult,
+    to_agent_adapter,
+)
+from gpuaas_contract.allocations import Allocation, AllocationStatus
+from gpuaas_contract.identity import Project, ServiceAccount, Tenant
+from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
+from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.nodes import Capacity, Inventory
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.credentials import ServiceAccountCredentials
+
+
+def make_key() -> tuple[str, str]:
+    """A private and a public ed25519 key, both in PEM form."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    return private, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def sign_assertion(private_key_pem: str, subject: str, audience: str, **overrides: object) -> str:
+    now = int(time.time())
+    claims = {"iss": subject, "sub": subject, "aud": audience, "iat": now, "exp": now + 30, "jti": secrets.token_hex(8)}
+    key = OKPKey.import_key(private_key_pem)
+    return jwt.encode({"alg": "Ed25519"}, {**claims, **overrides}, key, algorithms=["Ed25519"])
+
+
+MANIFEST = {
+    "schema": "gpuaas.app/v1",
+    "title": "Echo",
+    "version": "1.0.0",
+    "runtime": {"name": "echo", "version": "7"},
+    "components": [
+        {"key": "head", "title": "Head", "primary": True, "may_share_machine_with": ["tail"]},
+        {"key": "tail", "title": "Tail", "min": 0, "max": 3, "may_share_machine_with": ["head"]},
+    ],
+    "inputs": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"greeting": {"type": "string", "default": "hello", "maxLength": 20}},
+    },
+    "operations": [
+        {"kind": "deploy", "title": "Deploy"},
+        {"kind": "add", "title": "Add a tail", "component": "tail"},
+        {"kind": "decommission", "title": "Decommission"},
+    ],
+}
+
+
+@dataclass
+class SimulatedNode:
+    node_id: str
+    private_key_pem: str
+    api_url: str
+    fail_creates: bool = False
+
+    def token(self) -> str:
+        return sign_assertion(self.private_key_pem, self.node_id, AGENT_AUDIENCE)
+
+    async def run(self, capacity: Capacity) -> None:
+        url = self.api_url.replace("http", "ws", 1) + "/v1/agent/link"
+        headers = {"Authorization": f"Bearer {self.token()}"}
+        async with websockets.connect(url, additional_headers=headers) as link:
+            inventory = Inventory(capacity=capacity, virtualisation="simulated")
+            await link.send(Hello(agent_version="0", inventory=inventory).model_dump_json())
+            await link.send(Heartbeat().model_dump_json())
+            async for text in link:
+                message = to_agent_adapter.validate_json(text)
+                if isinstance(message, TaskMessage):
+                    await link.send(TaskProgress(task_id=message.task_id, step="working").model_dump_json())
+                    ok = not (self.fail_creates and message.spec.kind == "create_slice")
+                    result = TaskResult(task_id=message.task_id, ok=ok, message="" if ok else "the pool is full")
+                    await link.send(result.model_dump_json())
+
+
+@dataclass
+class World:
+    admin: GpuaasClient
+    tenant: Tenant
+    project: Project
+    account: ServiceAccount
+    controller: GpuaasClient
+    app_slug: str
+    node: SimulatedNode
+
+    @classmethod
+    @asynccontextmanager
+    async def create(cls, admin: GpuaasClient, name: str) -> "AsyncIterator[World]":
+        tenant = await admin.tenants.create(f"ten-{name}")
+        project = await admin.projects.create(tenant.id, f"prj-{name}")
+        app_slug = f"echo-{name}"
+        await admin.app_versions.publish(Manifest.model_validate({**MANIFEST, "slug": app_slug}))
+        private, public = make_key()
+        account = await admin.service_accounts.create(project.id, "controller", public, app_slug=app_slug)
+        node_private, node_public = make_key()
+        join = await admin.join_tokens.create(f"node-{name}")
+        enrolment = await admin.nodes.enrol(join.token, node_public)
+        node = SimulatedNode(enrolment.node_id, node_private, admin.api_url)
+        link = asyncio.create_task(node.run(Capacity(cpus=64, memory_mib=262_144, disk_gib=1_000, gpus=8)))
+        credentials = ServiceAccountCredentials(account.id, private)
+        async with GpuaasClient(admin.api_url, credentials) as controller:
+            world = cls(admin, tenant, project, account, controller, app_slug, node)
+            await world.until(world.node_is_ready, "the simulated node is ready")
+            yield world
+        link.cancel()
+        with suppress(asyncio.CancelledError):
+            await link
+
+    async def node_is_ready(self) -> bool:
+        return (await self.admin.nodes.get(self.node.node_id)).status == "ready"
+
+    @staticmethod
+    async def until(condition, what: str, seconds: float = 15):  # type: ignore[no-untyped-def]
+        deadline = time.monotonic() + seconds
+        while True:
+            if found := await condition():
+                return found
+            assert time.monotonic() < deadline, f"waited {seconds} s until {what}"
+            await asyncio.sleep(0.05)
+
+    async def allocation(self, name: str = "one") -> Allocation:
+        created = await self.admin.allocations.create(self.project.id, name)
+
+        async def ended() -> Allocation | None:
+            found = await self.admin.allocations.get(created.id)
+            return found if found.status not in {AllocationStatus.REQUESTED, AllocationStatus.PROVISIONING} else None
+
+        return await self.until(ended, f"allocation {name} is made")
+
+    async def deploy(self, *tails: Allocation, head: Allocation, name: str = "greeter", **inputs: object) -> Instance:
+        placements = [Placement(component_key="head", allocation_id=head.id)]
+        placements += [Placement(component_key="tail", allocation_id=tail.id) for tail in tails]
+        request = InstanceDeploy(
+            project_id=self.project.id, app_slug=self.app_slug, name=name, placement_intent=placements, inputs=inputs
+        )
+        return await self.admin.instances.deploy(request)
+
+    async def claimable(self) -> list[str]:
+        return [op.id async for op in self.controller.operations.list(project_id=self.project.id, claimable=True)]
