@@ -1,0 +1,59 @@
+"""What the agent asks the platform for over HTTP, beside its WebSocket."""
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+
+from gpuaas_agent.errors import PlatformUnavailableError
+from gpuaas_agent.identity import Identity
+from gpuaas_agent.logs import correlation_id
+from gpuaas_agent.problems import raise_for_problem
+from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
+from gpuaas_contract.problems import CORRELATION_HEADER, IDEMPOTENCY_HEADER
+
+
+class PlatformApi:
+    def __init__(self, api_url: str, identity: Identity) -> None:
+        self._url = api_url
+        self._identity = identity
+        # Blobs may come from a registry that the platform redirects to; httpx drops our token there.
+        self._client = httpx.AsyncClient(base_url=api_url, timeout=httpx.Timeout(10, read=60), follow_redirects=True)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    def headers(self) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self._identity.token()}"}
+        if found := correlation_id.get():
+            headers[CORRELATION_HEADER] = found
+        return headers
+
+    def websocket_url(self, path: str) -> str:
+        return f"ws{self._url.removeprefix('http')}{path}"
+
+    async def create_host_certificate(self, allocation_id: str, public_key: str) -> HostCertificate:
+        body = HostCertificateRequest(allocation_id=allocation_id, public_key=public_key)
+        key = hashlib.sha256(f"{allocation_id}\n{public_key}".encode()).hexdigest()
+        headers = self.headers() | {IDEMPOTENCY_HEADER: key}
+        try:
+            answer = await self._client.post(
+                "/v1/agent/host-certificates", json=body.model_dump(mode="json"), headers=headers
+            )
+        except httpx.TransportError as error:
+            raise PlatformUnavailableError(f"{self._url} does not answer: {error!r}") from error
+        raise_for_problem(answer, answer.content)
+        return HostCertificate.model_validate_json(answer.content)
+
+    @asynccontextmanager
+    async def artifact(self, digest: str, *, offset: int = 0) -> AsyncIterator[httpx.Response]:
+        """The bytes of an artifact from `offset` on; status 206 says that the offset was honoured."""
+        headers = self.headers() | ({"Range": f"bytes={offset}-"} if offset else {})
+        try:
+            async with self._client.stream("GET", f"/v1/agent/artifacts/{digest}", headers=headers) as answer:
+                if not answer.is_success:
+                    raise_for_problem(answer, await answer.aread())
+                yield answer
+        except httpx.TransportError as error:
+            raise PlatformUnavailableError(f"the download of {digest} broke off: {error!r}") from error

@@ -1,0 +1,139 @@
+"""Artifacts: downloaded once into the host's cache by digest, hard-linked into each slice that needs them."""
+
+import asyncio
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Protocol
+
+from gpuaas_agent.api import PlatformApi
+from gpuaas_agent.errors import PermanentError, RetryLaterError
+from gpuaas_agent.files import sync_directory
+from gpuaas_agent.locks import KeyedLocks
+from gpuaas_agent.lxd import Instance
+from gpuaas_agent.slices import Progress, make_artifacts_dir
+from gpuaas_contract.agent_link import MACHINE_ARTIFACTS_PATH, DeliverArtifact
+
+CHUNK = 1024 * 1024
+_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
+
+
+class Slices(Protocol):
+    async def find(self, allocation_id: str) -> Instance | None: ...
+    def artifacts_dir(self, allocation_id: str) -> Path: ...
+
+
+def file_name(digest: str) -> str:
+    if not _DIGEST.match(digest):
+        raise PermanentError(f"{digest!r} is not a sha256 digest")
+    return digest.replace(":", "-")
+
+
+class PartialDownload:
+    """What has arrived so far, with its running digest; a later attempt goes on from there."""
+
+    def __init__(self, path: Path) -> None:
+        self._digest = hashlib.sha256()
+        self.path = path
+        self._stream = path.open("a+b")
+        self._stream.seek(0)
+        while chunk := self._stream.read(CHUNK):
+            self._digest.update(chunk)
+        self.size = self.resumed_from = self._stream.tell()
+
+    def write(self, chunk: bytes) -> None:
+        self._stream.write(chunk)
+        self._digest.update(chunk)
+        self.size += len(chunk)
+
+    def restart(self) -> None:
+        self._stream.truncate(0)
+        self._digest = hashlib.sha256()
+        self.size = self.resumed_from = 0
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._digest.hexdigest()}"
+
+    def finish(self, target: Path) -> None:
+        # On disk before it has its name: a file with that name is never checked again, only its size is.
+        self._stream.flush()
+        os.fchmod(self._stream.fileno(), 0o644)
+        os.fsync(self._stream.fileno())
+        self._stream.close()
+        self.path.replace(target)
+        sync_directory(target.parent)
+
+    def discard(self) -> None:
+        self._stream.close()
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class ArtifactManager:
+    def __init__(self, cache: Path, api: PlatformApi, slices: Slices) -> None:
+        self._cache = cache
+        self._api = api
+        self._slices = slices
+        self._locks = KeyedLocks()
+
+    async def deliver(self, spec: DeliverArtifact, progress: Progress) -> str:
+        """Where the file is on the machine."""
+        name = file_name(spec.digest)
+        if await self._slices.find(spec.allocation_id) is None:
+            raise PermanentError(f"cannot deliver {spec.digest}: {spec.allocation_id} has no slice on this node")
+        async with self._locks.hold(spec.digest):
+            cached = await self._ensure_cached(spec, name, progress)
+        progress("link", f"showing {spec.digest} to the machine")
+        directory = self._slices.artifacts_dir(spec.allocation_id)
+        make_artifacts_dir(directory)
+        link_into(cached, directory)
+        return f"{MACHINE_ARTIFACTS_PATH}/{name}"
+
+    async def _ensure_cached(self, spec: DeliverArtifact, name: str, progress: Progress) -> Path:
+        self._cache.mkdir(parents=True, exist_ok=True)
+        target = self._cache / name
+        if target.exists() and target.stat().st_size == spec.size:
+            return target
+        progress("download", f"{spec.digest}, {spec.size} bytes")
+        part = await asyncio.to_thread(PartialDownload, self._cache / f".{name}.part")
+        try:
+            await self._download(spec, part)
+            if part.digest != spec.digest:
+                resumed = part.resumed_from > 0
+                part.discard()
+                message = f"what was downloaded as {spec.digest} has the digest {part.digest}"
+                raise RetryLaterError(message) if resumed else PermanentError(message)
+            await asyncio.to_thread(part.finish, target)
+        finally:
+            part.close()
+        return target
+
+    async def _download(self, spec: DeliverArtifact, part: PartialDownload) -> None:
+        if part.size >= spec.size:
+            if part.size == spec.size:
+                return
+            part.restart()
+        async with self._api.artifact(spec.digest, offset=part.size) as answer:
+            if part.size and answer.status_code != 206:
+                part.restart()
+            async for chunk in answer.aiter_bytes(CHUNK):
+                part.write(chunk)
+                if part.size > spec.size:
+                    part.discard()
+                    raise PermanentError(f"{spec.digest} is longer than the {spec.size} bytes announced")
+        if part.size < spec.size:
+            raise RetryLaterError(f"{spec.digest} ended after {part.size} of {spec.size} bytes")
+
+
+def link_into(cached: Path, directory: Path) -> None:
+    target = directory / cached.name
+    if target.exists() and target.samefile(cached):
+        return
+    part = directory / f".{cached.name}.part"
+    part.unlink(missing_ok=True)
+    part.hardlink_to(cached)
+    part.replace(target)

@@ -1,0 +1,38 @@
+"""What this host has to offer, read anew for each connection."""
+
+import os
+from pathlib import Path
+
+from gpuaas_agent.gpus import find_gpu_devices
+from gpuaas_agent.lxd import Lxd
+from gpuaas_agent.settings import Settings
+from gpuaas_contract.nodes import Capacity, Inventory
+
+GIB = 1024**3
+
+
+async def read_inventory(settings: Settings, lxd: Lxd) -> Inventory:
+    environment = (await lxd.read_server())["environment"]
+    gpu_devices = find_gpu_devices(settings.gpu_devices)
+    return Inventory(
+        capacity=Capacity(
+            cpus=max(1, int(len(os.sched_getaffinity(0)) * settings.cpu_overcommit)),
+            memory_mib=read_memory_mib(),
+            disk_gib=await lxd.read_pool_bytes(settings.storage_pool) // GIB,
+            gpus=len(gpu_devices),
+        ),
+        gpu_devices=gpu_devices,
+        virtualisation=f"{environment['server']} {environment['server_version']}",
+        images=await lxd.read_image_aliases(),
+    )
+
+
+def read_memory_mib() -> int:
+    return parse_memory_mib(Path("/proc/meminfo").read_text())
+
+
+def parse_memory_mib(meminfo: str) -> int:
+    for line in meminfo.splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) // 1024
+    raise ValueError("/proc/meminfo has no MemTotal")

@@ -1,0 +1,166 @@
+"""The agent's connection to the platform: dialled out, kept alive, dialled again."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Literal, Protocol
+
+from pydantic import ValidationError
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.frames import CloseCode
+
+from gpuaas_agent import __version__
+from gpuaas_agent.api import PlatformApi
+from gpuaas_agent.backoff import Backoff
+from gpuaas_agent.errors import AgentError
+from gpuaas_agent.outbox import Outbox
+from gpuaas_contract.agent_link import (
+    HEARTBEAT_SECONDS,
+    OFFLINE_AFTER_SECONDS,
+    Heartbeat,
+    Hello,
+    OpenStream,
+    TaskAcknowledged,
+    TaskMessage,
+    TaskResult,
+    to_agent_adapter,
+)
+from gpuaas_contract.base import Resource
+from gpuaas_contract.nodes import Inventory
+
+log = logging.getLogger(__name__)
+
+LINK_PATH = "/v1/agent/link"
+MESSAGE_LIMIT = 4 * 1024 * 1024
+RESEND_SECONDS = 15
+
+
+class _UnknownTask(Resource):
+    type: Literal["task"]
+    task_id: str
+
+
+class Tasks(Protocol):
+    def accept(self, message: TaskMessage) -> None: ...
+    def acknowledge(self, task_id: str) -> None: ...
+    def report_again(self, *, older_than: float = 0.0) -> None: ...
+
+
+class Streams(Protocol):
+    def open(self, message: OpenStream) -> None: ...
+
+
+class Link:
+    def __init__(
+        self,
+        api: PlatformApi,
+        outbox: Outbox,
+        tasks: Tasks,
+        streams: Streams,
+        *,
+        read_inventory: Callable[[], Awaitable[Inventory]],
+        on_connected: Callable[[], None],
+    ) -> None:
+        self._api = api
+        self._outbox = outbox
+        self._tasks = tasks
+        self._streams = streams
+        self._read_inventory = read_inventory
+        self._on_connected = on_connected
+
+    async def run(self) -> None:
+        # The longest pause stays well below the time after which the platform calls the node offline.
+        backoff = Backoff(first=0.2, limit=5)
+        while True:
+            started = time.monotonic()
+            try:
+                await self._session()
+            except InvalidStatus as error:
+                log.error("the platform refuses this node: HTTP %d", error.response.status_code)
+            except (AgentError, WebSocketException, OSError, TimeoutError) as error:
+                log.warning("no link to the platform: %s", str(error) or type(error).__name__)
+            if time.monotonic() - started > OFFLINE_AFTER_SECONDS:
+                backoff.reset()
+            await asyncio.sleep(backoff.next())
+
+    async def _session(self) -> None:
+        inventory = await self._read_inventory()
+        async with connect(
+            self._api.websocket_url(LINK_PATH),
+            additional_headers=self._api.headers(),
+            max_size=MESSAGE_LIMIT,
+            ping_interval=HEARTBEAT_SECONDS,
+            ping_timeout=OFFLINE_AFTER_SECONDS,
+        ) as platform:
+            hello = Hello(agent_version=__version__, inventory=inventory)
+            await platform.send(hello.model_dump_json())
+            log.info("linked to the platform")
+            self._tasks.report_again()
+            self._on_connected()
+            try:
+                await self._talk(platform)
+            except asyncio.CancelledError:
+                await platform.close(CloseCode.GOING_AWAY, "the agent stops")
+                raise
+
+    async def _talk(self, platform: ClientConnection) -> None:
+        """Until one of the three ends; the other two end with it."""
+        parts = [
+            asyncio.create_task(self._receive(platform)),
+            asyncio.create_task(self._send(platform)),
+            asyncio.create_task(self._heartbeat()),
+        ]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _receive(self, platform: ClientConnection) -> None:
+        async for text in platform:
+            self.receive(text)
+
+    def receive(self, text: str | bytes) -> None:
+        try:
+            message = to_agent_adapter.validate_json(text)
+        except ValidationError as error:
+            # A newer platform may say things that this agent does not know; the rest still counts.
+            log.error("a message of the platform makes no sense here: %s", error)
+            self._refuse(text)
+            return
+        match message:
+            case TaskMessage():
+                self._tasks.accept(message)
+            case TaskAcknowledged():
+                self._tasks.acknowledge(message.task_id)
+            case OpenStream():
+                self._streams.open(message)
+
+    def _refuse(self, text: str | bytes) -> None:
+        """A task that is not understood is answered, or it would be delivered for ever."""
+        try:
+            raw = _UnknownTask.model_validate_json(text)
+        except ValidationError:
+            return
+        message = f"agent {__version__} does not know this kind of task"
+        self._outbox.put(TaskResult(task_id=raw.task_id, ok=False, message=message))
+
+    async def _send(self, platform: ClientConnection) -> None:
+        while True:
+            text = await self._outbox.get()
+            try:
+                await platform.send(text)
+            except ConnectionClosed:
+                self._outbox.put_back(text)
+                raise
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            self._outbox.put(Heartbeat())
+            self._tasks.report_again(older_than=RESEND_SECONDS)

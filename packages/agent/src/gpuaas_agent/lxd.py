@@ -1,0 +1,225 @@
+"""A thin client of LXD's REST API over its unix socket. Incus speaks the same calls.
+
+It knows LXD and nothing of allocations: what is asked for is in `slice_config`, when and why in
+`slices` and `networks`.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from gpuaas_agent.errors import LxdError, LxdUnavailableError
+
+OPERATION_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Instance:
+    name: str
+    status: str
+    config: dict[str, str]
+    devices: dict[str, dict[str, str]]
+
+    @property
+    def running(self) -> bool:
+        return self.status == "Running"
+
+
+@dataclass(frozen=True)
+class Network:
+    name: str
+    managed: bool
+    config: dict[str, str]
+    used_by: list[str]
+
+
+@dataclass(frozen=True)
+class PushedFile:
+    path: str
+    content: str
+    mode: int
+
+
+class Lxd:
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._client = httpx.AsyncClient(
+            # A proxy from the environment must not come between us and a local socket.
+            transport=httpx.AsyncHTTPTransport(uds=str(socket)),
+            base_url="http://lxd",
+            timeout=httpx.Timeout(10, read=60),
+            trust_env=False,
+        )
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    # Server
+
+    async def read_server(self) -> dict[str, Any]:
+        server = await self._request("GET", "/1.0")
+        assert isinstance(server, dict)
+        return server
+
+    async def read_image_aliases(self) -> list[str]:
+        images = await self._request("GET", "/1.0/images", params={"recursion": "1"})
+        return sorted(alias["name"] for image in images for alias in image["aliases"])
+
+    async def read_pool_bytes(self, pool: str) -> int:
+        resources = await self._request("GET", f"/1.0/storage-pools/{quote(pool, safe='')}/resources")
+        return int(resources["space"]["total"])
+
+    # Instances
+
+    async def list_instances(self) -> list[Instance]:
+        found = await self._request("GET", "/1.0/instances", params={"recursion": "1"})
+        return [_instance(item) for item in found]
+
+    async def find_instance(self, name: str) -> Instance | None:
+        found = await self._find(f"/1.0/instances/{quote(name, safe='')}")
+        return None if found is None else _instance(found)
+
+    async def create_instance(self, body: dict[str, Any]) -> None:
+        await self._request("POST", "/1.0/instances", json=body)
+
+    async def update_instance_config(self, name: str, config: dict[str, str]) -> None:
+        await self._request("PATCH", f"/1.0/instances/{quote(name, safe='')}", json={"config": config})
+
+    async def start_instance(self, name: str) -> None:
+        await self._change_state(name, {"action": "start", "timeout": 60})
+
+    async def stop_instance(self, name: str) -> None:
+        await self._change_state(name, {"action": "stop", "timeout": 60, "force": True})
+
+    async def delete_instance(self, name: str) -> None:
+        await self._request("DELETE", f"/1.0/instances/{quote(name, safe='')}")
+
+    async def push_file(self, name: str, file: PushedFile) -> None:
+        """Works on a stopped instance too. LXD applies the mode only to a file that is new."""
+        await self._request(
+            "POST",
+            f"/1.0/instances/{quote(name, safe='')}/files",
+            params={"path": file.path},
+            content=file.content.encode(),
+            headers={
+                # Without this type LXD takes the body for a form and writes an empty file.
+                "Content-Type": "application/octet-stream",
+                "X-LXD-type": "file",
+                "X-LXD-uid": "0",
+                "X-LXD-gid": "0",
+                "X-LXD-mode": f"{file.mode:04o}",
+            },
+        )
+
+    async def settle_instance(self, name: str) -> None:
+        """Waits for what an earlier caller, perhaps one that was killed, still has under way.
+
+        Commands that run inside the instance are left out: they may last for ever.
+        """
+        groups = await self._request("GET", "/1.0/operations", params={"recursion": "1"})
+        for operation in (groups or {}).get("running") or []:
+            resources = operation.get("resources") or {}
+            if operation["class"] == "task" and f"/1.0/instances/{name}" in (resources.get("instances") or []):
+                try:
+                    await self._wait(f"/1.0/operations/{operation['id']}")
+                except LxdError:
+                    continue  # How it ended shows in what exists now.
+
+    # Networks
+
+    async def list_networks(self) -> list[Network]:
+        found = await self._request("GET", "/1.0/networks", params={"recursion": "1"})
+        return [_network(item) for item in found]
+
+    async def find_network(self, name: str) -> Network | None:
+        found = await self._find(f"/1.0/networks/{quote(name, safe='')}")
+        return None if found is None else _network(found)
+
+    async def is_network_up(self, name: str) -> bool:
+        """LXD keeps the record of a bridge whose interface somebody removed."""
+        return await self._find(f"/1.0/networks/{quote(name, safe='')}/state") is not None
+
+    async def create_network(self, body: dict[str, Any]) -> None:
+        await self._request("POST", "/1.0/networks", json=body)
+
+    async def update_network_config(self, name: str, config: dict[str, str]) -> None:
+        await self._request("PATCH", f"/1.0/networks/{quote(name, safe='')}", json={"config": config})
+
+    async def delete_network(self, name: str) -> None:
+        await self._request("DELETE", f"/1.0/networks/{quote(name, safe='')}")
+
+    async def list_acls(self) -> list[Network]:
+        found = await self._request("GET", "/1.0/network-acls", params={"recursion": "1"})
+        return [_network(item) for item in found]
+
+    async def create_acl(self, body: dict[str, Any]) -> None:
+        await self._request("POST", "/1.0/network-acls", json=body)
+
+    async def update_acl(self, name: str, body: dict[str, Any]) -> None:
+        await self._request("PUT", f"/1.0/network-acls/{quote(name, safe='')}", json=body)
+
+    async def delete_acl(self, name: str) -> None:
+        await self._request("DELETE", f"/1.0/network-acls/{quote(name, safe='')}")
+
+    # The wire
+
+    async def _change_state(self, name: str, body: dict[str, Any]) -> None:
+        await self._request("PUT", f"/1.0/instances/{quote(name, safe='')}/state", json=body)
+
+    async def _find(self, path: str) -> Any | None:
+        try:
+            return await self._request("GET", path)
+        except LxdError as error:
+            if error.not_found:
+                return None
+            raise
+
+    async def _request(self, method: str, path: str, **arguments: Any) -> Any:
+        """The answer's metadata; an operation in the background is waited for."""
+        body = await self._send(method, path, **arguments)
+        if body["type"] == "async":
+            return await self._wait(body["operation"])
+        return body["metadata"]
+
+    async def _send(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            answer = await self._client.request(method, path, **arguments)
+            body: dict[str, Any] = answer.json()
+        except (httpx.TransportError, ValueError) as error:
+            raise LxdUnavailableError(f"LXD does not answer at {self._socket}: {error!r}") from error
+        if body["type"] == "error":
+            raise LxdError(str(body["error"]), status=int(body["error_code"]))
+        return body
+
+    async def _wait(self, operation: str) -> Any:
+        deadline = asyncio.get_running_loop().time() + OPERATION_SECONDS
+        while True:
+            try:
+                found = (await self._send("GET", f"{operation}/wait", params={"timeout": "20"}))["metadata"]
+            except LxdError as error:
+                if error.not_found:  # LXD forgets finished operations soon, and all of them at a restart.
+                    raise LxdUnavailableError("LXD lost the operation that was being waited for") from error
+                raise
+            if found["status_code"] >= 400:
+                raise LxdError(str(found["err"]), status=int(found["status_code"]))
+            if found["status_code"] == 200:
+                return found["metadata"]
+            if asyncio.get_running_loop().time() > deadline:
+                raise LxdUnavailableError(f"LXD has not finished {found['description']!r} within {OPERATION_SECONDS} s")
+
+
+def _instance(item: dict[str, Any]) -> Instance:
+    return Instance(name=item["name"], status=item["status"], config=item["config"], devices=item["expanded_devices"])
+
+
+def _network(item: dict[str, Any]) -> Network:
+    return Network(
+        name=item["name"],
+        managed=item.get("managed", True),
+        config=item["config"] or {},
+        used_by=item.get("used_by") or [],
+    )

@@ -1,0 +1,86 @@
+"""Settings of one agent, from its environment."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuaas_agent.errors import PermanentError
+
+_ENVIRONMENT = re.compile(r"^[a-z0-9][a-z0-9-]{0,31}$")
+
+
+@dataclass(frozen=True)
+class Settings:
+    api_url: str
+    state_dir: Path
+    environment: str
+    """Tag on every object that the agent makes: one LXD may serve several environments."""
+    storage_pool: str
+    join_token_file: Path | None = None
+    lxd_socket: Path = Path("/var/lib/lxd/unix.socket")
+    image_alias: str = "gpuaas/debian-12"
+    gpu_devices: str = "/dev/nvidia[0-9]*"
+    cpu_overcommit: float = 1.0
+
+    @property
+    def artifact_cache(self) -> Path:
+        return self.state_dir / "artifacts"
+
+    @property
+    def slices_dir(self) -> Path:
+        return self.state_dir / "slices"
+
+
+HELP = """\
+environment:
+  GPUAAS_API_URL           address of the platform, for example https://gpuaas.example (required)
+  GPUAAS_AGENT_STATE_DIR   directory for the node's key, artifact cache and slices (required)
+  GPUAAS_ENVIRONMENT       tag on every LXD object of this agent, for example demo (required)
+  GPUAAS_STORAGE_POOL      LXD storage pool for the slices (required)
+  GPUAAS_JOIN_TOKEN_FILE   file with a join token; needed until the node is enrolled
+  GPUAAS_LXD_SOCKET        default /var/lib/lxd/unix.socket
+  GPUAAS_IMAGE_ALIAS       default gpuaas/debian-12
+  GPUAAS_GPU_DEVICES       glob of the host's GPU devices, default /dev/nvidia[0-9]*
+  GPUAAS_CPU_OVERCOMMIT    how many CPUs to offer per CPU of the host, default 1
+"""
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    missing = [
+        name
+        for name in ("GPUAAS_API_URL", "GPUAAS_AGENT_STATE_DIR", "GPUAAS_ENVIRONMENT", "GPUAAS_STORAGE_POOL")
+        if not environ.get(name)
+    ]
+    if missing:
+        raise PermanentError(f"cannot start: {', '.join(missing)} not set (see gpuaas-agent --help)")
+    api_url = environ["GPUAAS_API_URL"].rstrip("/")
+    if not api_url.startswith(("http://", "https://")):
+        raise PermanentError(f"cannot start: GPUAAS_API_URL is {api_url!r}, not an http or https address")
+    environment = environ["GPUAAS_ENVIRONMENT"]
+    if not _ENVIRONMENT.match(environment):
+        raise PermanentError(
+            f"cannot start: GPUAAS_ENVIRONMENT is {environment!r}; use small letters, digits and dashes"
+        )
+    token_file = environ.get("GPUAAS_JOIN_TOKEN_FILE")
+    return Settings(
+        api_url=api_url,
+        state_dir=Path(environ["GPUAAS_AGENT_STATE_DIR"]).absolute(),
+        environment=environment,
+        storage_pool=environ["GPUAAS_STORAGE_POOL"],
+        join_token_file=Path(token_file) if token_file else None,
+        lxd_socket=Path(environ.get("GPUAAS_LXD_SOCKET", Settings.lxd_socket)),
+        image_alias=environ.get("GPUAAS_IMAGE_ALIAS", Settings.image_alias),
+        gpu_devices=environ.get("GPUAAS_GPU_DEVICES", Settings.gpu_devices),
+        cpu_overcommit=_factor(environ.get("GPUAAS_CPU_OVERCOMMIT", "1")),
+    )
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 0.1 <= factor <= 64:
+        raise PermanentError(f"cannot start: GPUAAS_CPU_OVERCOMMIT is {text!r}, not a number from 0.1 to 64")
+    return factor

@@ -1,0 +1,204 @@
+"""Pure: what LXD is asked for, given a task. Names, tags, devices, files, network rules."""
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Any
+
+from gpuaas_agent.errors import PermanentError
+from gpuaas_agent.host_key import HostKey
+from gpuaas_agent.lxd import Instance, PushedFile
+from gpuaas_contract.agent_link import (
+    MACHINE_ARTIFACTS_PATH,
+    CreateSlice,
+    HostCertificate,
+    ProjectNetwork,
+)
+from gpuaas_contract.ids import ALLOCATION, is_id
+
+ENVIRONMENT = "user.gpuaas.environment"
+ALLOCATION_TAG = "user.gpuaas.allocation"
+TASK_TAG = "user.gpuaas.task"
+PROJECT_TAG = "user.gpuaas.project"
+BRIDGE_TAG = "user.gpuaas.bridge"
+GATEWAY_TAG = "user.gpuaas.gateway_cidr"
+READY_TAG = "user.gpuaas.ready"
+"""Set last: a slice without it is what an interrupted attempt left, and nobody has used it."""
+
+PENDING_TEMPLATES = "volatile.apply_template"
+"""The image's own templates would overwrite our hostname at the first start, unless this is emptied."""
+
+DOMAIN = "gpuaas.internal"
+_BRIDGE = re.compile(r"^[a-z][a-z0-9-]{0,14}$")
+_HOSTNAME = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+_LOGIN = re.compile(r"^[a-z_][a-z0-9_-]{0,31}$")
+_PRINCIPAL = re.compile(r"^[A-Za-z0-9_.:@/-]{1,200}$")
+
+
+def instance_name(allocation_id: str) -> str:
+    """Named by the allocation, so that a second attempt finds what the first one made."""
+    if not is_id(allocation_id, ALLOCATION):
+        raise PermanentError(f"{allocation_id!r} is not the id of an allocation")
+    return allocation_id.replace("_", "-")
+
+
+def check_spec(spec: CreateSlice) -> None:
+    """What becomes a path, a file line or an interface name is checked here, whoever sent it."""
+    instance_name(spec.allocation_id)
+    if not _HOSTNAME.match(spec.hostname):
+        raise PermanentError(f"{spec.hostname!r} is not a host name")
+    network = check_network(spec.network)
+    try:
+        address = ipaddress.IPv4Address(spec.address)
+    except ValueError:
+        raise PermanentError(f"{spec.address!r} is not an IPv4 address") from None
+    inside = network.network
+    if address not in inside or address in (inside.network_address, inside.broadcast_address, network.ip):
+        raise PermanentError(f"{spec.address} is not a free address of {spec.network.gateway_cidr}")
+    for login, principals in spec.principals.items():
+        if not _LOGIN.match(login):
+            raise PermanentError(f"{login!r} is not a login name")
+        for principal in principals:
+            if not _PRINCIPAL.match(principal):
+                raise PermanentError(f"{principal!r} is not a certificate principal")
+
+
+def check_network(network: ProjectNetwork) -> ipaddress.IPv4Interface:
+    if not _BRIDGE.match(network.bridge):
+        raise PermanentError(f"{network.bridge!r} is not the name of a bridge")
+    try:
+        interface = ipaddress.IPv4Interface(network.gateway_cidr)
+    except ValueError:
+        raise PermanentError(f"{network.gateway_cidr!r} is not an IPv4 address with a prefix") from None
+    if not interface.ip.is_private or not 16 <= interface.network.prefixlen <= 30:
+        raise PermanentError(f"{network.gateway_cidr} is not a private network from /16 to /30")
+    return interface
+
+
+def network_of(instance: Instance) -> ProjectNetwork:
+    """What a slice's own record says about its bridge, enough to make the bridge again."""
+    return ProjectNetwork(
+        project_id=instance.config[PROJECT_TAG],
+        bridge=instance.config[BRIDGE_TAG],
+        gateway_cidr=instance.config[GATEWAY_TAG],
+    )
+
+
+def address_of(instance: Instance) -> str:
+    return instance.devices["eth0"]["ipv4.address"]
+
+
+def acl_body(network: ProjectNetwork, environment: str) -> dict[str, Any]:
+    """Machines of one project reach each other, and nothing else: no other bridge, no host service.
+
+    With an ACL attached, LXD rejects what no rule allows; DNS and DHCP are accepted before the rules.
+    `ipv4.routing=false` would not do: where `bridge-nf-call-iptables` is on, it also cuts the machines
+    of one bridge from each other.
+    """
+    gateway = check_network(network)
+    subnet = str(gateway.network)
+    return {
+        "name": network.bridge,
+        "description": f"GPUaaS project {network.project_id}",
+        "config": {ENVIRONMENT: environment, PROJECT_TAG: network.project_id},
+        "egress": [
+            {"action": "reject", "destination": f"{gateway.ip}/32", "state": "enabled"},
+            {"action": "allow", "destination": subnet, "state": "enabled"},
+        ],
+        "ingress": [{"action": "allow", "source": subnet, "state": "enabled"}],
+    }
+
+
+def network_body(network: ProjectNetwork, environment: str) -> dict[str, Any]:
+    return {
+        "name": network.bridge,
+        "type": "bridge",
+        "description": f"GPUaaS project {network.project_id}",
+        "config": {
+            "ipv4.address": network.gateway_cidr,
+            "ipv4.nat": "false",
+            "ipv6.address": "none",
+            "security.acls": network.bridge,
+            "dns.domain": DOMAIN,
+            # Machines register by their own hostname; LXD would only know the instance's name.
+            "dns.mode": "dynamic",
+            # Names of the project's machines only: questions must not travel on to the host's resolvers.
+            "raw.dnsmasq": "no-resolv\nno-hosts",
+            ENVIRONMENT: environment,
+            PROJECT_TAG: network.project_id,
+        },
+    }
+
+
+def instance_body(
+    spec: CreateSlice,
+    *,
+    task_id: str,
+    environment: str,
+    image_alias: str,
+    pool: str,
+    artifacts_dir: Path,
+    gpu_devices: list[str],
+    host_cpus: int,
+) -> dict[str, Any]:
+    devices: dict[str, dict[str, str]] = {
+        "root": {"type": "disk", "path": "/", "pool": pool, "size": f"{spec.shape.disk_gib}GiB"},
+        "eth0": {
+            "type": "nic",
+            "name": "eth0",
+            "network": spec.network.bridge,
+            "ipv4.address": spec.address,
+        },
+        "artifacts": {
+            "type": "disk",
+            "source": str(artifacts_dir),
+            "path": MACHINE_ARTIFACTS_PATH,
+            "readonly": "true",
+        },
+    }
+    for source in gpu_devices:
+        # The name is kept: drivers find a device by the number in it.
+        name = Path(source).name
+        devices[name] = {"type": "unix-char", "source": source, "path": f"/dev/{name}", "mode": "0666"}
+    return {
+        "name": instance_name(spec.allocation_id),
+        "type": "container",
+        "source": {"type": "image", "alias": image_alias},
+        "profiles": [],
+        "config": {
+            ENVIRONMENT: environment,
+            ALLOCATION_TAG: spec.allocation_id,
+            TASK_TAG: task_id,
+            PROJECT_TAG: spec.network.project_id,
+            BRIDGE_TAG: spec.network.bridge,
+            GATEWAY_TAG: spec.network.gateway_cidr,
+            "boot.autostart": "true",
+            "security.devlxd": "false",
+            # A shape may ask for more CPUs than the host has, where the operator allows overcommitment.
+            "limits.cpu": str(min(spec.shape.cpus, host_cpus)),
+            "limits.memory": f"{spec.shape.memory_mib}MiB",
+        },
+        "devices": devices,
+    }
+
+
+def machine_files(spec: CreateSlice, key: HostKey, certificate: HostCertificate) -> list[PushedFile]:
+    """All of them lie in the slice before its first start, so that sshd comes up with the boot."""
+    files = [
+        PushedFile("/etc/hostname", f"{spec.hostname}\n", 0o644),
+        PushedFile(
+            "/etc/hosts",
+            "127.0.0.1 localhost\n"
+            "::1 localhost ip6-localhost ip6-loopback\n"
+            f"{spec.address} {spec.hostname}.{DOMAIN} {spec.hostname}\n",
+            0o644,
+        ),
+        PushedFile("/etc/ssh/ssh_host_ed25519_key", key.private, 0o600),
+        PushedFile("/etc/ssh/ssh_host_ed25519_key.pub", f"{key.public}\n", 0o644),
+        PushedFile("/etc/ssh/ssh_host_ed25519_key-cert.pub", f"{certificate.certificate.strip()}\n", 0o644),
+        PushedFile("/etc/ssh/gpuaas_user_ca.pub", f"{certificate.user_authority.strip()}\n", 0o644),
+    ]
+    for login, principals in sorted(spec.principals.items()):
+        lines = "".join(f"{principal}\n" for principal in principals)
+        files.append(PushedFile(f"/etc/ssh/gpuaas_principals/{login}", lines, 0o644))
+    return files

@@ -1,0 +1,137 @@
+"""Tasks from the platform: delivered at least once, run once at a time per allocation, reported until heard.
+
+A task that is delivered again while it runs is the same task; one that is delivered again after its
+result was lost runs again, and finds its work done.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gpuaas_agent.backoff import Backoff
+from gpuaas_agent.errors import AgentError, RetryLaterError
+from gpuaas_agent.locks import KeyedLocks
+from gpuaas_agent.logs import correlated
+from gpuaas_agent.slices import Progress
+from gpuaas_contract.agent_link import DeleteSlice, TaskMessage, TaskProgress, TaskResult
+
+log = logging.getLogger(__name__)
+
+Execute = Callable[[TaskMessage, Progress], Awaitable[str | None]]
+"""Does the work; returns a path on the machine where the task has one."""
+Send = Callable[[TaskProgress | TaskResult], None]
+
+RETRY_SECONDS = 120
+
+
+@dataclass
+class _Unheard:
+    result: TaskResult
+    sent_at: float
+
+
+class TaskRunner:
+    def __init__(
+        self, execute: Execute, send: Send, locks: KeyedLocks, *, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
+        self._execute = execute
+        self._send = send
+        self._locks = locks
+        self._retry_seconds = retry_seconds
+        self._running: dict[str, tuple[TaskMessage, asyncio.Task[None]]] = {}
+        self._overtaken: set[str] = set()
+        self._unheard: dict[str, _Unheard] = {}
+
+    def accept(self, message: TaskMessage) -> None:
+        if message.task_id in self._unheard:
+            self._report(self._unheard[message.task_id].result)
+            return
+        if message.task_id in self._running:
+            return
+        if isinstance(message.spec, DeleteSlice):
+            self._overtake(message.spec.allocation_id)
+        task = asyncio.create_task(self._run(message), name=message.task_id)
+        self._running[message.task_id] = (message, task)
+
+    def acknowledge(self, task_id: str) -> None:
+        self._unheard.pop(task_id, None)
+
+    def report_again(self, *, older_than: float = 0.0) -> None:
+        """Results that nobody acknowledged: all of them after a reconnect, otherwise the old ones."""
+        now = time.monotonic()
+        for unheard in list(self._unheard.values()):
+            if now - unheard.sent_at >= older_than:
+                self._report(unheard.result)
+
+    async def aclose(self) -> None:
+        """Running tasks are dropped where they are: the platform delivers them again."""
+        tasks = [task for _, task in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _overtake(self, allocation_id: str) -> None:
+        """Nothing is finished on a machine that is about to be deleted."""
+        for message, task in self._running.values():
+            if message.spec.allocation_id == allocation_id and not isinstance(message.spec, DeleteSlice):
+                self._overtaken.add(message.task_id)
+                task.cancel()
+
+    def _report(self, result: TaskResult) -> None:
+        self._unheard[result.task_id] = _Unheard(result, time.monotonic())
+        self._send(result)
+
+    async def _run(self, message: TaskMessage) -> None:
+        with correlated(message.correlation_id):
+            started = time.monotonic()
+            try:
+                result = await self._result(message)
+            except asyncio.CancelledError:
+                if message.task_id not in self._overtaken:
+                    raise
+                result = TaskResult(task_id=message.task_id, ok=False, message="overtaken by the deletion of the slice")
+            finally:
+                self._overtaken.discard(message.task_id)
+                self._running.pop(message.task_id, None)
+            log.log(
+                logging.INFO if result.ok else logging.ERROR,
+                "%s %s of %s %s in %.2f s%s",
+                message.spec.kind,
+                message.task_id,
+                message.spec.allocation_id,
+                "done" if result.ok else "failed",
+                time.monotonic() - started,
+                f": {result.message}" if result.message else "",
+            )
+            self._report(result)
+
+    async def _result(self, message: TaskMessage) -> TaskResult:
+        def progress(step: str, text: str) -> None:
+            log.info("%s: %s: %s", message.spec.kind, step, text)
+            self._send(TaskProgress(task_id=message.task_id, step=step, message=text[:2_000]))
+
+        try:
+            async with self._locks.hold(message.spec.allocation_id):
+                path = await self._attempts(message, progress)
+            return TaskResult(task_id=message.task_id, ok=True, path=path)
+        except AgentError as error:
+            return TaskResult(task_id=message.task_id, ok=False, message=str(error)[:4_000])
+        except Exception as error:
+            log.exception("bug: %s", message.spec.kind)
+            text = f"the agent has a bug, its log has the details: {error!r}"
+            return TaskResult(task_id=message.task_id, ok=False, message=text[:4_000])
+
+    async def _attempts(self, message: TaskMessage, progress: Progress) -> str | None:
+        backoff = Backoff(first=0.5, limit=10)
+        deadline = time.monotonic() + self._retry_seconds
+        while True:
+            try:
+                return await self._execute(message, progress)
+            except RetryLaterError as error:
+                pause = backoff.next()
+                if time.monotonic() + pause > deadline:
+                    raise
+                progress("wait", f"{error}; next attempt in {pause:.1f} s")
+                await asyncio.sleep(pause)
