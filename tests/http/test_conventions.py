@@ -1,6 +1,7 @@
 """The conventions that every route keeps: problems, correlation, idempotency, permissions."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -130,3 +131,53 @@ async def test_an_assertion_works_once_and_not_for_long(settings: Settings, admi
     assert await exchange(sign_assertion(private, account.id, "elsewhere")) == 401
     assert await exchange(sign_assertion(private, account.id, "gpuaas", exp=4_000_000_000)) == 401
     assert await exchange(sign_assertion(private, account.id, "gpuaas", exp=1_000_000_000)) == 401
+
+
+async def test_resources_have_etags_and_changes_can_depend_on_them(admin: GpuaasClient, world: World) -> None:
+    allocation = await world.allocation()
+    headers = {"Authorization": f"Bearer {(await admin.fetch_token()).access_token}"}
+    path = f"/v1/allocations/{allocation.id}"
+    async with httpx.AsyncClient(base_url=admin.api_url, headers=headers) as http:
+        read = await http.get(path)
+        assert read.headers["etag"] == f'"{allocation.revision}"'
+        assert (await http.get(path, headers={"If-None-Match": read.headers["etag"]})).status_code == 304
+        for wrong in ('"1"', '"999"', "nonsense"):
+            stale = await http.post(f"{path}/release", headers={"If-Match": wrong})
+            assert (stale.status_code, stale.json()["code"]) == (412, "revision_mismatch")
+        assert (await admin.allocations.get(allocation.id)).status == "active"
+        fresh = await http.post(f"{path}/release", headers={"If-Match": read.headers["etag"]})
+        assert fresh.status_code == 200
+        assert fresh.headers["etag"] == f'"{fresh.json()["revision"]}"'
+
+
+async def test_a_trace_goes_on_and_gives_the_correlation_id(settings: Settings) -> None:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    async with httpx.AsyncClient(base_url=settings.api_url) as http:
+        answer = await http.get("/healthz", headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"})
+        assert answer.headers["x-correlation-id"] == trace
+        assert answer.headers["traceparent"].startswith(f"00-{trace}-")
+        assert "b7ad6b7169203331" not in answer.headers["traceparent"]
+        bad = await http.get("/healthz", headers={"traceparent": "00-garbled", "X-Correlation-Id": "x\ty"})
+        assert bad.headers["x-correlation-id"].startswith("cor_")
+        assert "traceparent" not in bad.headers
+
+
+async def test_large_bodies_are_refused_announced_or_not(settings: Settings) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield b" " * 100_000
+
+    async with httpx.AsyncClient(base_url=settings.api_url) as http:
+        for content in (b" " * 4_000_000, chunks()):
+            answer = await http.post("/v1/auth/login", content=content, headers={"content-type": "application/json"})
+            assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+async def test_guessing_passwords_is_slowed_down(settings: Settings) -> None:
+    body = {"email": "victim@example.com", "password": "guess"}
+    async with httpx.AsyncClient(base_url=settings.api_url, timeout=60) as http:
+        answers = await asyncio.gather(*(http.post("/v1/auth/login", json=body) for _ in range(70)))
+    limited = [answer for answer in answers if answer.status_code == 429]
+    assert limited
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in limited)
+    assert {answer.status_code for answer in answers} == {401, 429}

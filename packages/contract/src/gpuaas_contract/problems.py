@@ -7,6 +7,8 @@ from gpuaas_contract.base import JsonObject, Resource
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 CORRELATION_HEADER = "X-Correlation-Id"
 IDEMPOTENCY_HEADER = "Idempotency-Key"
+IDEMPOTENCY_HOURS = 24
+"""How long the platform remembers a key; a retry later than that is a new request."""
 
 
 class Code(StrEnum):
@@ -36,6 +38,7 @@ class Code(StrEnum):
     CURSOR_INVALID = "cursor_invalid"
     CURSOR_EXPIRED = "cursor_expired"
     TOO_LARGE = "too_large"
+    RATE_LIMITED = "rate_limited"
     UNAVAILABLE = "unavailable"
     INTERNAL = "internal"
 

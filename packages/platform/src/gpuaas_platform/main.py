@@ -15,6 +15,7 @@ from gpuaas_platform.services import identity
 from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.allocations import AddressPlan
 from gpuaas_platform.services.changes import FeedService
+from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.services.tasks import TaskService
 from gpuaas_platform.services.tokens import TokenService
@@ -39,6 +40,7 @@ def build_platform(settings: Settings) -> Platform:
         access=AccessService(database, openbao),
         tasks=TaskService(database, plan),
         feed=FeedService(database, wakeups),
+        limits=Limits.from_rates(settings.requests_per_second, settings.logins_per_minute),
     )
 
 

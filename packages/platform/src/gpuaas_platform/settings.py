@@ -18,5 +18,9 @@ class Settings(BaseSettings):
     environment: str = "demo"
     network_range: IPv4Network = IPv4Network("10.83.0.0/16")
     """The platform-wide address plan: each project gets one /24 of it."""
+    requests_per_second: float = 500
+    """Per principal and process; a burst of two seconds' worth is allowed."""
+    logins_per_minute: float = 60
+    """Per e-mail address and process, wrong passwords and right ones alike."""
     bootstrap_admin_file: Path | None = None
     """JSON with `email` and `password` of the first administrator, read while there is no user."""

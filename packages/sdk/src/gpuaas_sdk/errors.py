@@ -17,7 +17,7 @@ GpuaasError
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
     │   │   OperationRunningError, AllocationInUseError, NoCapacityError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
-    ├── UnavailableError      ├── NodeOfflineError
+    ├── UnavailableError      ├── NodeOfflineError, RateLimitedError
     └── InternalError
 """
 
@@ -160,6 +160,10 @@ class UnavailableError(ApiError):
     """The platform, or something that it needs, is not there at the moment; try again later."""
 
 
+class RateLimitedError(UnavailableError):
+    """Too many requests in a short time; `retry_after` says when there is room again."""
+
+
 class NodeOfflineError(UnavailableError):
     """The host of the machine has lost its connection to the platform."""
 
@@ -195,6 +199,7 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.CURSOR_INVALID: InvalidRequestError,
     Code.CURSOR_EXPIRED: CursorExpiredError,
     Code.TOO_LARGE: InvalidRequestError,
+    Code.RATE_LIMITED: RateLimitedError,
     Code.UNAVAILABLE: UnavailableError,
     Code.INTERNAL: InternalError,
 }

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from gpuaas_platform.api.links import AgentLinks
-from gpuaas_platform.api.middleware import CorrelationMiddleware
+from gpuaas_platform.api.middleware import RequestMiddleware
 from gpuaas_platform.api.problems import install_handlers
 from gpuaas_platform.api.routes import agents, catalogue, changes, identity, instances, machines, operations
 from gpuaas_platform.api.routing import check_permissions
@@ -56,6 +56,6 @@ def create_app(platform: Platform) -> FastAPI:
     for routes in ROUTES:
         app.include_router(routes.router)
     install_handlers(app)
-    app.add_middleware(CorrelationMiddleware)
+    app.add_middleware(RequestMiddleware)
     check_permissions(app)
     return app

@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import Depends, Query, Request, Response
 from starlette.requests import HTTPConnection
 
-from gpuaas_contract.base import Resource
+from gpuaas_contract.base import OwnedResource, Resource
 from gpuaas_contract.problems import IDEMPOTENCY_HEADER, Code
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller
@@ -48,6 +48,13 @@ class Context:
         async with self.platform.database.transaction(self.caller.id, self.correlation_id) as tx:
             yield tx
 
+    def show(self, resource: OwnedResource) -> Response:
+        """One resource with its ETag; nothing but a 304 where the caller has it already."""
+        tag = etag_of(resource)
+        if self.request.headers.get("If-None-Match") == tag:
+            return Response(status_code=304, headers={"ETag": tag})
+        return Response(resource.model_dump_json(by_alias=True), 200, {"ETag": tag}, media_type="application/json")
+
     async def mutate(self, effect: Callable[[Transaction], Awaitable[Resource]], status: int = 200) -> Response:
         """Run an effect once per idempotency key: its answer is stored in the same transaction."""
         return await run_mutation(self.platform, self.request, self.caller.id, self.correlation_id, effect, status)
@@ -65,6 +72,7 @@ async def run_mutation(
     if key is not None and not 1 <= len(key) <= KEY_LIMIT:
         raise Refusal(Code.INVALID_REQUEST, f"{IDEMPOTENCY_HEADER} has between 1 and {KEY_LIMIT} characters")
     async with platform.database.transaction(principal_id, correlation_id) as tx:
+        tx.expected_revision = _expected_revision(request)
         fingerprint = ""
         if key is not None:
             fingerprint = await _fingerprint(request)
@@ -76,17 +84,28 @@ async def run_mutation(
             if stored is not None:
                 if stored["fingerprint"] != fingerprint:
                     raise Refusal(Code.IDEMPOTENCY_CONFLICT, "this key was used for another request; take a new one")
-                return _json(stored["body"], stored["status"], replayed=True)
+                headers = {"Idempotency-Replayed": "true"}
+                return Response(stored["body"], stored["status"], headers, media_type="application/json")
         resource = await effect(tx)
         body = resource.model_dump_json(by_alias=True)
         if key is not None:
             await change_store.store_answer(tx, key, fingerprint, status, body)
-    return _json(body, status)
-
-
-def _json(body: str, status: int, *, replayed: bool = False) -> Response:
-    headers = {"Idempotency-Replayed": "true"} if replayed else None
+    headers = {"ETag": etag_of(resource)} if isinstance(resource, OwnedResource) else {}
     return Response(body, status, headers, media_type="application/json")
+
+
+def etag_of(resource: OwnedResource) -> str:
+    return f'"{resource.revision}"'
+
+
+def _expected_revision(request: Request) -> int | None:
+    given = request.headers.get("If-Match")
+    if given is None or given == "*":
+        return None
+    try:
+        return int(given.strip('"'))
+    except ValueError:
+        raise Refusal(Code.REVISION_MISMATCH, f"{given} is not an ETag of this platform") from None
 
 
 async def _fingerprint(request: Request) -> str:
@@ -99,6 +118,7 @@ async def authenticated_context(request: Request) -> Context:
     correlation_id = str(request.state.correlation_id)
     async with platform.database.system_transaction(correlation_id) as tx:
         authenticated = await platform.tokens.authenticate(tx, bearer_of(request))
+    platform.limits.requests.take(authenticated.caller.id)
     return Context(platform, authenticated.caller, correlation_id, authenticated.expires_at, request)
 
 

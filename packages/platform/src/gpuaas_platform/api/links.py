@@ -61,7 +61,7 @@ class AgentLinks:
         try:
             async with self._platform.database.system_transaction() as tx:
                 await nodes.node_hung_up(tx, node_id, link_id)
-        except Exception:  # noqa: BLE001 - the database may be away; the missing heart-beat will tell
+        except Exception:
             log.exception("cannot_mark_offline", node_id=node_id)
 
     async def _send_tasks(self, node_id: str, websocket: WebSocket) -> None:

@@ -1,6 +1,7 @@
-"""One correlation id per request: on the response, in every log line, in what the request causes."""
+"""Around every request: one correlation id, a limit on the body, one log line, and never a stack trace."""
 
 import re
+import secrets
 import time
 
 import structlog
@@ -8,14 +9,19 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuaas_contract import ids
-from gpuaas_contract.problems import CORRELATION_HEADER
+from gpuaas_contract.problems import CORRELATION_HEADER, Code
 from gpuaas_platform.api.problems import internal_error, problem_response
+from gpuaas_platform.domain.errors import Refusal
 
 log = structlog.get_logger()
-_ACCEPTABLE = re.compile(r"^[A-Za-z0-9._:-]{8,64}$")
+_CORRELATION_ID = re.compile(r"^[A-Za-z0-9._:-]{8,64}$")
+_TRACEPARENT = re.compile(r"^00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})$")
+BODY_LIMIT = 2 * 1024 * 1024
+_UPLOAD = re.compile(r"^/v1/apps/[^/]+/artifacts/[^/]+$")
+"""Files go to disk as they come in, so their size is a matter of the disk and not of this limit."""
 
 
-class CorrelationMiddleware:
+class RequestMiddleware:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
@@ -23,27 +29,65 @@ class CorrelationMiddleware:
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(CORRELATION_HEADER, "")
-        correlation_id = given if _ACCEPTABLE.match(given) else ids.new_id(ids.CORRELATION)
+        headers = Headers(scope=scope)
+        answer_headers, correlation_id = _correlate(headers)
         scope.setdefault("state", {})["correlation_id"] = correlation_id
         structlog.contextvars.bind_contextvars(correlation_id=correlation_id)
         started, status = time.perf_counter(), 0
 
-        async def send_with_header(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
+            if message["type"] in {"http.response.start", "websocket.http.response.start"}:
                 status = message["status"]
-                MutableHeaders(scope=message)[CORRELATION_HEADER] = correlation_id
+                MutableHeaders(scope=message).update(answer_headers)
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_header)
+            if scope["type"] == "http" and not _UPLOAD.match(scope["path"]):
+                receive = _limited(receive, headers.get("content-length", ""))
+            await self._app(scope, receive, send_with_headers)
+        except Refusal as refusal:
+            await problem_response(refusal, correlation_id)(scope, receive, send_with_headers)
         except Exception:
             log.exception("unexpected_error", path=scope["path"])
             if scope["type"] == "http" and status == 0:
-                response = problem_response(internal_error(), correlation_id)
-                await response(scope, receive, send_with_header)
+                await problem_response(internal_error(), correlation_id)(scope, receive, send_with_headers)
         finally:
             milliseconds = round((time.perf_counter() - started) * 1000, 1)
             log.info("request", method=scope.get("method", "WS"), path=scope["path"], status=status, ms=milliseconds)
             structlog.contextvars.clear_contextvars()
+
+
+def _correlate(headers: Headers) -> tuple[dict[str, str], str]:
+    """The caller's correlation id, else its trace id, else a new one; and what the answer carries of both."""
+    given = headers.get(CORRELATION_HEADER, "")
+    trace = _TRACEPARENT.match(headers.get("traceparent", ""))
+    if _CORRELATION_ID.match(given):
+        correlation_id = given
+    elif trace is not None:
+        correlation_id = trace[1]
+    else:
+        correlation_id = ids.new_id(ids.CORRELATION)
+    answer = {CORRELATION_HEADER: correlation_id}
+    if trace is not None:
+        answer["traceparent"] = f"00-{trace[1]}-{secrets.token_hex(8)}-{trace[2]}"
+        structlog.contextvars.bind_contextvars(trace_id=trace[1])
+    return answer, correlation_id
+
+
+def _limited(receive: Receive, announced: str) -> Receive:
+    """A body past the limit is refused as soon as it is known to be: announced, or counted."""
+    too_large = Refusal(Code.TOO_LARGE, f"a request body has at most {BODY_LIMIT} bytes")
+    if announced.isdigit() and int(announced) > BODY_LIMIT:
+        raise too_large
+    received = 0
+
+    async def counted() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > BODY_LIMIT:
+            raise too_large
+        return message
+
+    return counted

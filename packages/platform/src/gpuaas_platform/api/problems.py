@@ -63,6 +63,9 @@ def install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> JSONResponse:
+        if isinstance(error.__cause__, Refusal):
+            # Ours, raised while the framework read the body: it wraps whatever happens there.
+            return problem_response(error.__cause__, _correlation_id(request))
         code = _FRAMEWORK_CODES.get(error.status_code, Code.INVALID_REQUEST)
         if code == Code.NOT_FOUND:
             detail = f"there is no route {request.method} {request.url.path}"

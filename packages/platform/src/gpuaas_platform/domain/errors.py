@@ -22,11 +22,12 @@ _STATUS = {
     Code.CURSOR_INVALID: 422,
     Code.CURSOR_EXPIRED: 410,
     Code.TOO_LARGE: 413,
+    Code.RATE_LIMITED: 429,
     Code.NODE_OFFLINE: 503,
     Code.UNAVAILABLE: 503,
     Code.INTERNAL: 500,
 }
-_RETRYABLE = {Code.IDEMPOTENCY_IN_FLIGHT, Code.NODE_OFFLINE, Code.UNAVAILABLE, Code.LEASE_HELD}
+_RETRYABLE = {Code.RATE_LIMITED, Code.IDEMPOTENCY_IN_FLIGHT, Code.NODE_OFFLINE, Code.UNAVAILABLE, Code.LEASE_HELD}
 
 
 class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error of ours

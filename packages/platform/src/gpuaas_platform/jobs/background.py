@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from gpuaas_contract.problems import IDEMPOTENCY_HOURS
 from gpuaas_platform.services import nodes, operations
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.storage import changes as change_store
@@ -12,7 +13,6 @@ from gpuaas_platform.storage.wakeups import OUTBOX
 
 log = structlog.get_logger()
 SWEEP_SECONDS = 2
-IDEMPOTENCY_HOURS = 24
 RECHECK_SECONDS = 1
 
 

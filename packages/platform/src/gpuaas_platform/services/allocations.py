@@ -96,6 +96,7 @@ _RELEASABLE = {
 
 async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str) -> Allocation:
     row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_RELEASE, lock=True)
+    tx.match(row)
     if row["status"] not in _RELEASABLE:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']} already")
     users = await instance_store.list_live_on(tx, [allocation_id])

@@ -122,6 +122,7 @@ async def create(
 
 async def request_operation(tx: Transaction, caller: Caller, instance_id: str, body: OperationCreate) -> Operation:
     instance = await instances.require_instance(tx, caller, instance_id, Permission.OPERATION_REQUEST, lock=True)
+    tx.match(instance)
     manifest = manifest_of(instance)
     if body.kind != DECOMMISSION:
         # Deploy and add are made by the deploy itself; further kinds come with the apps that implement them.
@@ -172,6 +173,7 @@ async def retry_operation(tx: Transaction, caller: Caller, operation_id: str) ->
     instance = await instance_store.lock(tx, found["instance_id"])
     assert instance is not None
     row = await require_operation(tx, caller, operation_id, Permission.OPERATION_REQUEST, lock=True)
+    tx.match(row)
     if not any(action.action == "retry" for action in operation_actions(row, is_latest=row["is_latest"])):
         raise Refusal(
             Code.INVALID_STATE, f"only the newest failed operation can be retried; this one is {row['state']}"
@@ -188,6 +190,7 @@ async def retry_operation(tx: Transaction, caller: Caller, operation_id: str) ->
 
 async def claim_operation(tx: Transaction, caller: Caller, operation_id: str, body: ClaimRequest) -> Claim:
     row = await require_operation(tx, caller, operation_id, Permission.OPERATION_WORK, lock=True)
+    tx.match(row)
     if OperationState(row["state"]).is_final:
         raise Refusal(Code.INVALID_STATE, f"the operation is {row['state']} already")
     if row["lease_live"]:

@@ -7,6 +7,7 @@ from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.allocations import AddressPlan
 from gpuaas_platform.services.changes import FeedService
+from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.tasks import TaskService
 from gpuaas_platform.services.tokens import TokenService
 from gpuaas_platform.storage.database import Database
@@ -24,3 +25,4 @@ class Platform:
     access: AccessService
     tasks: TaskService
     feed: FeedService
+    limits: Limits

@@ -10,6 +10,8 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool
 
 from gpuaas_contract import ids
+from gpuaas_contract.problems import Code
+from gpuaas_platform.domain.errors import Refusal
 
 Row = DictRow
 Params = Mapping[str, Any]
@@ -22,6 +24,8 @@ class Transaction:
         self._connection = connection
         self.principal_id = principal_id
         self.correlation_id = correlation_id
+        self.expected_revision: int | None = None
+        """From `If-Match`: what the caller took the target of its request to be."""
 
     async def one(self, sql: LiteralString, **params: Any) -> Row | None:
         cursor = await self._connection.execute(sql, _adapt(params))
@@ -34,6 +38,15 @@ class Transaction:
     async def run(self, sql: LiteralString, **params: Any) -> int:
         cursor = await self._connection.execute(sql, _adapt(params))
         return cursor.rowcount
+
+    def match(self, row: Row) -> None:
+        """Refuse to change a target that is not as the caller saw it. Call it under the target's row lock."""
+        if self.expected_revision is not None and row["revision"] != self.expected_revision:
+            raise Refusal(
+                Code.REVISION_MISMATCH,
+                f"{row['id']} is at revision {row['revision']}, not {self.expected_revision}; read it again",
+                context={"revision": row["revision"]},
+            )
 
     async def changed(
         self,

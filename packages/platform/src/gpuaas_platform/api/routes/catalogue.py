@@ -27,10 +27,10 @@ async def list_apps(ctx: Ctx, cursor: str | None = None, limit: Limit = 100) -> 
 
 
 @routes.get("/apps/{slug}/versions/{version}", Permission.AUTHENTICATED, response_model=AppVersion)
-async def get_app_version(ctx: Ctx, slug: str, version: str) -> AppVersion:
+async def get_app_version(ctx: Ctx, slug: str, version: str) -> Response:
     """`latest` is the version that was published last."""
     async with ctx.read() as tx:
-        return AppVersion.model_validate(await catalogue.get_version(tx, slug, version))
+        return ctx.show(AppVersion.model_validate(await catalogue.get_version(tx, slug, version)))
 
 
 @routes.put("/apps/{slug}/artifacts/{digest}", Permission.APP_PUBLISH, response_model=Artifact)

@@ -39,6 +39,7 @@ ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 @routes.post("/auth/login", Permission.ANONYMOUS, response_model=Token)
 async def log_in(request: Request, body: LoginRequest) -> Token:
     platform = platform_of(request)
+    platform.limits.logins.take(body.email.lower())
     async with platform.database.system_transaction(request.state.correlation_id) as tx:
         user = await identity.check_password(tx, body.email, body.password.get_secret_value())
         tx.principal_id = user["id"]
@@ -93,9 +94,9 @@ async def list_tenants(ctx: Ctx, cursor: str | None = None, limit: Limit = 100) 
 
 
 @routes.get("/tenants/{tenant_id}", Permission.TENANT_READ, response_model=Tenant)
-async def get_tenant(ctx: Ctx, tenant_id: str) -> Tenant:
+async def get_tenant(ctx: Ctx, tenant_id: str) -> Response:
     async with ctx.read() as tx:
-        return await identity.get_tenant(tx, ctx.caller, tenant_id)
+        return ctx.show(await identity.get_tenant(tx, ctx.caller, tenant_id))
 
 
 @routes.post("/projects", Permission.PROJECT_CREATE, status_code=201, response_model=Project)
@@ -112,9 +113,9 @@ async def list_projects(
 
 
 @routes.get("/projects/{project_id}", Permission.PROJECT_READ, response_model=Project)
-async def get_project(ctx: Ctx, project_id: str) -> Project:
+async def get_project(ctx: Ctx, project_id: str) -> Response:
     async with ctx.read() as tx:
-        return await identity.get_project(tx, ctx.caller, project_id)
+        return ctx.show(await identity.get_project(tx, ctx.caller, project_id))
 
 
 @routes.post("/users", Permission.USER_MANAGE, status_code=201, response_model=User)

@@ -34,9 +34,9 @@ async def list_instances(
 
 
 @routes.get("/app-instances/{instance_id}", Permission.INSTANCE_READ, response_model=Instance)
-async def get_instance(ctx: Ctx, instance_id: str) -> Instance:
+async def get_instance(ctx: Ctx, instance_id: str) -> Response:
     async with ctx.read() as tx:
-        return await instances.get_instance(tx, ctx.caller, instance_id)
+        return ctx.show(await instances.get_instance(tx, ctx.caller, instance_id))
 
 
 @routes.get("/app-instances/{instance_id}/members", Permission.INSTANCE_READ, response_model=MemberPage)
@@ -61,9 +61,9 @@ async def report_instance(ctx: Ctx, instance_id: str, body: InstanceReport) -> R
 
 
 @routes.get("/members/{member_id}", Permission.INSTANCE_READ, response_model=Member)
-async def get_member(ctx: Ctx, member_id: str) -> Member:
+async def get_member(ctx: Ctx, member_id: str) -> Response:
     async with ctx.read() as tx:
-        return await instances.get_member(tx, ctx.caller, member_id)
+        return ctx.show(await instances.get_member(tx, ctx.caller, member_id))
 
 
 @routes.post("/members/{member_id}/report", Permission.OPERATION_WORK, response_model=Member)

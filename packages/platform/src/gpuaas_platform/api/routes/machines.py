@@ -39,9 +39,9 @@ async def list_nodes(ctx: Ctx, cursor: str | None = None, limit: Limit = 100) ->
 
 
 @routes.get("/nodes/{node_id}", Permission.NODE_READ, response_model=Node)
-async def get_node(ctx: Ctx, node_id: str) -> Node:
+async def get_node(ctx: Ctx, node_id: str) -> Response:
     async with ctx.read() as tx:
-        return await nodes.get_node(tx, ctx.caller, node_id)
+        return ctx.show(await nodes.get_node(tx, ctx.caller, node_id))
 
 
 @routes.post("/allocations", Permission.ALLOCATION_CREATE, status_code=201, response_model=Allocation)
@@ -62,9 +62,9 @@ async def list_allocations(
 
 
 @routes.get("/allocations/{allocation_id}", Permission.ALLOCATION_READ, response_model=Allocation)
-async def get_allocation(ctx: Ctx, allocation_id: str) -> Allocation:
+async def get_allocation(ctx: Ctx, allocation_id: str) -> Response:
     async with ctx.read() as tx:
-        return await allocations.get_allocation(tx, ctx.caller, allocation_id)
+        return ctx.show(await allocations.get_allocation(tx, ctx.caller, allocation_id))
 
 
 @routes.get("/allocations/{allocation_id}/timeline", Permission.ALLOCATION_READ, response_model=Timeline)

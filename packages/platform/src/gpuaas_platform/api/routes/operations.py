@@ -45,9 +45,9 @@ async def list_operations(
 
 
 @routes.get("/operations/{operation_id}", Permission.INSTANCE_READ, response_model=Operation)
-async def get_operation(ctx: Ctx, operation_id: str) -> Operation:
+async def get_operation(ctx: Ctx, operation_id: str) -> Response:
     async with ctx.read() as tx:
-        return await operations.get_operation(tx, ctx.caller, operation_id)
+        return ctx.show(await operations.get_operation(tx, ctx.caller, operation_id))
 
 
 @routes.post("/operations/{operation_id}/retry", Permission.OPERATION_REQUEST, response_model=Operation)
