@@ -13,6 +13,7 @@ from gpuaas_sdk.errors import TransportError
 from gpuaas_sdk.transport import Transport, error_from_answer
 
 OPEN_TIMEOUT = 15.0
+CLOSE_TIMEOUT = 2.0
 
 
 class ByteStream:
@@ -63,6 +64,7 @@ async def open_stream(transport: Transport, grant_id: str, allocation_id: str) -
             f"{url}{API_PREFIX}/access-grants/{grant_id}/allocations/{allocation_id}/stream",
             additional_headers=headers,
             open_timeout=OPEN_TIMEOUT,
+            close_timeout=CLOSE_TIMEOUT,
             # SSH packets do not compress, and there is no largest message.
             compression=None,
             max_size=None,

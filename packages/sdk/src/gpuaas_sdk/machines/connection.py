@@ -88,6 +88,7 @@ async def connect_over(
     stream: ByteStream, grant: AccessGrant, machine: MachineAddress, key: asyncssh.SSHKey
 ) -> MachineConnection:
     """asyncssh wants a socket: give it one end of a pair and pump the other end to the stream."""
+    certificate = asyncssh.import_certificate(grant.certificate)
     ours, theirs = socket.socketpair()
     pump = asyncio.create_task(_pump(stream, theirs))
     try:
@@ -95,7 +96,7 @@ async def connect_over(
             machine.host_principal,
             sock=ours,
             username=grant.login,
-            client_keys=[(key, asyncssh.import_certificate(grant.certificate))],
+            client_keys=[(key, certificate)],
             known_hosts=trusted_hosts(grant, machine),
             # The caller's own files and agents have no say in this.
             config=None,
@@ -107,7 +108,7 @@ async def connect_over(
             compression_algs=None,
         )
     except BaseException:
-        ours.close()
+        # asyncssh has closed its end of the pair.
         pump.cancel()
         await asyncio.gather(pump, return_exceptions=True)
         raise

@@ -72,7 +72,8 @@ settle_older_units() {
     else
       wait_for_unit "$unit" 30
     fi
-    rm -rf "${meta%/meta}"
+    # Unless the shell that started it is still there to fetch its outcome, it goes.
+    flock -n "${meta%/meta}.lock" rm -rf "${meta%/meta}" "${meta%/meta}.lock" || true
   done
   printf '%s\n' "$token" >"$fences/$scope.settled"
 }

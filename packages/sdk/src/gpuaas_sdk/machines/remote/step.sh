@@ -47,7 +47,12 @@ if [[ ! -e $directory/meta ]]; then
 fi
 while [[ -e $directory/script ]]; do
   if start 2>"$directory/start" </dev/null || [[ ! -e $directory/script ]]; then break; fi
-  # It did not start. A unit of that name may still be there: an earlier call that nobody waits for.
+  # It did not start. A machine that boots has no bus yet.
+  if grep -qi 'connect to bus' "$directory/start" && ((SECONDS < 60)); then
+    sleep 0.2
+    continue
+  fi
+  # A unit of that name may still be there: an earlier call that nobody waits for.
   if ! is_live "$unit"; then
     cat "$directory/start" >&2
     rm -rf "$directory" "$steps/$call.lock"

@@ -1,0 +1,77 @@
+"""Fixtures: sshd on this host, and one slice for the session."""
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from sdk_test_machines import SshdPlatform, have_sshd, make_host_key, sshd_config
+
+ENVIRONMENT = "sdktest"
+IMAGE = "gpuaas/debian-12"
+
+
+@pytest.fixture
+async def sshd(tmp_path: Path) -> AsyncIterator[SshdPlatform]:
+    """sshd on this host, one process per connection, over pipes: no port is opened."""
+    if not have_sshd() or os.geteuid() != 0:
+        pytest.skip("needs openssh-server and root (apt-get install openssh-server)")
+    Path("/run/sshd").mkdir(exist_ok=True)  # noqa: ASYNC240 - sshd insists on it
+    config = tmp_path / "sshd_config"
+    config.write_text(sshd_config(tmp_path))
+    platform = SshdPlatform(tmp_path, ["/usr/sbin/sshd", "-i", "-f", str(config)])
+    make_host_key(tmp_path, tmp_path / "authority")
+    yield platform
+    await platform.cut()
+
+
+def run(*command: str, content: str | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, input=content or "")
+    if done.returncode:
+        raise AssertionError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def reap() -> None:
+    for instance in json.loads(run("lxc", "list", "-f", "json")):
+        if instance["config"].get("user.gpuaas.environment") == ENVIRONMENT:
+            run("lxc", "delete", "-f", instance["name"])
+
+
+@pytest.fixture(scope="session")
+def slice_name() -> Iterator[str]:
+    """A machine as tenants get it, without a network: the tests speak SSH through `lxc exec`."""
+    reap()
+    pools = [pool["name"] for pool in json.loads(run("lxc", "storage", "list", "-f", "json"))]
+    images = [a["name"] for image in json.loads(run("lxc", "image", "list", "-f", "json")) for a in image["aliases"]]
+    if IMAGE not in images or not pools:
+        pytest.skip(f"needs the image {IMAGE} and a storage pool: make up")
+    name = f"{ENVIRONMENT}-{secrets.token_hex(3)}"
+    tag = f"user.gpuaas.environment={ENVIRONMENT}"
+    run("lxc", "launch", IMAGE, name, "-s", pools[0], "-c", tag)
+    yield name
+    with contextlib.suppress(AssertionError):
+        reap()
+
+
+@pytest.fixture
+async def slice_platform(slice_name: str, tmp_path: Path) -> AsyncIterator[SshdPlatform]:
+    there = Path("/etc/ssh/sdktest")
+    start = ["lxc", "exec", slice_name, "-T", "--", "/usr/sbin/sshd", "-i", "-f", str(there / "config")]
+    platform = SshdPlatform(tmp_path, start)
+    make_host_key(tmp_path, tmp_path / "authority")
+    (tmp_path / "config").write_text(sshd_config(there))
+    for file in ("host", "host-cert.pub", "authority.pub", "config"):
+        source, target = str(tmp_path / file), f"{slice_name}{there}/{file}"
+        run("lxc", "file", "push", "-q", "-p", "--mode=0600", "--uid=0", "--gid=0", source, target)
+    run("lxc", "exec", slice_name, "--", "mkdir", "-p", "/run/sshd")
+    yield platform
+    await platform.cut()

@@ -1,0 +1,98 @@
+"""Logging in: certificates on both sides, and nothing else."""
+
+import pytest
+from sdk_test_machines import SshdPlatform, keygen, make_host_key
+
+from gpuaas_sdk import MachineUnreachableError
+from gpuaas_sdk.machines import ssh
+
+
+async def test_a_script_is_read_over_one_connection(sshd: SshdPlatform) -> None:
+    machine = await sshd.machine()
+    answer = await machine.read("echo hello; echo $GPUAAS_CORRELATION_ID >&2; cat; exit 3")
+    assert (answer.exit_status, answer.stdout, answer.stderr) == (3, "hello\n", "cor_op_1\n")
+    assert (await machine.read("echo $((6*7))")).stdout == "42\n"
+    assert (len(sshd.streams), sshd.grants) == (1, 1)
+    await machine.close()
+
+
+async def test_a_script_may_be_of_any_size_and_stays_out_of_argument_lists(sshd: SshdPlatform) -> None:
+    machine = await sshd.machine()
+    script = "# " + "x" * 200_000 + "\nps -eo args | grep -c '[s]ecret-in-script' || true\n# secret-in-script ß\n\n"
+    answer = await machine.read(script)
+    assert (answer.exit_status, answer.stdout.strip()) == (0, "0")
+
+
+async def test_a_failing_line_ends_the_script(sshd: SshdPlatform) -> None:
+    machine = await sshd.machine()
+    assert (await machine.read("false | true; echo not here")).stdout == ""
+    assert (await machine.read("echo $undefined")).exit_status != 0
+
+
+async def test_a_script_that_hangs_is_ended_on_the_machine(sshd: SshdPlatform) -> None:
+    machine = await sshd.machine()
+    assert (await machine.read("sleep 60", timeout=1)).exit_status == 124
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "PATIENCE", 0.3)
+
+
+async def test_a_host_of_another_authority_is_refused(sshd: SshdPlatform) -> None:
+    keygen("-t", "ed25519", "-N", "", "-f", sshd.directory / "other")
+    for name in ("host", "host.pub", "host-cert.pub"):
+        (sshd.directory / name).unlink()
+    make_host_key(sshd.directory, sshd.directory / "other")
+    machine = await sshd.machine()
+    with pytest.raises(MachineUnreachableError, match="did not prove its identity"):
+        await machine.read("true")
+
+
+async def test_a_host_with_the_certificate_of_another_machine_is_refused(sshd: SshdPlatform) -> None:
+    sshd.principal = "alc_2"
+    machine = await sshd.machine()
+    with pytest.raises(MachineUnreachableError, match="did not prove its identity"):
+        await machine.read("true")
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_a_host_with_a_plain_key_is_refused(sshd: SshdPlatform) -> None:
+    config = sshd.directory / "sshd_config"
+    config.write_text(config.read_text().replace("HostCertificate", "# HostCertificate"))
+    machine = await sshd.machine()
+    # No algorithm in common: whichever side notices first ends the connection.
+    with pytest.raises(MachineUnreachableError):
+        await machine.read("true")
+
+
+async def test_a_refused_certificate_is_tried_once_more_with_a_new_grant(sshd: SshdPlatform) -> None:
+    sshd.user = "nobody-at-all"
+    machine = await sshd.machine()
+    with pytest.raises(MachineUnreachableError, match="refused the certificate"):
+        await machine.read("true")
+    assert sshd.grants == 2
+
+
+async def test_a_cut_connection_is_made_anew(sshd: SshdPlatform) -> None:
+    machine = await sshd.machine()
+    await machine.read("true")
+    await sshd.cut()
+    assert (await machine.read("echo again")).stdout == "again\n"
+    assert len(sshd.streams) == 2
+
+
+async def test_a_grant_that_is_nearly_over_is_replaced_before_it_ends(sshd: SshdPlatform) -> None:
+    sshd.seconds = 10
+    machine = await sshd.machine()
+    sshd.seconds = 300
+    await machine.read("true")
+    assert sshd.grants == 2
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_a_machine_that_does_not_answer_is_unreachable(sshd: SshdPlatform) -> None:
+    sshd.start = ["true"]
+    machine = await sshd.machine()
+    with pytest.raises(MachineUnreachableError, match="one: cannot log in"):
+        await machine.read("true")
