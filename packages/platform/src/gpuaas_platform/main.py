@@ -14,6 +14,7 @@ from gpuaas_platform.api.app import create_app
 from gpuaas_platform.services import identity
 from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.allocations import AddressPlan
+from gpuaas_platform.services.audit import AuditService
 from gpuaas_platform.services.changes import FeedService
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.platform import Platform
@@ -40,6 +41,7 @@ def build_platform(settings: Settings) -> Platform:
         access=AccessService(database, openbao),
         tasks=TaskService(database, plan),
         feed=FeedService(database, wakeups),
+        audit=AuditService(database, openbao),
         limits=Limits.from_rates(settings.requests_per_second, settings.logins_per_minute),
     )
 
@@ -69,8 +71,9 @@ async def _make_first_admin(platform: Platform, settings: Settings) -> None:
     if settings.bootstrap_admin_file is None or not settings.bootstrap_admin_file.exists():
         return
     admin = json.loads(settings.bootstrap_admin_file.read_text())
+    password_hash = await identity.hash_password(admin["password"])
     async with platform.database.system_transaction() as tx:
-        await identity.create_first_admin(tx, admin["email"], admin["password"])
+        await identity.create_first_admin(tx, admin["email"], password_hash)
 
 
 def _configure_logs() -> None:

@@ -9,10 +9,10 @@ from fastapi import FastAPI
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.middleware import RequestMiddleware
 from gpuaas_platform.api.problems import install_handlers
-from gpuaas_platform.api.routes import agents, catalogue, changes, identity, instances, machines, operations
+from gpuaas_platform.api.routes import agents, audit, catalogue, changes, identity, instances, machines, operations
 from gpuaas_platform.api.routing import check_permissions
 from gpuaas_platform.api.streams import StreamBroker
-from gpuaas_platform.jobs.background import for_ever, sequence_changes, sweep
+from gpuaas_platform.jobs.background import for_ever, seal_audit, sequence_changes, sweep
 from gpuaas_platform.services.platform import Platform
 
 ROUTES = [
@@ -22,6 +22,7 @@ ROUTES = [
     instances.routes,
     operations.routes,
     changes.routes,
+    audit.routes,
     changes.health,
     agents.routes,
 ]
@@ -33,6 +34,7 @@ def create_app(platform: Platform) -> FastAPI:
         loops = [
             asyncio.create_task(platform.wakeups.run()),
             asyncio.create_task(for_ever("sequencer", lambda: sequence_changes(platform))),
+            asyncio.create_task(for_ever("audit", lambda: seal_audit(platform))),
             asyncio.create_task(for_ever("sweeper", lambda: sweep(platform))),
             asyncio.create_task(app.state.streams.cut_ended()),
         ]

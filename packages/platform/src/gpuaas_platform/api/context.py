@@ -73,9 +73,8 @@ async def run_mutation(
         raise Refusal(Code.INVALID_REQUEST, f"{IDEMPOTENCY_HEADER} has between 1 and {KEY_LIMIT} characters")
     async with platform.database.transaction(principal_id, correlation_id) as tx:
         tx.expected_revision = _expected_revision(request)
-        fingerprint = ""
+        tx.fingerprint = fingerprint = await fingerprint_of(request)
         if key is not None:
-            fingerprint = await _fingerprint(request)
             if not await change_store.try_lock_key(tx, key):
                 raise Refusal(
                     Code.IDEMPOTENCY_IN_FLIGHT, "the first request with this key is still running", retry_after=1
@@ -108,7 +107,7 @@ def _expected_revision(request: Request) -> int | None:
         raise Refusal(Code.REVISION_MISMATCH, f"{given} is not an ETag of this platform") from None
 
 
-async def _fingerprint(request: Request) -> str:
+async def fingerprint_of(request: Request) -> str:
     content = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
     return hashlib.sha256(content).hexdigest()
 
@@ -118,6 +117,7 @@ async def authenticated_context(request: Request) -> Context:
     correlation_id = str(request.state.correlation_id)
     async with platform.database.system_transaction(correlation_id) as tx:
         authenticated = await platform.tokens.authenticate(tx, bearer_of(request))
+    request.state.caller = authenticated.caller
     platform.limits.requests.take(authenticated.caller.id)
     return Context(platform, authenticated.caller, correlation_id, authenticated.expires_at, request)
 

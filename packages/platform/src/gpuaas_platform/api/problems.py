@@ -8,8 +8,11 @@ from fastapi.responses import JSONResponse
 from psycopg_pool import PoolTimeout
 from starlette.exceptions import HTTPException
 
+from gpuaas_contract.audit import AuditOutcome
 from gpuaas_contract.problems import PROBLEM_MEDIA_TYPE, Code, FieldError, Problem
 from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.domain.policy import Caller
+from gpuaas_platform.services.platform import Platform
 
 log = structlog.get_logger()
 
@@ -45,6 +48,16 @@ def internal_error() -> Refusal:
     )
 
 
+async def _audit_denial(request: Request, error: Refusal) -> None:
+    """Only known principals get this far: what nobody in particular tries is counted, not written down."""
+    caller: Caller = request.state.caller
+    platform: Platform = request.app.state.platform
+    action = getattr(request.scope["route"].endpoint, "__name__", request.method)
+    async with platform.database.transaction(caller.id, _correlation_id(request)) as tx:
+        detail = {"path": request.url.path, "reason": error.detail}
+        await tx.audit(action, request.url.path, outcome=AuditOutcome.DENIED, detail=detail)
+
+
 def _correlation_id(request: Request) -> str:
     return str(request.state.correlation_id)
 
@@ -52,6 +65,8 @@ def _correlation_id(request: Request) -> str:
 def install_handlers(app: FastAPI) -> None:
     @app.exception_handler(Refusal)
     async def refused(request: Request, error: Refusal) -> JSONResponse:
+        if error.denied and request.method not in {"GET", "HEAD"}:
+            await _audit_denial(request, error)
         return problem_response(error, _correlation_id(request))
 
     @app.exception_handler(RequestValidationError)

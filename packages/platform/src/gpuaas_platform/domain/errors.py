@@ -42,6 +42,7 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error o
         allowed_actions: Sequence[AllowedAction] = (),
         context: JsonObject | None = None,
         retry_after: int | None = None,
+        denied: bool = False,
     ) -> None:
         super().__init__(detail)
         self.code = code
@@ -50,6 +51,8 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error o
         self.allowed_actions = list(allowed_actions)
         self.context = context or {}
         self.retry_after = retry_after
+        self.denied = denied
+        """The policy said no, whatever the answer looks like: the audit trail keeps it."""
 
     @property
     def status(self) -> int:
@@ -60,6 +63,6 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error o
         return self.code in _RETRYABLE
 
 
-def not_found(noun: str, identifier: str) -> Refusal:
+def not_found(noun: str, identifier: str, *, denied: bool = False) -> Refusal:
     """Also the answer for what the caller may not know of: both look exactly alike."""
-    return Refusal(Code.NOT_FOUND, f"there is no {noun} {identifier!r}")
+    return Refusal(Code.NOT_FOUND, f"there is no {noun} {identifier!r}", denied=denied)

@@ -137,5 +137,6 @@ class Caller:
         if self.may(permission, scope):
             return
         if not self.sees(scope) and scope != Scope():
-            raise not_found(noun, identifier)
-        raise Refusal(Code.FORBIDDEN, f"{self.name} may not {permission.value.replace('.', ' ')} here")
+            raise not_found(noun, identifier, denied=True)
+        detail = f"{self.name} may not {permission.value.replace('.', ' ')} here"
+        raise Refusal(Code.FORBIDDEN, detail, denied=True)

@@ -13,6 +13,7 @@ from gpuaas_platform.storage.wakeups import OUTBOX
 
 log = structlog.get_logger()
 SWEEP_SECONDS = 2
+SEAL_SECONDS = 1
 RECHECK_SECONDS = 1
 
 
@@ -31,6 +32,12 @@ async def sequence_changes(platform: Platform) -> None:
         count = await change_store.sequence(tx)
     if count == 0:
         await platform.wakeups.wait(woken, RECHECK_SECONDS)
+
+
+async def seal_audit(platform: Platform) -> None:
+    await platform.audit.seal()
+    await platform.audit.write_checkpoints()
+    await asyncio.sleep(SEAL_SECONDS)
 
 
 async def sweep(platform: Platform) -> None:

@@ -1,18 +1,16 @@
-"""Reading the change feed and the audit trail."""
+"""Reading the change feed."""
 
 import base64
 import binascii
 
-from gpuaas_contract.audit import AuditEntry, AuditPage
 from gpuaas_contract.changes import Change, ChangePage
 from gpuaas_contract.problems import Code
 from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.domain.policy import Caller, Permission, Scope
-from gpuaas_platform.services.identity import require_project, visible_projects
+from gpuaas_platform.domain.policy import Caller, Permission
+from gpuaas_platform.services.identity import visible_projects
 from gpuaas_platform.services.instances import require_instance
-from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.storage import changes as store
-from gpuaas_platform.storage.database import Database, Transaction
+from gpuaas_platform.storage.database import Database
 from gpuaas_platform.storage.wakeups import FEED, Wakeups
 
 PAGE = 500
@@ -66,14 +64,3 @@ class FeedService:
             await self._wakeups.wait(woken, min(wait, MAX_WAIT_SECONDS))
         last = rows[-1]["position"] if rows else max(position, head)
         return ChangePage(items=[Change.model_validate(row) for row in rows], next_cursor=_encode(last))
-
-
-async def list_audit(
-    tx: Transaction, caller: Caller, project_id: str | None, cursor: str | None, limit: int
-) -> AuditPage:
-    if project_id is not None:
-        await require_project(tx, caller, project_id, Permission.AUDIT_READ)
-    else:
-        caller.require(Permission.AUDIT_READ, Scope(), "audit trail", "platform")
-    rows, after = cut_page(await store.list_audit(tx, project_id, decode_cursor(cursor), limit + 1), limit)
-    return AuditPage(items=[AuditEntry.model_validate(row) for row in rows], next_cursor=after)

@@ -6,6 +6,7 @@ from gpuaas_platform.adapters.blobs import BlobStore
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.allocations import AddressPlan
+from gpuaas_platform.services.audit import AuditService
 from gpuaas_platform.services.changes import FeedService
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.tasks import TaskService
@@ -26,3 +27,4 @@ class Platform:
     tasks: TaskService
     feed: FeedService
     limits: Limits
+    audit: AuditService

@@ -1,4 +1,4 @@
-"""The outbox, its sequencer, and reading of the feed; the audit trail; idempotency keys."""
+"""The outbox, its sequencer, and reading of the feed; idempotency keys."""
 
 from gpuaas_platform.storage.database import Row, Transaction
 from gpuaas_platform.storage.wakeups import FEED
@@ -46,16 +46,6 @@ async def read(
         since=since,
         projects=project_ids,
         instance=instance_id,
-        limit=limit,
-    )
-
-
-async def list_audit(tx: Transaction, project_id: str | None, after: str, limit: int) -> list[Row]:
-    return await tx.all(
-        """SELECT * FROM audit_entries WHERE id > %(after)s
-             AND (%(project)s::text IS NULL OR project_id = %(project)s) ORDER BY id LIMIT %(limit)s""",
-        project=project_id,
-        after=after,
         limit=limit,
     )
 

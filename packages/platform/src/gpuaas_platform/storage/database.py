@@ -24,6 +24,8 @@ class Transaction:
         self._connection = connection
         self.principal_id = principal_id
         self.correlation_id = correlation_id
+        self.fingerprint = ""
+        """Of the request that this transaction belongs to, where it belongs to one."""
         self.expected_revision: int | None = None
         """From `If-Match`: what the caller took the target of its request to be."""
 
@@ -80,19 +82,28 @@ class Transaction:
         action: str,
         target: str,
         *,
+        tenant_id: str | None = None,
         project_id: str | None = None,
+        outcome: str = "succeeded",
         detail: Mapping[str, Any] | None = None,
     ) -> None:
+        """Write an audit entry into the chain of the tenant, of the project's tenant, or of the platform."""
         await self.run(
-            """INSERT INTO audit_entries (id, principal_id, action, target, project_id, correlation_id, detail)
-               VALUES (%(id)s, %(principal)s, %(action)s, %(target)s, %(project)s, %(correlation)s,
-                       %(detail)s)""",
+            """INSERT INTO audit_entries (id, chain, principal_id, action, target, outcome, project_id,
+                                          correlation_id, fingerprint, detail)
+               VALUES (%(id)s,
+                       coalesce(%(tenant)s, (SELECT tenant_id FROM projects WHERE id = %(project)s), 'platform'),
+                       %(principal)s, %(action)s, %(target)s, %(outcome)s, %(project)s, %(correlation)s,
+                       %(fingerprint)s, %(detail)s)""",
             id=ids.new_id(ids.AUDIT_ENTRY),
+            tenant=tenant_id,
             principal=self.principal_id,
             action=action,
             target=target,
+            outcome=outcome,
             project=project_id,
             correlation=self.correlation_id,
+            fingerprint=self.fingerprint,
             detail=dict(detail or {}),
         )
 

@@ -1,10 +1,22 @@
 """The audit trail."""
 
-from gpuaas_contract.audit import AuditEntry, AuditPage
+from gpuaas_contract.audit import AuditBatch, AuditBatchPage, AuditCheckpoint, AuditEntry, AuditPage
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
 
 
 class Audit(ResourceRoutes):
-    def list(self, *, project_id: str | None = None, limit: int | None = None) -> Pager[AuditEntry]:
-        return self._list("/audit", AuditPage, {"project_id": project_id}, limit=limit)
+    def list(
+        self, *, tenant_id: str | None = None, project_id: str | None = None, limit: int | None = None
+    ) -> Pager[AuditEntry]:
+        return self._list("/audit", AuditPage, {"tenant_id": tenant_id, "project_id": project_id}, limit=limit)
+
+    def sealed(self, tenant_id: str | None = None, *, limit: int | None = None) -> Pager[AuditEntry]:
+        """The entries of one chain, in the chain's order."""
+        return self._list("/audit/sealed", AuditPage, {"tenant_id": tenant_id}, limit=limit)
+
+    def batches(self, tenant_id: str | None = None, *, limit: int | None = None) -> Pager[AuditBatch]:
+        return self._list("/audit/batches", AuditBatchPage, {"tenant_id": tenant_id}, limit=limit)
+
+    async def checkpoint(self, tenant_id: str | None = None) -> AuditCheckpoint:
+        return await self._transport.get("/audit/checkpoint", AuditCheckpoint, {"tenant_id": tenant_id})

@@ -1,18 +1,16 @@
-"""The change feed, the audit trail, and the health of the process."""
+"""The change feed, and the health of the process."""
 
 from typing import Annotated
 
 from fastapi import Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from gpuaas_contract.audit import AuditPage
 from gpuaas_contract.changes import ChangePage
 from gpuaas_contract.problems import Code
-from gpuaas_platform.api.context import Ctx, Limit, platform_of
+from gpuaas_platform.api.context import Ctx, platform_of
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Permission
-from gpuaas_platform.services import changes
 from gpuaas_platform.services.changes import MAX_WAIT_SECONDS
 
 routes = Routes("changes")
@@ -29,14 +27,6 @@ async def read_changes(
 ) -> ChangePage:
     """Without `since`, a cursor for the present. With `wait`, answer when something happened."""
     return await ctx.platform.feed.read(ctx.caller, ctx.correlation_id, since, wait, project_id, instance_id)
-
-
-@routes.get("/audit", Permission.AUDIT_READ, response_model=AuditPage)
-async def list_audit_entries(
-    ctx: Ctx, project_id: str | None = None, cursor: str | None = None, limit: Limit = 100
-) -> AuditPage:
-    async with ctx.read() as tx:
-        return await changes.list_audit(tx, ctx.caller, project_id, cursor, limit)
 
 
 @health.get("/healthz", Permission.ANONYMOUS)

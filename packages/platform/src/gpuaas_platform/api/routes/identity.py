@@ -28,7 +28,7 @@ from gpuaas_contract.problems import Code
 from gpuaas_platform.api.context import Ctx, Limit, platform_of
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.domain.policy import Permission
+from gpuaas_platform.domain.policy import Permission, Scope
 from gpuaas_platform.services import identity
 from gpuaas_platform.storage import identity as store
 
@@ -40,10 +40,8 @@ ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 async def log_in(request: Request, body: LoginRequest) -> Token:
     platform = platform_of(request)
     platform.limits.logins.take(body.email.lower())
-    async with platform.database.system_transaction(request.state.correlation_id) as tx:
-        user = await identity.check_password(tx, body.email, body.password.get_secret_value())
-        tx.principal_id = user["id"]
-        await tx.audit("auth.login", user["id"])
+    password = body.password.get_secret_value()
+    user = await identity.check_password(platform.database, request.state.correlation_id, body.email, password)
     return await platform.tokens.issue(user["id"], user["epoch"])
 
 
@@ -120,7 +118,9 @@ async def get_project(ctx: Ctx, project_id: str) -> Response:
 
 @routes.post("/users", Permission.USER_MANAGE, status_code=201, response_model=User)
 async def create_user(ctx: Ctx, body: UserCreate) -> Response:
-    return await ctx.mutate(lambda tx: identity.create_user(tx, ctx.caller, body), 201)
+    ctx.caller.require(Permission.USER_MANAGE, Scope(), "user", body.email)
+    password_hash = await identity.hash_password(body.password.get_secret_value())
+    return await ctx.mutate(lambda tx: identity.create_user(tx, ctx.caller, body, password_hash), 201)
 
 
 @routes.get("/users", Permission.USER_MANAGE, response_model=UserPage)
