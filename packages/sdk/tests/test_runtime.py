@@ -1,0 +1,305 @@
+"""Handlers under leases: every way in which an operation can end, and every way in which it must not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from sdk_test_platform import LEASE_SECONDS, MemoryPlatform
+
+from gpuaas_sdk import OperationContext, OperationFailed, RetryLater
+from gpuaas_sdk.correlation import current_correlation_id
+from gpuaas_sdk.runtime import controller as controller_module
+from gpuaas_sdk.runtime.controller import Controller, default_holder
+from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError
+
+
+@pytest.fixture
+def platform() -> MemoryPlatform:
+    return MemoryPlatform()
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = controller_module.RetryPolicy(first_delay=0.01, longest_delay=0.05)
+    monkeypatch.setattr(controller_module, "PLATFORM_AWAY", quick)
+    monkeypatch.setattr(controller_module, "TRY_AGAIN", quick)
+
+
+@asynccontextmanager
+async def running(*controllers: Controller) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(controller.run()) for controller in controllers]
+    try:
+        yield
+    finally:
+        for controller in controllers:
+            controller.stop()
+        await asyncio.gather(*tasks)
+
+
+async def test_a_handler_runs_its_steps_and_its_result_completes_the_operation(platform: MemoryPlatform) -> None:
+    seen: list[Any] = []
+
+    async def deploy(context: OperationContext) -> dict[str, Any]:
+        async with context.step("install", "Install the packages") as step:
+            seen.append((platform.log[-1], current_correlation_id(), context.fencing_token))
+            step.message = "12 packages"
+            step.evidence = {"packages": 12}
+        return {"ran": True}
+
+    operation_id = platform.request("deploy")
+    async with running(platform.controller({"deploy": deploy}, holder="me")):
+        operation = await platform.until(operation_id, "succeeded")
+    assert seen == [("step op_1 install running", "cor_op_1", 1)]
+    assert operation.result == {"ran": True}
+    assert operation.steps[0].evidence == {"packages": 12}
+    assert platform.log == [
+        "claim op_1 me",
+        "step op_1 install running",
+        "step op_1 install succeeded: 12 packages",
+        "complete op_1",
+    ]
+
+
+async def test_a_new_operation_is_taken_because_the_feed_says_so(platform: MemoryPlatform) -> None:
+    async def deploy(context: OperationContext) -> None:
+        pass
+
+    async with running(platform.controller({"deploy": deploy}, resync_seconds=60)):
+        await asyncio.sleep(0.1)
+        await platform.until(platform.request("deploy"), "succeeded", seconds=1)
+
+
+async def test_retry_later_hands_the_lease_back_and_comes_again(platform: MemoryPlatform) -> None:
+    attempts: list[int] = []
+
+    async def deploy(context: OperationContext) -> None:
+        attempts.append(context.operation.attempt)
+        if len(attempts) < 3:
+            async with context.step("wait", "Wait for the other"):
+                raise RetryLater(0.02, "the other is not there yet")
+
+    async with running(platform.controller({"deploy": deploy})):
+        await platform.until(platform.request("deploy"), "succeeded")
+    assert attempts == [1, 2, 3]
+    assert platform.log.count("yield op_1") == 2
+    assert "step op_1 wait failed: will be tried again: the other is not there yet" in platform.log
+
+
+async def test_a_machine_that_does_not_answer_is_not_a_failure(platform: MemoryPlatform) -> None:
+    attempts: list[int] = []
+
+    async def deploy(context: OperationContext) -> None:
+        attempts.append(1)
+        if len(attempts) < 3:
+            context.machine("alc_1")
+
+    async with running(platform.controller({"deploy": deploy})):
+        await platform.until(platform.request("deploy"), "succeeded")
+    assert len(attempts) == 3
+
+
+async def test_it_is_one_once_the_deadline_is_over(platform: MemoryPlatform) -> None:
+    async def deploy(context: OperationContext) -> None:
+        context.machine("alc_1")
+
+    async with running(platform.controller({"deploy": deploy})):
+        operation = await platform.until(platform.request("deploy", seconds=0.3), "failed")
+    assert operation.error is not None
+    assert (operation.error.code, operation.error.retryable) == ("deadline_exceeded", True)
+
+
+async def test_a_handler_that_hangs_is_ended_at_the_deadline(platform: MemoryPlatform) -> None:
+    async def deploy(context: OperationContext) -> None:
+        await asyncio.sleep(60)
+
+    async with running(platform.controller({"deploy": deploy})):
+        operation = await platform.until(platform.request("deploy", seconds=0.3), "failed")
+    assert operation.error is not None
+    assert operation.error.code == "deadline_exceeded"
+
+
+async def test_a_failure_keeps_its_words(platform: MemoryPlatform) -> None:
+    async def remove(context: OperationContext) -> None:
+        async with context.step("probe", "Look for leftovers"):
+            raise OperationFailed(
+                "left_behind", "port 80 is taken", retryable=True, member_usable=True, result={"a": 1}
+            )
+
+    async with running(platform.controller({"remove": remove})):
+        operation = await platform.until(platform.request("remove"), "failed")
+    assert operation.error is not None
+    assert operation.error.model_dump() == {
+        "code": "left_behind",
+        "detail": "port 80 is taken",
+        "retryable": True,
+        "member_usable": True,
+    }
+    assert operation.result == {"a": 1}
+    assert "step op_1 probe failed: port 80 is taken" in platform.log
+
+
+async def test_a_bug_says_that_it_is_one_and_nothing_secret(platform: MemoryPlatform) -> None:
+    async def deploy(context: OperationContext) -> None:
+        async with context.step("s", "S"):
+            raise KeyError("hunter2")
+
+    async with running(platform.controller({"deploy": deploy})):
+        operation = await platform.until(platform.request("deploy"), "failed")
+    assert operation.error is not None
+    assert operation.error.code == "controller_bug"
+    assert "KeyError" in operation.error.detail
+    assert "hunter2" not in f"{operation.error.detail} {platform.log}"
+
+
+async def test_a_kind_without_a_handler_is_not_ignored(platform: MemoryPlatform) -> None:
+    async with running(platform.controller({})):
+        operation = await platform.until(platform.request("resize"), "failed")
+    assert operation.error is not None
+    assert operation.error.code == "kind_not_handled"
+
+
+async def test_a_pre_empted_handler_is_stopped_at_once_and_writes_nothing_more(platform: MemoryPlatform) -> None:
+    started, stopped = asyncio.Event(), asyncio.Event()
+
+    async def deploy(context: OperationContext) -> None:
+        async with context.step("long", "Long"):
+            started.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                stopped.set()
+
+    async def decommission(context: OperationContext) -> None:
+        assert stopped.is_set()
+
+    async with running(platform.controller({"deploy": deploy, "decommission": decommission})):
+        first = platform.request("deploy")
+        await started.wait()
+        platform.preempt(first)
+        second = platform.request("decommission", member=None)
+        async with asyncio.timeout(0.15):
+            await stopped.wait()
+        await platform.until(second, "succeeded")
+    assert platform.log == [
+        f"claim op_1 {default_holder()}",
+        "step op_1 long running",
+        f"claim op_2 {default_holder()}",
+        "complete op_2",
+    ]
+
+
+async def test_a_handler_is_stopped_when_the_lease_can_no_longer_be_ours(platform: MemoryPlatform) -> None:
+    stopped = asyncio.Event()
+
+    async def deploy(context: OperationContext) -> None:
+        platform.away = True
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+
+    async with running(platform.controller({"deploy": deploy})):
+        platform.request("deploy")
+        async with asyncio.timeout(LEASE_SECONDS + 0.5):
+            await stopped.wait()
+        platform.away = False
+
+
+async def test_a_lease_is_kept_for_as_long_as_the_handler_works(platform: MemoryPlatform) -> None:
+    async def deploy(context: OperationContext) -> None:
+        await asyncio.sleep(LEASE_SECONDS * 2.5)
+
+    other = platform.controller({"deploy": deploy}, holder="b")
+    async with running(platform.controller({"deploy": deploy}, holder="a"), other):
+        await platform.until(platform.request("deploy"), "succeeded")
+    assert len([line for line in platform.log if line.startswith("claim")]) == 1
+
+
+async def test_the_outcome_is_reported_when_the_platform_is_back(platform: MemoryPlatform) -> None:
+    async def deploy(context: OperationContext) -> None:
+        platform.away = True
+        asyncio.get_running_loop().call_later(LEASE_SECONDS / 2, lambda: setattr(platform, "away", False))
+
+    async with running(platform.controller({"deploy": deploy})):
+        operation = await platform.until(platform.request("deploy"), "succeeded")
+    assert operation.attempt == 1
+
+
+async def test_a_controller_starts_before_the_platform_does(platform: MemoryPlatform) -> None:
+    async def deploy(context: OperationContext) -> None:
+        pass
+
+    platform.away = True
+    async with running(platform.controller({"deploy": deploy})):
+        operation_id = platform.request("deploy")
+        await asyncio.sleep(0.1)
+        platform.away = False
+        await platform.until(operation_id, "succeeded")
+
+
+async def test_shutting_down_hands_the_lease_back_and_a_successor_goes_on(platform: MemoryPlatform) -> None:
+    started = asyncio.Event()
+
+    async def hang(context: OperationContext) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    async def finish(context: OperationContext) -> None:
+        pass
+
+    operation_id = platform.request("deploy")
+    async with running(platform.controller({"deploy": hang}, holder="a")):
+        await started.wait()
+    assert platform.log == ["claim op_1 a", "yield op_1"]
+    async with running(platform.controller({"deploy": finish}, holder="b")):
+        await platform.until(operation_id, "succeeded")
+
+
+async def test_a_successor_takes_over_when_the_lease_of_a_dead_controller_ran_out(platform: MemoryPlatform) -> None:
+    async def deploy(context: OperationContext) -> None:
+        pass
+
+    operation_id = platform.request("deploy")
+    await platform.claim(operation_id, "dead")
+    async with running(platform.controller({"deploy": deploy}, holder="b")):
+        operation = await platform.until(operation_id, "succeeded")
+    assert operation.attempt == 2
+
+
+async def test_members_run_in_parallel_and_one_member_in_order(platform: MemoryPlatform) -> None:
+    order: list[str] = []
+
+    async def work(context: OperationContext) -> None:
+        order.append(f"start {context.operation.id}")
+        await asyncio.sleep(0.1)
+        order.append(f"end {context.operation.id}")
+
+    first, second = platform.request("add"), platform.request("drain")
+    other = platform.request("add", member="mem_2")
+    async with running(platform.controller({"add": work, "drain": work})):
+        for operation_id in (first, second, other):
+            await platform.until(operation_id, "succeeded")
+    assert order.index(f"end {first}") < order.index(f"start {second}")
+    assert order.index(f"start {other}") < order.index(f"end {first}")
+
+
+async def test_two_controllers_share_the_work_without_doing_it_twice(platform: MemoryPlatform) -> None:
+    runs: list[str] = []
+
+    async def add(context: OperationContext) -> None:
+        await asyncio.sleep(0.01)
+        runs.append(context.operation.id)
+
+    ids = [platform.request("add", member=f"mem_{n}") for n in range(50)]
+    async with running(*(platform.controller({"add": add}, holder=name) for name in "ab")):
+        for operation_id in ids:
+            await platform.until(operation_id, "succeeded")
+    assert sorted(runs) == sorted(ids)
+
+
+async def test_an_account_that_cannot_work_is_said_at_once(platform: MemoryPlatform) -> None:
+    platform.app_slug = None
+    with pytest.raises(ControllerMisconfiguredError, match="not a service account that is bound to an app"):
+        await platform.controller({}).run()
