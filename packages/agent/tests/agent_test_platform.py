@@ -127,11 +127,7 @@ class Platform:
         opened: asyncio.Future[ServerConnection] = asyncio.get_running_loop().create_future()
         self._streams[message.stream_id] = opened
         await self._broadcast(message.model_dump_json())
-        refusal = asyncio.create_task(
-            self.until(lambda: opened.done() or message.stream_id in self.refused, "a stream")
-        )
-        await asyncio.wait({opened, refusal}, return_when=asyncio.FIRST_COMPLETED)
-        refusal.cancel()
+        await self.until(lambda: opened.done() or message.stream_id in self.refused, "a stream")
         if message.stream_id in self.refused:
             raise PermissionError(self.refused[message.stream_id].message)
         return opened.result()

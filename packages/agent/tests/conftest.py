@@ -1,50 +1,20 @@
 """Fixtures of the agent's tests: a small platform, and the real agent as a process of its own."""
 
-import asyncio
 import contextlib
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from agent_test_host import DEVICES, ENVIRONMENT, OWN_POOL, RANGE, AgentProcess, list_tagged, reap, run
 from agent_test_platform import TOKEN, Platform
-
-ENVIRONMENT = "agenttest"
-RANGE = "10.85.0.0/16"
-DEVICES = Path("/dev/gpuaas-agenttest")
-"""Stand-in GPUs; LXD takes devices from below /dev only."""
-OWN_POOL = "gpuaas-agenttest"
-
-
-class AgentProcess:
-    """The agent as it runs on a host: a process that can be killed."""
-
-    def __init__(self, environ: dict[str, str], log: Path) -> None:
-        self.environ = environ
-        self.log = log
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        assert self._process is None
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "gpuaas_agent.main", "run"], env=self.environ, stderr=log, stdout=log
-            )
-
-    async def end(self, number: signal.Signals) -> int:
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        process.send_signal(number)
-        return await asyncio.to_thread(process.wait, 30)
 
 
 @pytest.fixture
@@ -83,52 +53,30 @@ async def agent(platform: Platform, tmp_path: Path, pool: str) -> AsyncIterator[
 def pool() -> Iterator[str]:
     """Everything that the machine tests need on this host, reaped by tag before and after."""
     reap()
-    shutil.rmtree(DEVICES, ignore_errors=True)
     # Were a bridge missing, packets for its range end here instead of leaving the host.
     run("ip", "route", "replace", "unreachable", RANGE, "metric", "4278198272")
+    shutil.rmtree(DEVICES, ignore_errors=True)
     DEVICES.mkdir()
     for number in range(2):
         os.mknod(DEVICES / f"nvidia{number}", 0o020666, os.makedev(1, 3))
     pools = {found["name"] for found in json.loads(run("lxc", "storage", "list", "-f", "json"))}
-    made = "gpuaas-demo" not in pools
-    if made and OWN_POOL not in pools:
+    own = "gpuaas-demo" not in pools
+    if own and OWN_POOL not in pools:
         run("lxc", "storage", "create", OWN_POOL, "btrfs", "size=12GiB")
-    yield OWN_POOL if made else "gpuaas-demo"
+    yield OWN_POOL if own else "gpuaas-demo"
     reap()
-    if made:
+    if own:
         run("lxc", "storage", "delete", OWN_POOL)
-    shutil.rmtree(DEVICES, ignore_errors=True)
+    shutil.rmtree(DEVICES)
     run("ip", "route", "del", "unreachable", RANGE, "metric", "4278198272")
 
 
-def reap() -> None:
-    for instance in tagged("list"):
-        run("lxc", "delete", "-f", instance)
-    for network in tagged("network", "list"):
-        run("lxc", "network", "delete", network)
-    for acl in tagged("network", "acl", "list"):
-        run("lxc", "network", "acl", "delete", acl)
-
-
-def tagged(*command: str) -> list[str]:
-    found = json.loads(run("lxc", *command, "-f", "json"))
-    key = "user.gpuaas.environment"
-    return [item["name"] for item in found if (item["config"] or {}).get(key) == ENVIRONMENT]
-
-
-def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise AssertionError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
-
-
 @pytest.fixture
-def leftovers() -> Iterator[object]:
+def leftovers() -> Iterator[Callable[[], list[str]]]:
     """What of this environment exists now, as names; each machine test must leave nothing."""
 
     def look() -> list[str]:
-        return [*tagged("list"), *tagged("network", "list"), *tagged("network", "acl", "list")]
+        return [*list_tagged("list"), *list_tagged("network", "list"), *list_tagged("network", "acl", "list")]
 
     yield look
     with contextlib.suppress(AssertionError):

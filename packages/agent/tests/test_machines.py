@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_test_host import AgentProcess, run
 from agent_test_platform import Platform, digest_of
-from conftest import AgentProcess, run
 
 from gpuaas_contract.agent_link import MACHINE_ARTIFACTS_PATH
 from gpuaas_contract.ids import ALLOCATION, new_id
@@ -244,6 +244,23 @@ async def test_machines_come_back(platform: Platform, agent: AgentProcess, lefto
     assert await inside(one, "cat /proc/sys/kernel/random/boot_id; stat -c %Y /proc/1") == boot
     for allocation_id in (one, two):
         assert (await platform.run_task(delete_spec(allocation_id))).ok
+    assert leftovers() == []
+
+
+async def test_a_machine_that_was_switched_off_starts_again(
+    platform: Platform, agent: AgentProcess, leftovers: Look
+) -> None:
+    one = new_id(ALLOCATION)
+    platform.certificates_fail = 2
+    result = await platform.run_task(create_spec(one))
+    assert result.ok, result.message
+    assert "wait" in [progress.step for progress in platform.progress], "an outage of the platform is waited out"
+    run("lxc", "stop", "-f", name_of(one))
+    with pytest.raises(PermissionError, match="is stopped"):
+        await platform.open_stream(one, "10.85.1.10")
+    await platform.drop_links()
+    await until_ssh_works(platform, one, "10.85.1.10")
+    assert (await platform.run_task(delete_spec(one))).ok
     assert leftovers() == []
 
 

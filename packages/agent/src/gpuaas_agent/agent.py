@@ -69,12 +69,14 @@ async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
 
     tasks = TaskRunner(execute, outbox.put, locks)
     recovery = Recovery(slices, locks)
-    link = Link(api, outbox, tasks, streams, read_inventory=inventory, on_connected=recovery.start)
-    recovery.start()  # Machines come back also while the platform cannot be reached.
+    link = Link(api, outbox, tasks, streams, read_inventory=inventory, on_connected=recovery.request)
+    # Machines come back also while the platform cannot be reached.
+    recovering = asyncio.create_task(recovery.run(), name="recovery")
     try:
         await link.run()
     finally:
-        await recovery.aclose()
+        recovering.cancel()
+        await asyncio.gather(recovering, return_exceptions=True)
         await tasks.aclose()
         await streams.aclose()
 

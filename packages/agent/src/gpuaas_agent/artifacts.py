@@ -16,7 +16,7 @@ from gpuaas_agent.slices import Progress, make_artifacts_dir
 from gpuaas_contract.agent_link import MACHINE_ARTIFACTS_PATH, DeliverArtifact
 
 CHUNK = 1024 * 1024
-_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Slices(Protocol):
@@ -25,7 +25,7 @@ class Slices(Protocol):
 
 
 def file_name(digest: str) -> str:
-    if not _DIGEST.match(digest):
+    if not _DIGEST.fullmatch(digest):
         raise PermanentError(f"{digest!r} is not a sha256 digest")
     return digest.replace(":", "-")
 

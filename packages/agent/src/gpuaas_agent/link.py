@@ -78,7 +78,11 @@ class Link:
             try:
                 await self._session()
             except InvalidStatus as error:
-                log.error("the platform refuses this node: HTTP %d", error.response.status_code)
+                log.error(
+                    "the platform refuses this node: HTTP %d; if it was set up anew or has retired the node,"
+                    " remove node.json from the agent's state directory and start with a new join token",
+                    error.response.status_code,
+                )
             except (AgentError, WebSocketException, OSError, TimeoutError) as error:
                 log.warning("no link to the platform: %s", str(error) or type(error).__name__)
             if time.monotonic() - started > OFFLINE_AFTER_SECONDS:

@@ -1,6 +1,7 @@
-"""Truth is read again, not assumed: after a start or a reconnect, every finished slice runs and answers."""
+"""Truth is read again, not assumed: every finished slice runs, on its bridge, whatever happened meanwhile."""
 
 import asyncio
+import contextlib
 import logging
 
 from gpuaas_agent.errors import AgentError
@@ -11,24 +12,27 @@ from gpuaas_agent.slices import SliceManager
 
 log = logging.getLogger(__name__)
 
+INTERVAL_SECONDS = 30
+
 
 class Recovery:
     def __init__(self, slices: SliceManager, locks: KeyedLocks) -> None:
         self._slices = slices
         self._locks = locks
-        self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
 
-    def start(self) -> None:
-        """In the background; one at a time."""
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self.run(), name="recovery")
-
-    async def aclose(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    def request(self) -> None:
+        """Look now, for example because the link is back."""
+        self._wanted.set()
 
     async def run(self) -> None:
+        while True:
+            self._wanted.clear()
+            await self.recover()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), INTERVAL_SECONDS)
+
+    async def recover(self) -> None:
         try:
             slices = await self._slices.list_finished()
         except AgentError as error:
@@ -45,10 +49,9 @@ class Recovery:
                 if found is None or READY_TAG not in found.config:
                     return
                 changed = await self._slices.ensure_running(found)
-            # Outside the lock: a deletion must not wait for a machine that does not answer.
-            await self._slices.wait_until_reachable(found)
+            if changed:
+                # Outside the lock: a deletion must not wait for a machine that does not answer.
+                await self._slices.wait_until_reachable(found)
+                log.info("the slice of %s runs again", allocation_id)
         except AgentError as error:
             log.error("the slice of %s is not well: %s", allocation_id, error)
-            return
-        if changed:
-            log.info("the slice of %s runs again", allocation_id)

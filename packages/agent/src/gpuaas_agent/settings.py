@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuaas_agent.errors import PermanentError
 
-_ENVIRONMENT = re.compile(r"^[a-z0-9][a-z0-9-]{0,31}$")
+_ENVIRONMENT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     if not api_url.startswith(("http://", "https://")):
         raise PermanentError(f"cannot start: GPUAAS_API_URL is {api_url!r}, not an http or https address")
     environment = environ["GPUAAS_ENVIRONMENT"]
-    if not _ENVIRONMENT.match(environment):
+    if not _ENVIRONMENT.fullmatch(environment):
         raise PermanentError(
             f"cannot start: GPUAAS_ENVIRONMENT is {environment!r}; use small letters, digits and dashes"
         )

@@ -29,15 +29,16 @@ PENDING_TEMPLATES = "volatile.apply_template"
 """The image's own templates would overwrite our hostname at the first start, unless this is emptied."""
 
 DOMAIN = "gpuaas.internal"
-_BRIDGE = re.compile(r"^[a-z][a-z0-9-]{0,14}$")
-_HOSTNAME = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
-_LOGIN = re.compile(r"^[a-z_][a-z0-9_-]{0,31}$")
-_PRINCIPAL = re.compile(r"^[A-Za-z0-9_.:@/-]{1,200}$")
+# Whole strings only: `$` would let a line break at the end pass.
+_BRIDGE = re.compile(r"[a-z][a-z0-9-]{0,14}")
+_HOSTNAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LOGIN = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_PRINCIPAL = re.compile(r"[A-Za-z0-9_.:@/-]{1,200}")
 
 
 def instance_name(allocation_id: str) -> str:
     """Named by the allocation, so that a second attempt finds what the first one made."""
-    if not is_id(allocation_id, ALLOCATION):
+    if not is_id(allocation_id, ALLOCATION) or not allocation_id.isprintable():
         raise PermanentError(f"{allocation_id!r} is not the id of an allocation")
     return allocation_id.replace("_", "-")
 
@@ -45,7 +46,7 @@ def instance_name(allocation_id: str) -> str:
 def check_spec(spec: CreateSlice) -> None:
     """What becomes a path, a file line or an interface name is checked here, whoever sent it."""
     instance_name(spec.allocation_id)
-    if not _HOSTNAME.match(spec.hostname):
+    if not _HOSTNAME.fullmatch(spec.hostname):
         raise PermanentError(f"{spec.hostname!r} is not a host name")
     network = check_network(spec.network)
     try:
@@ -56,15 +57,15 @@ def check_spec(spec: CreateSlice) -> None:
     if address not in inside or address in (inside.network_address, inside.broadcast_address, network.ip):
         raise PermanentError(f"{spec.address} is not a free address of {spec.network.gateway_cidr}")
     for login, principals in spec.principals.items():
-        if not _LOGIN.match(login):
+        if not _LOGIN.fullmatch(login):
             raise PermanentError(f"{login!r} is not a login name")
         for principal in principals:
-            if not _PRINCIPAL.match(principal):
+            if not _PRINCIPAL.fullmatch(principal):
                 raise PermanentError(f"{principal!r} is not a certificate principal")
 
 
 def check_network(network: ProjectNetwork) -> ipaddress.IPv4Interface:
-    if not _BRIDGE.match(network.bridge):
+    if not _BRIDGE.fullmatch(network.bridge):
         raise PermanentError(f"{network.bridge!r} is not the name of a bridge")
     try:
         interface = ipaddress.IPv4Interface(network.gateway_cidr)

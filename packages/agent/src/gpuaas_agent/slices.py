@@ -135,9 +135,17 @@ class SliceManager:
         try:
             await self._lxd.start_instance(instance.name)
         except LxdError as error:
-            now = await self._lxd.find_instance(instance.name)
-            if now is None or not now.running:  # LXD's own autostart may have been quicker.
+            if not await self._runs_soon(instance.name):
                 raise PermanentError(f"cannot start {instance.name}: {error}") from error
+
+    async def _runs_soon(self, name: str) -> bool:
+        """LXD starts machines by itself when it starts, and refuses our start while it does."""
+        for _ in range(50):
+            found = await self._lxd.find_instance(name)
+            if found is None or found.running:
+                return found is not None
+            await asyncio.sleep(0.2)
+        return False
 
     async def delete(self, allocation_id: str, progress: Progress) -> None:
         name = instance_name(allocation_id)

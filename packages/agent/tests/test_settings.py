@@ -1,0 +1,59 @@
+"""Settings and the command line."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpuaas_agent.errors import PermanentError
+from gpuaas_agent.settings import HELP, read_settings
+
+GOOD = {
+    "GPUAAS_API_URL": "http://127.0.0.1:8080/",
+    "GPUAAS_AGENT_STATE_DIR": "/var/lib/gpuaas-agent",
+    "GPUAAS_ENVIRONMENT": "demo",
+    "GPUAAS_STORAGE_POOL": "pool1",
+}
+
+
+def test_defaults() -> None:
+    settings = read_settings(GOOD)
+    assert settings.api_url == "http://127.0.0.1:8080"
+    assert str(settings.lxd_socket) == "/var/lib/lxd/unix.socket"
+    assert settings.gpu_devices == "/dev/nvidia[0-9]*"
+    assert settings.cpu_overcommit == 1
+    assert settings.join_token_file is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"GPUAAS_API_URL": "ftp://x"},
+        {"GPUAAS_ENVIRONMENT": "De mo"},
+        {"GPUAAS_CPU_OVERCOMMIT": "many"},
+        {"GPUAAS_CPU_OVERCOMMIT": "nan"},
+        {"GPUAAS_STORAGE_POOL": ""},
+    ],
+)
+def test_a_wrong_value_is_named(changes: dict[str, str]) -> None:
+    with pytest.raises(PermanentError, match=next(iter(changes))):
+        read_settings(GOOD | changes)
+
+
+def agent(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUAAS_")}
+    return subprocess.run(
+        [sys.executable, "-m", "gpuaas_agent.main", *arguments], capture_output=True, text=True, env=environ
+    )
+
+
+def test_help_names_every_setting() -> None:
+    shown = agent("run", "--help").stdout
+    assert shown.endswith(HELP)
+
+
+def test_without_settings_it_says_what_is_missing() -> None:
+    done = agent("run")
+    assert done.returncode == 2
+    assert "GPUAAS_API_URL, GPUAAS_AGENT_STATE_DIR" in done.stderr
