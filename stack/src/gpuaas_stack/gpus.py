@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -12,6 +13,16 @@ from gpuaas_stack.users import ensure_dir
 REAL_DEVICES = "/dev/nvidia[0-9]*"
 # The numbers of /dev/null: a character device that every machine has and that does no harm.
 NULL_DEVICE = os.makedev(1, 3)
+
+
+def stand_in_dir(environment: str) -> Path:
+    # LXD hands out devices from below /dev only.
+    return Path("/dev") / f"gpuaas-{environment}"
+
+
+def remove_stand_ins(directory: Path) -> None:
+    if directory.is_dir():
+        shutil.rmtree(directory)
 
 
 def ensure_gpus(directory: Path, stand_ins: int) -> str:

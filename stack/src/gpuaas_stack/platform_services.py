@@ -45,7 +45,7 @@ def api_service(settings: Settings, database_url: str, vault_addr: str, vault_to
             "GPUAAS_NETWORK_RANGE": str(settings.subnet),
             "GPUAAS_BOOTSTRAP_ADMIN_FILE": str(settings.admin_file),
         },
-        ready=Ready("http", f"{settings.api_url}/healthz"),
+        ready=Ready("http", f"{settings.api_url}/readyz"),
     )
 
 
@@ -65,7 +65,7 @@ def agent_service(settings: Settings) -> Service:
             "GPUAAS_LXD_SOCKET": str(settings.lxd_socket),
             "GPUAAS_STORAGE_POOL": settings.storage_pool,
             "GPUAAS_IMAGE_ALIAS": settings.image_alias,
-            "GPUAAS_GPU_DEVICES": ensure_gpus(settings.state_dir / "gpus", settings.gpu_stand_ins),
+            "GPUAAS_GPU_DEVICES": ensure_gpus(settings.gpu_dir, settings.gpu_stand_ins),
             "GPUAAS_CPU_OVERCOMMIT": str(settings.cpu_overcommit),
             "GPUAAS_JOIN_TOKEN_FILE": str(settings.join_token_file),
         },

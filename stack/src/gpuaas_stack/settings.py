@@ -9,6 +9,8 @@ from typing import Annotated
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from gpuaas_stack.gpus import stand_in_dir
+
 ENVIRONMENT_TAG = "user.gpuaas.environment"
 
 
@@ -75,6 +77,10 @@ class Settings(BaseSettings):
     @property
     def admin_file(self) -> Path:
         return self.state_dir / "admin.json"
+
+    @property
+    def gpu_dir(self) -> Path:
+        return stand_in_dir(self.environment)
 
     @property
     def join_token_file(self) -> Path:
