@@ -3,26 +3,51 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
+from collections.abc import Sequence
 
 from pydantic import ValidationError
 from rich.console import Console
 
+from gpuaas_contract.allocations import Allocation
+from gpuaas_contract.instances import Instance
+from gpuaas_stack import demo
 from gpuaas_stack.errors import StackError
+from gpuaas_stack.packs import program
 from gpuaas_stack.progress import Progress
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
 from gpuaas_stack.status import collect, show
 
 
-def up(settings: Settings) -> int:
+def up(settings: Settings, *, bare: bool) -> int:
     with Progress() as progress:
         stack = Stack(settings, progress)
         stack.up()
-        progress.say(f"Up in {progress.total():.1f} s: {settings.api_url}")
-        progress.say(f"The administrator's password is in {settings.admin_file}")
+        deployed = [] if bare else asyncio.run(demo.seed(stack))
+        progress.say(f"\n[bold]GPUaaS is up[/bold] after {progress.total():.1f} s: {settings.api_url}")
+        for line in next_steps(settings, deployed):
+            progress.say(line)
     return 0
+
+
+def next_steps(settings: Settings, deployed: Sequence[tuple[Instance, Allocation]]) -> list[str]:
+    """What a newcomer types next, ready to copy."""
+    gpuaas = program("gpuaas")
+    lines = [
+        f"The administrator is in {settings.admin_file} (e-mail and password). Log in:",
+        f"  {gpuaas} login --api-url {settings.api_url} --from-file {settings.admin_file}",
+    ]
+    for instance, machine in deployed:
+        lines += [
+            f"\n{instance.app_slug} runs as [bold]{instance.name}[/bold] ({instance.versions.observed_runtime}). Try:",
+            *(f"  {gpuaas} {words}" for words in (f"instance show {instance.name}", f"ssh {machine.name}")),
+        ]
+        lines += [f"  {note.title}: {note.command}" for note in instance.access_notes if note.command]
+        lines.append(f"Take it apart, and read the proof: {gpuaas} instance decommission {instance.name} --wait")
+    return [*lines, "\nStop everything with `make down`; data and machines are kept."]
 
 
 def down(settings: Settings) -> int:
@@ -61,7 +86,8 @@ def reset(settings: Settings, *, yes: bool) -> int:
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="gpuaas-stack", description=__doc__)
     commands = root.add_subparsers(dest="command", required=True)
-    commands.add_parser("up", help="start everything; returns when it is usable")
+    started = commands.add_parser("up", help="start everything, with a demo in it; returns when it is usable")
+    started.add_argument("--bare", action="store_true", help="services only: no tenant, no machines, no apps")
     commands.add_parser("down", help="stop everything; machines and data are kept")
     shown = commands.add_parser("status", help="what runs; exit status 3 when it is not all up")
     shown.add_argument("--json", action="store_true", dest="as_json")
@@ -74,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings()
     match arguments.command:
         case "up":
-            return up(settings)
+            return up(settings, bare=arguments.bare)
         case "down":
             return down(settings)
         case "status":

@@ -7,11 +7,22 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpuaas_stack.errors import StackError
+
+
+class Demo(BaseModel):
+    """How the demo deploys the app: each component on one of the demo's machines, numbered from 1."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    placement: dict[str, int]
+    inputs: dict[str, Any] = {}
 
 
 class Pack(BaseModel):
@@ -22,6 +33,7 @@ class Pack(BaseModel):
     manifest: str
     bundle: list[str] = Field(min_length=1)
     controller: list[str] = Field(min_length=1)
+    demo: Demo | None = None
 
     @property
     def manifest_path(self) -> Path:

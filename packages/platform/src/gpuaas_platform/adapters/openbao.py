@@ -12,6 +12,25 @@ from gpuaas_platform.domain.errors import Refusal
 TOKEN_KEY = "gpuaas-tokens"  # noqa: S105 - the name of a key
 
 
+_SSH_ROLES: dict[str, dict[str, Any]] = {
+    "user": {
+        "allow_user_certificates": True,
+        "allowed_users": "*",
+        "allowed_extensions": "permit-pty,permit-port-forwarding",
+        "default_extensions": {"permit-pty": "", "permit-port-forwarding": ""},
+        "allow_user_key_ids": True,
+        "max_ttl": "1h",
+    },
+    "host": {
+        "allow_host_certificates": True,
+        "allowed_domains": "*",
+        "allow_bare_domains": True,
+        "allow_user_key_ids": True,
+        "max_ttl": "87600h",
+    },
+}
+
+
 class OpenBao:
     def __init__(self, address: str, token_file: Path) -> None:
         self._client = httpx.AsyncClient(
@@ -19,7 +38,6 @@ class OpenBao:
             headers={"X-Vault-Token": token_file.read_text().strip()},
             timeout=10,
         )
-        self._authorities: dict[str, str] = {}
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -30,14 +48,17 @@ class OpenBao:
         except httpx.HTTPError:
             return False
 
-    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, accept: str | None = None
+    ) -> dict[str, Any]:
+        """Nothing, for what is not there or for a refusal with the words that the caller accepts."""
         try:
             response = await self._client.request(method, path, json=body)
         except httpx.HTTPError as error:
             raise Refusal(Code.UNAVAILABLE, "the secrets server does not answer", retry_after=2) from error
         if response.status_code in {429, 500, 502, 503}:
             raise Refusal(Code.UNAVAILABLE, "the secrets server is not ready", retry_after=2)
-        if response.status_code == 404:
+        if response.status_code == 404 or (accept is not None and accept in response.text):
             return {}
         if response.is_error:
             raise RuntimeError(f"OpenBao refused {method} {path}: {response.status_code} {response.text[:300]}")
@@ -81,50 +102,26 @@ class OpenBao:
     # SSH authorities: one engine per project
 
     async def ensure_authority(self, project_id: str) -> str:
-        """Return the public key of the project's authority, which is made on first use."""
-        if project_id in self._authorities:
-            return self._authorities[project_id]
+        """Return the public key of the project's authority, which is made on first use.
+
+        The key comes last, so that where there is a key there is all of it. Only one caller at a time may do
+        this for a project: OpenBao would make a second key and sign with that one from then on."""
         mount = f"ssh/{project_id}"
-        if not await self._call("GET", f"sys/mounts/{mount}/tune"):
-            await self._call("POST", f"sys/mounts/{mount}", {"type": "ssh"})
-        answer = await self._call("GET", f"{mount}/public_key") if await self._has_ca(mount) else {}
-        if not answer:
-            await self._call("POST", f"{mount}/config/ca", {"generate_signing_key": True, "key_type": "ed25519"})
-        await self._call(
-            "POST",
-            f"{mount}/roles/user",
-            {
-                "key_type": "ca",
-                "allow_user_certificates": True,
-                "allowed_users": "*",
-                "allowed_extensions": "permit-pty,permit-port-forwarding",
-                "default_extensions": {"permit-pty": "", "permit-port-forwarding": ""},
-                "allow_user_key_ids": True,
-                "max_ttl": "1h",
-            },
-        )
-        await self._call(
-            "POST",
-            f"{mount}/roles/host",
-            {
-                "key_type": "ca",
-                "allow_host_certificates": True,
-                "allowed_domains": "*",
-                "allow_bare_domains": True,
-                "allow_user_key_ids": True,
-                "max_ttl": "87600h",
-            },
-        )
-        public_key = str((await self._call("GET", f"{mount}/config/ca"))["data"]["public_key"]).strip()
-        self._authorities[project_id] = public_key
+        if (public_key := await self._authority_key(mount)) is None:
+            await self._call("POST", f"sys/mounts/{mount}", {"type": "ssh"}, accept="path is already in use")
+            for role, configuration in _SSH_ROLES.items():
+                await self._call("POST", f"{mount}/roles/{role}", {"key_type": "ca", **configuration})
+            body = {"generate_signing_key": True, "key_type": "ed25519"}
+            await self._call("POST", f"{mount}/config/ca", body)
+            public_key = await self._authority_key(mount)
+        if public_key is None:
+            raise RuntimeError(f"OpenBao has no authority at {mount} after it was made")
         return public_key
 
-    async def _has_ca(self, mount: str) -> bool:
-        try:
-            return bool(await self._call("GET", f"{mount}/config/ca"))
-        except RuntimeError:
-            # An engine without a key answers 400: it was mounted by a process that died before the next call.
-            return False
+    async def _authority_key(self, mount: str) -> str | None:
+        """None where the engine is not there, or has no key yet."""
+        answer = await self._call("GET", f"{mount}/config/ca", accept="no default issuer")
+        return str(answer["data"]["public_key"]).strip() if answer else None
 
     async def sign_user_key(
         self, project_id: str, public_key: str, principals: list[str], seconds: int, key_id: str
@@ -137,7 +134,6 @@ class OpenBao:
     async def _sign(
         self, project_id: str, role: str, public_key: str, principals: list[str], ttl: str, key_id: str
     ) -> str:
-        await self.ensure_authority(project_id)
         answer = await self._call(
             "POST",
             f"ssh/{project_id}/sign/{role}",

@@ -38,6 +38,14 @@ class AccessService:
     def __init__(self, database: Database, openbao: OpenBao) -> None:
         self._database = database
         self._openbao = openbao
+        self._authorities: dict[str, str] = {}
+
+    async def _authority(self, project_id: str) -> str:
+        """The public key of the project's SSH authority, made on first use."""
+        if project_id not in self._authorities:
+            async with self._database.exclusively(f"ssh-authority/{project_id}"):
+                self._authorities[project_id] = await self._openbao.ensure_authority(project_id)
+        return self._authorities[project_id]
 
     async def grant_person(
         self, caller: Caller, correlation_id: str, allocation_id: str, body: AccessRequest
@@ -80,6 +88,7 @@ class AccessService:
 
     async def _certify(self, grant: Row, machines: Sequence[Row], public_key: str, key_id: str) -> AccessGrant:
         project_id = grant["project_id"]
+        authority = await self._authority(project_id)
         principals = [certificate_principal(grant["login"], row["id"]) for row in machines]
         certificate = ""
         if principals:
@@ -90,7 +99,7 @@ class AccessService:
             id=grant["id"],
             login=grant["login"],
             certificate=certificate,
-            host_authority=await self._openbao.ensure_authority(project_id),
+            host_authority=authority,
             machines=[
                 MachineAddress(
                     allocation_id=row["id"],
@@ -109,9 +118,10 @@ class AccessService:
             if row is None or row["node_id"] != node.id or row["status"] == AllocationStatus.RELEASED:
                 raise not_found("allocation", body.allocation_id)
             await tx.audit("access.certify_host", row["id"], project_id=row["project_id"])
+        authority = await self._authority(row["project_id"])
         return HostCertificate(
             certificate=await self._openbao.sign_host_key(row["project_id"], body.public_key, row["id"]),
-            user_authority=await self._openbao.ensure_authority(row["project_id"]),
+            user_authority=authority,
         )
 
 

@@ -151,3 +151,10 @@ class Database:
         """For work that the platform does by itself."""
         async with self.transaction("platform", correlation_id or ids.new_id(ids.CORRELATION)) as tx:
             yield tx
+
+    @asynccontextmanager
+    async def exclusively(self, what: str) -> AsyncIterator[None]:
+        """A mutex over all processes, for rare work outside of the database that must not happen twice at once."""
+        async with self.system_transaction() as tx:
+            await tx.run("SELECT pg_advisory_xact_lock(hashtextextended(%(what)s, 1))", what=what)
+            yield

@@ -1,0 +1,238 @@
+"""A first look at a running platform: this host enrolled, a tenant, a project with machines, and the apps that
+were found, published and deployed. All of it goes through the public API, as anybody else would do it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from gpuaas_contract.allocations import Allocation, AllocationStatus, Shape
+from gpuaas_contract.catalogue import AppVersion
+from gpuaas_contract.identity import Project
+from gpuaas_contract.instances import Instance, InstanceDeploy, InstanceStatus, Placement
+from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.nodes import NodeStatus
+from gpuaas_contract.operations import Operation, OperationState
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.credentials import PasswordCredentials
+from gpuaas_sdk.errors import NotFoundError, VersionExistsError
+from gpuaas_sdk.resources.catalogue import digest_of_file
+from gpuaas_stack import platform_services
+from gpuaas_stack.errors import StackError
+from gpuaas_stack.packs import Demo, Pack
+from gpuaas_stack.stack import Stack
+
+Found = TypeVar("Found")
+
+NAME = "demo"
+NODE_NAME = "this-host"
+MACHINES = {
+    "demo-1": Shape(cpus=2, memory_mib=3072, disk_gib=8, gpus=2),
+    "demo-2": Shape(cpus=1, memory_mib=2048, disk_gib=8, gpus=1),
+}
+WAIT_SECONDS = 120
+DEPLOY_SECONDS = 900
+_UNFINISHED = {InstanceStatus.DEPLOYING}
+
+
+class DemoSeed:
+    def __init__(self, stack: Stack, client: GpuaasClient) -> None:
+        self._stack = stack
+        self._settings = stack.settings
+        self._progress = stack.progress
+        self._client = client
+
+    async def run(self) -> list[tuple[Instance, Allocation]]:
+        """What is there already is found and kept, so that a second run only looks."""
+        await self._ensure_node()
+        project = await self._ensure_project()
+        machines, _ = await asyncio.gather(
+            self._ensure_machines(project),
+            asyncio.gather(*(self._ensure_published(pack, project) for pack in self._stack.packs)),
+        )
+        deployed = []
+        for pack in self._stack.packs:
+            if pack.demo is not None:
+                deployed.append(await self._ensure_deployed(pack.slug, pack.demo, project, machines))
+        return deployed
+
+    async def _ensure_node(self) -> None:
+        with self._progress.phase("node enrolled") as phase:
+            if not self._settings.join_token_file.exists():
+                join = await self._client.join_tokens.create(NODE_NAME)
+                platform_services.write_join_token(self._settings, join.token)
+            await asyncio.to_thread(self._stack.start_agent)
+            capacity = await self._until(self._ready_capacity, "the agent of this host has connected", "agent.log")
+            phase.note = capacity
+
+    async def _ready_capacity(self) -> str | None:
+        async for node in self._client.nodes.list():
+            if node.name == NODE_NAME and node.status == NodeStatus.READY and node.inventory:
+                free = node.inventory.capacity
+                return f"{free.cpus} CPUs, {free.memory_mib // 1024} GiB, {free.gpus} GPUs"
+        return None
+
+    async def _ensure_project(self) -> Project:
+        with self._progress.phase("tenant and project"):
+            tenants = [tenant async for tenant in self._client.tenants.list() if tenant.name == NAME]
+            tenant = tenants[0] if tenants else await self._client.tenants.create(NAME, title="Demo tenant")
+            async for project in self._client.projects.list(tenant_id=tenant.id):
+                if project.name == NAME:
+                    return project
+            return await self._client.projects.create(tenant.id, NAME, title="Demo project")
+
+    # Machines
+
+    async def _ensure_machines(self, project: Project) -> list[Allocation]:
+        with self._progress.phase("machines active") as phase:
+            present = {
+                allocation.name: allocation
+                async for allocation in self._client.allocations.list(project_id=project.id)
+                if allocation.status not in {AllocationStatus.RELEASED, AllocationStatus.RELEASING}
+            }
+            for name, shape in MACHINES.items():
+                if name not in present:
+                    present[name] = await self._client.allocations.create(project.id, name, shape=shape)
+            machines = await asyncio.gather(*(self._active(present[name]) for name in MACHINES))
+            phase.note = ", ".join(f"{machine.name} {machine.address}" for machine in machines)
+        return machines
+
+    async def _active(self, allocation: Allocation) -> Allocation:
+        async def settled() -> Allocation | None:
+            found = await self._client.allocations.get(allocation.id)
+            waiting = {AllocationStatus.REQUESTED, AllocationStatus.PROVISIONING}
+            return None if found.status in waiting else found
+
+        found = await self._until(settled, f"the machine {allocation.name} is active", "agent.log")
+        if found.status != AllocationStatus.ACTIVE:
+            raise StackError(f"cannot use the machine {found.name}: it is {found.status}: {found.reason}")
+        return found
+
+    # Apps
+
+    async def _ensure_published(self, pack: Pack, project: Project) -> AppVersion:
+        manifest = Manifest.model_validate(yaml.safe_load(pack.manifest_path.read_text()))
+        try:
+            version = await self._client.app_versions.get(manifest.slug, manifest.version)
+        except NotFoundError:
+            version = await self._publish(pack, manifest)
+        if not self._settings.service_account_file(pack.slug).exists():
+            await self._make_service_account(pack, project)
+        with self._progress.phase(f"controller of {pack.slug}"):
+            await asyncio.to_thread(self._stack.start_controller, pack)
+        return version
+
+    async def _publish(self, pack: Pack, manifest: Manifest) -> AppVersion:
+        image = self._stack.image
+        if image is None:
+            raise StackError(f"cannot build the bundle of {pack.slug} without a slice image")
+        directory = platform_services.ensure_app_dir(self._settings, pack.slug)
+        bundle = directory / f"bundle-{manifest.version}"
+        with self._progress.phase(f"bundle of {pack.slug}") as phase:
+            await asyncio.to_thread(pack.build_bundle, bundle, image.dpkg_status)
+            phase.note = f"{bundle.stat().st_size / 1e6:.0f} MB"
+        with self._progress.phase(f"{pack.slug} {manifest.version} published"):
+            digest = await asyncio.to_thread(digest_of_file, bundle)
+            slots = [slot.model_copy(update={"digest": digest}) for slot in manifest.artifacts]
+            for slot in slots:
+                await self._client.artifacts.upload(manifest.slug, bundle, media_type=slot.media_type)
+            bundle.unlink()
+            try:
+                return await self._client.app_versions.publish(manifest.model_copy(update={"artifacts": slots}))
+            except VersionExistsError:
+                return await self._client.app_versions.get(manifest.slug, manifest.version)
+
+    async def _make_service_account(self, pack: Pack, project: Project) -> None:
+        key = Ed25519PrivateKey.generate()
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+        # A name of its own each time: an earlier account's key may be lost, its name is not.
+        name = f"{pack.slug}-controller-{secrets.token_hex(3)}"
+        account = await self._client.service_accounts.create(project.id, name, public, app_slug=pack.slug)
+        platform_services.write_service_account(self._settings, pack.slug, account.id, private)
+
+    # Deploying
+
+    async def _ensure_deployed(
+        self, slug: str, demo: Demo, project: Project, machines: list[Allocation]
+    ) -> tuple[Instance, Allocation]:
+        placements = [
+            Placement(component_key=component, allocation_id=machines[number - 1].id)
+            for component, number in demo.placement.items()
+        ]
+        instance = await self._live_instance(project, demo.name)
+        with self._progress.phase(f"{slug} deployed as {demo.name}") as phase:
+            if instance is None:
+                request = InstanceDeploy(
+                    project_id=project.id,
+                    app_slug=slug,
+                    name=demo.name,
+                    placement_intent=placements,
+                    inputs=demo.inputs,
+                )
+                instance = await self._client.instances.deploy(request)
+            elif instance.status == InstanceStatus.RUNNING:
+                phase.note = "it was there already"
+                return instance, machines[0]
+            instance = await self._watch(instance)
+        if instance.status != InstanceStatus.RUNNING:
+            raise StackError(f"{demo.name} is {instance.status}: see gpuaas instance show {demo.name}")
+        return instance, machines[0]
+
+    async def _live_instance(self, project: Project, name: str) -> Instance | None:
+        async for instance in self._client.instances.list(project_id=project.id):
+            if instance.name == name and instance.status != InstanceStatus.DECOMMISSIONED:
+                return instance
+        return None
+
+    async def _watch(self, instance: Instance) -> Instance:
+        """Every step with its time, as soon as it has ended."""
+        shown: set[tuple[str, str, int]] = set()
+        deadline = asyncio.get_running_loop().time() + DEPLOY_SECONDS
+        while True:
+            operations = await self._client.operations.list(instance_id=instance.id).all()
+            for operation in operations:
+                self._show_new_steps(operation, shown)
+            instance = await self._client.instances.get(instance.id)
+            over = all(OperationState(operation.state).is_final for operation in operations)
+            if instance.status not in _UNFINISHED or over:
+                return instance
+            if asyncio.get_running_loop().time() > deadline:
+                raise StackError(f"{instance.name} is still {instance.status} after {DEPLOY_SECONDS} s")
+            await asyncio.sleep(0.2)
+
+    def _show_new_steps(self, operation: Operation, shown: set[tuple[str, str, int]]) -> None:
+        for step in operation.steps:
+            key = (operation.id, step.key, step.attempt)
+            if step.ended_at is None or key in shown:
+                continue
+            shown.add(key)
+            seconds = (step.ended_at - step.started_at).total_seconds()
+            mark = "✓" if step.status == "succeeded" else "✗"
+            self._progress.say(
+                f"   {mark} {operation.kind}: {step.title:<44} {seconds:5.1f} s  [dim]{step.message}[/dim]"
+            )
+
+    async def _until(self, condition: Callable[[], Awaitable[Found | None]], what: str, log: str) -> Found:
+        deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
+        while True:
+            if found := await condition():
+                return found
+            if asyncio.get_running_loop().time() > deadline:
+                where = self._settings.state_dir / "logs" / log
+                raise StackError(f"waited {WAIT_SECONDS} s until {what}; see {where}")
+            await asyncio.sleep(0.1)
+
+
+async def seed(stack: Stack) -> list[tuple[Instance, Allocation]]:
+    admin = json.loads(await asyncio.to_thread(stack.settings.admin_file.read_text))
+    credentials = PasswordCredentials(admin["email"], admin["password"])
+    async with GpuaasClient(stack.settings.api_url, credentials, user_agent="gpuaas-stack") as client:
+        return await DemoSeed(stack, client).run()
