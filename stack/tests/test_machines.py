@@ -17,8 +17,8 @@ from gpuaas_stack.settings import ENVIRONMENT_TAG, Settings
 
 pytestmark = pytest.mark.machines
 
-ENVIRONMENT, BRIDGE, NAME, ADDRESS = "stackunit", "gpstackunit0", "stackunit-1", "10.86.1.10"
-SETTINGS = Settings(environment=ENVIRONMENT, subnet=IPv4Network("10.86.0.0/16"), pool_size="3GiB")
+ENVIRONMENT, BRIDGE, NAME, ADDRESS = "stackunit", "gpstackunit0", "stackunit-1", "10.98.1.10"
+SETTINGS = Settings(environment=ENVIRONMENT, subnet=IPv4Network("10.98.0.0/16"), pool_size="3GiB")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def eventually(condition: Callable[[], bool], what: str, timeout: float = 60) ->
 
 
 def launch(lxd: LxdEnvironment) -> None:
-    network = {"ipv4.address": "10.86.1.1/24", "ipv4.nat": "false", "ipv6.address": "none"}
+    network = {"ipv4.address": "10.98.1.1/24", "ipv4.nat": "false", "ipv6.address": "none"}
     config = {ENVIRONMENT_TAG: ENVIRONMENT}
     lxd.api.request("POST", "/1.0/networks", json={"name": BRIDGE, "config": network | config})
     devices = {
@@ -83,7 +83,7 @@ def test_a_slice_boots_stops_and_comes_back(lxd: LxdEnvironment) -> None:
     launch(lxd)
     eventually(running, "systemd to be running")
     eventually(addressed, "the pinned address")
-    assert inside("ping", "-c1", "-W2", "10.86.1.1").returncode == 0
+    assert inside("ping", "-c1", "-W2", "10.98.1.1").returncode == 0
     # Its own name is its real address, for itself too.
     assert inside("getent", "hosts", NAME).stdout.split()[0] == ADDRESS
     # No key and no way in before the agent has put them there, and no way out.
