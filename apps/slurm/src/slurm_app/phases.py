@@ -1,0 +1,156 @@
+"""The named phases of each operation, in order. Each is idempotent and reads what it needs anew."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gpuaas_sdk.machines.base import Machine
+from slurm_app.errors import RefusedError
+from slurm_app.scope import Scope
+from slurm_app.slurm import accounting, facts, jobs, mariadb, munge, packages, slurmctld, slurmd, slurmdbd
+from slurm_app.slurm.config import choose_process_tracking
+
+Evidence = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    key: str
+    title: str
+    run: Callable[[Scope], Awaitable[Evidence]]
+
+
+async def on_each(machines: Iterable[Machine], work: Callable[[Machine], Awaitable[T]]) -> dict[str, T]:
+    """All machines at once; by host name. The first failure cancels the rest and is raised as it is."""
+    chosen = list(machines)
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_as_coroutine(work, machine)) for machine in chosen]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return {machine.hostname: task.result() for machine, task in zip(chosen, tasks, strict=True)}
+
+
+async def _as_coroutine(work: Callable[[Machine], Awaitable[T]], machine: Machine) -> T:
+    return await work(machine)
+
+
+async def ensure_machines_fit(scope: Scope) -> Evidence:
+    async def look(machine: Machine) -> Evidence:
+        seen = await facts.read_facts(machine)
+        facts.refuse_unfit(machine, seen)
+        return seen.as_evidence()
+
+    evidence: Evidence = await on_each(scope.machines, look)
+    for user in scope.users:
+        if not await facts.read_user_exists(scope.controller, user):
+            raise RefusedError("user_missing", f"{scope.controller.hostname} has no user {user}")
+    return evidence
+
+
+async def ensure_baseline_recorded(scope: Scope) -> Evidence:
+    async def record(machine: Machine) -> Evidence:
+        baseline = await packages.ensure_baseline_recorded(machine)
+        packages.refuse_foreign(machine, baseline)
+        return {"packages": len(baseline.packages), "ports": sorted(baseline.ports)}
+
+    return await on_each(scope.machines, record)
+
+
+async def ensure_packages_installed(scope: Scope) -> Evidence:
+    async def install(machine: Machine) -> Evidence:
+        roles = scope.roles_of(machine)
+        said = await packages.ensure_packages_installed(machine, scope.bundle_digest, roles)
+        return {**said, "roles": sorted(roles)}
+
+    return await on_each(scope.machines, install)
+
+
+async def ensure_munge_running(scope: Scope) -> Evidence:
+    return await on_each(scope.machines, lambda m: munge.ensure_munge_running(m, scope.munge_key))
+
+
+async def ensure_cluster_configured(scope: Scope) -> Evidence:
+    seen = await on_each(scope.machines, facts.read_facts)
+    tracking = choose_process_tracking(list(seen.values()))
+    await slurmctld.ensure_cluster_configured(
+        scope.controller,
+        cluster_name=scope.cluster_name,
+        partition=scope.partition,
+        tracking=tracking,
+        gpus={worker.hostname: seen[worker.hostname].gpus for worker in scope.workers},
+    )
+    return {"proctrack": tracking.proctrack, "limits": tracking.note}
+
+
+async def ensure_database_running(scope: Scope) -> Evidence:
+    return {**await mariadb.ensure_mariadb_running(scope.controller)}
+
+
+async def ensure_slurmdbd_running(scope: Scope) -> Evidence:
+    return {**await slurmdbd.ensure_slurmdbd_running(scope.controller)}
+
+
+async def ensure_associations_made(scope: Scope) -> Evidence:
+    """Before slurmctld starts: it then loads them at once, and no job ever sees InvalidAccount."""
+    await accounting.ensure_associations_made(
+        scope.controller, cluster_name=scope.cluster_name, account=scope.account, users=scope.users
+    )
+    return {"account": scope.account, "users": list(scope.users)}
+
+
+async def ensure_slurmctld_running(scope: Scope) -> Evidence:
+    said = await slurmctld.ensure_slurmctld_running(scope.controller)
+    loaded = await accounting.read_associations_loaded(scope.controller, account=scope.account, users=scope.users)
+    return {**said, "associations_loaded": loaded}
+
+
+async def ensure_workers_joined(scope: Scope) -> Evidence:
+    async def join(worker: Machine) -> Evidence:
+        return {**await slurmd.ensure_worker_joined(scope.controller, worker, comment=scope.node_comment(worker))}
+
+    return await on_each(scope.workers, join)
+
+
+async def ensure_first_job_finished(scope: Scope) -> Evidence:
+    """Over all workers of the scope; a job that needs GPUs asks the first worker that has any."""
+    seen = await on_each(scope.workers, facts.read_facts)
+    ordered = sorted(seen, key=lambda host: -len(seen[host].gpus))
+    job = await jobs.run_first_job(
+        scope.controller,
+        user=scope.users[0],
+        partition=scope.partition,
+        account=scope.account,
+        workers=tuple(ordered),
+        gpus=len(seen[ordered[0]].gpus),
+    )
+    return job.as_evidence()
+
+
+FIT = Phase("check-machines", "Check the machines", ensure_machines_fit)
+BASELINE = Phase("record-baseline", "Record what is there before", ensure_baseline_recorded)
+PACKAGES = Phase("install-packages", "Install packages", ensure_packages_installed)
+MUNGE = Phase("start-munge", "Start munge", ensure_munge_running)
+CONFIGURATION = Phase("configure-cluster", "Write the configuration", ensure_cluster_configured)
+DATABASE = Phase("start-database", "Start MariaDB", ensure_database_running)
+SLURMDBD = Phase("start-slurmdbd", "Start slurmdbd", ensure_slurmdbd_running)
+ASSOCIATIONS = Phase("make-associations", "Create cluster, account and users", ensure_associations_made)
+SLURMCTLD = Phase("start-slurmctld", "Start slurmctld", ensure_slurmctld_running)
+WORKERS = Phase("join-workers", "Join the workers", ensure_workers_joined)
+FIRST_JOB = Phase("run-first-job", "Run the first job", ensure_first_job_finished)
+
+CONTROLLER_PHASES = (
+    FIT,
+    BASELINE,
+    PACKAGES,
+    MUNGE,
+    CONFIGURATION,
+    DATABASE,
+    SLURMDBD,
+    ASSOCIATIONS,
+    SLURMCTLD,
+)
+WORKER_PHASES = (FIT, BASELINE, PACKAGES, MUNGE, WORKERS, FIRST_JOB)
+DEPLOY_PHASES = (*CONTROLLER_PHASES, WORKERS, FIRST_JOB)

@@ -1,0 +1,1 @@
+"""One module per kind of operation: the phases, wrapped in the steps of the operation."""

@@ -1,0 +1,63 @@
+"""All that a phase is told: one cluster, its names and its machines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuaas_sdk.machines.base import Machine
+from slurm_app import names
+from slurm_app.errors import RefusedError
+from slurm_app.slurm.roles import Role
+
+MACHINE_USER = "gpuaas"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Machines with the same allocation id are one machine: that is what same-node placement means here."""
+
+    cluster_name: str
+    partition: str
+    account: str
+    controller: Machine
+    workers: tuple[Machine, ...]
+    bundle_digest: str
+    users: tuple[str, ...] = (MACHINE_USER,)
+    node_comments: Mapping[str, str] = field(default_factory=dict)
+    """By allocation id: what the node record says of its origin, normally the member id."""
+    munge_key: bytes | None = None
+    """None lets a machine that is the whole cluster keep the key that it made itself."""
+
+    def __post_init__(self) -> None:
+        names.cluster_name(self.cluster_name)
+        names.partition_name(self.partition)
+        names.account_name(self.account)
+        names.digest(self.bundle_digest)
+        for user in self.users:
+            names.user_name(user)
+        for machine in (self.controller, *self.workers):
+            names.host_name(machine.hostname)
+            names.address(machine.address)
+        hosts = [machine.hostname for machine in self.machines]
+        if len(set(hosts)) != len(hosts):
+            raise RefusedError("name_clash", f"two machines have the same host name: {sorted(hosts)}")
+        if self.munge_key is None and len(self.machines) > 1:
+            raise RefusedError("munge_key_missing", "a cluster of several machines needs one munge key for all")
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        """Each machine once, the controller first."""
+        unique: dict[str, Machine] = {}
+        for machine in (self.controller, *self.workers):
+            unique.setdefault(machine.allocation_id, machine)
+        return tuple(unique.values())
+
+    def roles_of(self, machine: Machine) -> frozenset[Role]:
+        roles = set()
+        if machine.allocation_id == self.controller.allocation_id:
+            roles.add(Role.CONTROLLER)
+        if any(machine.allocation_id == worker.allocation_id for worker in self.workers):
+            roles.add(Role.WORKER)
+        return frozenset(roles)
+
+    def node_comment(self, worker: Machine) -> str:
+        return names.comment(self.node_comments.get(worker.allocation_id, worker.allocation_id))

@@ -1,0 +1,1 @@
+"""One module per daemon, free of the platform: facts in, commands out."""

@@ -1,0 +1,150 @@
+"""Configuration files as pure functions of names and facts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_app import names
+from slurm_app.slurm.facts import Facts, NodeShape
+
+SLURMCTLD_PORT = 6817
+SLURMD_PORT = 6818
+SLURMDBD_PORT = 6819
+STATE_SAVE = "/var/lib/slurm/slurmctld"
+SLURMD_SPOOL = "/var/lib/slurm/slurmd"
+LOGS = "/var/log/slurm"
+DATABASE = "slurm_acct_db"
+HEADER = "# Written by the GPUaaS Slurm app; changes made here are overwritten.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTracking:
+    """How jobs are held together, and what that does and does not limit."""
+
+    proctrack: str
+    task_plugins: str
+    cgroup_conf: str | None
+    enforces: tuple[str, ...]
+
+    @property
+    def note(self) -> str:
+        if self.enforces:
+            return f"jobs are limited in: {', '.join(self.enforces)}"
+        return "nothing limits the processors, memory or GPUs that a job really uses on these machines"
+
+
+LINUXPROC = ProcessTracking("proctrack/linuxproc", "task/none", None, ())
+
+
+def choose_process_tracking(facts: Sequence[Facts]) -> ProcessTracking:
+    """One setting for the whole cluster, so the machine that can least decides.
+
+    Tried on unprivileged slices: slurmd makes its cgroups, but slurmstepd may not move a process into them
+    (Permission denied) nor restrict devices (Operation not permitted), and no job starts.
+    """
+    if not facts or any(each.own_user_namespace for each in facts) or len({each.cgroup for each in facts}) > 1:
+        return LINUXPROC
+    conf = (
+        f"{HEADER}CgroupPlugin=cgroup/{facts[0].cgroup}\n"
+        "ConstrainCores=yes\nConstrainRAMSpace=yes\nConstrainDevices=yes\n"
+    )
+    return ProcessTracking("proctrack/cgroup", "task/affinity,task/cgroup", conf, ("cores", "memory", "devices"))
+
+
+def render_slurm_conf(*, cluster_name: str, partition: str, host: str, address: str, tracking: ProcessTracking) -> str:
+    host, address = names.host_name(host), names.address(address)
+    settings = [
+        ("ClusterName", names.cluster_name(cluster_name)),
+        ("SlurmctldHost", f"{host}({address})"),
+        ("SlurmctldParameters", "enable_configless"),
+        ("SlurmctldPort", str(SLURMCTLD_PORT)),
+        ("SlurmdPort", str(SLURMD_PORT)),
+        ("SlurmUser", "slurm"),
+        ("AuthType", "auth/munge"),
+        ("StateSaveLocation", STATE_SAVE),
+        ("SlurmdSpoolDir", SLURMD_SPOOL),
+        ("SlurmctldPidFile", "/run/slurmctld.pid"),
+        ("SlurmdPidFile", "/run/slurmd.pid"),
+        ("SlurmctldLogFile", f"{LOGS}/slurmctld.log"),
+        ("SlurmdLogFile", f"{LOGS}/slurmd.log"),
+        # Workers are dynamic nodes: no NodeName line ever, so adding one restarts nothing.
+        ("MaxNodeCount", "64"),
+        ("GresTypes", "gpu"),
+        ("SelectType", "select/cons_tres"),
+        ("SelectTypeParameters", "CR_Core"),
+        ("ProctrackType", tracking.proctrack),
+        ("TaskPlugin", tracking.task_plugins),
+        ("JobAcctGatherType", "jobacct_gather/linux"),
+        ("AccountingStorageType", "accounting_storage/slurmdbd"),
+        # Addresses, not names, wherever Slurm takes them: a cluster must not depend on a name server.
+        ("AccountingStorageHost", address),
+        ("AccountingStoragePort", str(SLURMDBD_PORT)),
+        ("AccountingStorageEnforce", "associations"),
+        ("AccountingStorageTRES", "gres/gpu"),
+        # A batch job may otherwise wait 3 s for its first look, on a cluster that is idle.
+        ("SchedulerParameters", "batch_sched_delay=0"),
+        # A machine that was restarted comes back by itself; a drain that a person set is not touched by this.
+        ("ReturnToService", "2"),
+        ("SlurmdTimeout", "60"),
+        ("MpiDefault", "none"),
+        # Without it slurmctld logs an error at start; there is no mail on these machines.
+        ("MailProg", "/bin/true"),
+    ]
+    lines = [f"{key}={value}" for key, value in settings]
+    name = names.partition_name(partition)
+    lines.append(f"PartitionName={name} Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
+    return HEADER + "\n".join(lines) + "\n"
+
+
+def render_slurmdbd_conf() -> str:
+    """No password: the database knows the slurm user by its socket."""
+    return HEADER + "\n".join(
+        [
+            "DbdHost=localhost",
+            f"DbdPort={SLURMDBD_PORT}",
+            "SlurmUser=slurm",
+            "AuthType=auth/munge",
+            f"LogFile={LOGS}/slurmdbd.log",
+            "PidFile=/run/slurmdbd.pid",
+            "StorageType=accounting_storage/mysql",
+            "StorageHost=localhost",
+            "StorageUser=slurm",
+            f"StorageLoc={DATABASE}",
+            "",
+        ]
+    )
+
+
+def render_gres_line(host: str, gpus: Sequence[str]) -> str | None:
+    if not gpus:
+        return None
+    files = ",".join(names.gpu_device(path) for path in gpus)
+    return f"NodeName={names.host_name(host)} Name=gpu File={files}"
+
+
+def render_node_conf(shape: NodeShape) -> str:
+    """The value of `slurmd -Z --conf`. Port= is not allowed there, hence one slurmd per machine."""
+    parts = [
+        f"CPUs={shape.cpus}",
+        f"Boards={shape.boards}",
+        f"SocketsPerBoard={shape.sockets_per_board}",
+        f"CoresPerSocket={shape.cores_per_socket}",
+        f"ThreadsPerCore={shape.threads_per_core}",
+        f"RealMemory={shape.memory_mib}",
+    ]
+    if shape.gpus:
+        parts.append(f"Gres=gpu:{len(shape.gpus)}")
+    return " ".join(parts)
+
+
+def render_slurmd_unit(*, controller_address: str, shape: NodeShape) -> str:
+    """A drop-in of slurmd.service.
+
+    Debian's condition on /etc/slurm/slurm.conf would skip a configless worker silently.
+    """
+    server = f"{names.address(controller_address)}:{SLURMCTLD_PORT}"
+    return (
+        f"{HEADER}[Unit]\nConditionPathExists=\nStartLimitIntervalSec=0\n"
+        "[Service]\nExecStart=\n"
+        f'ExecStart=/usr/sbin/slurmd -D -s --conf-server {server} -Z --conf "{render_node_conf(shape)}"\n'
+        "Restart=on-failure\nRestartSec=1\n"
+    )

@@ -1,0 +1,105 @@
+"""The first jobs: the proof that the cluster is usable."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpuaas_sdk.machines.base import Machine
+from slurm_app import names
+from slurm_app.errors import NotReadyError
+from slurm_app.slurm.script import quoted, step
+
+JOB_NAME = "gpuaas-first-job"
+SECONDS_PER_JOB = 60
+
+
+@dataclass(frozen=True, slots=True)
+class FirstJob:
+    """What was seen: where srun ran, which batch job finished, and its row in sacct."""
+
+    srun_hosts: tuple[str, ...]
+    gpus_visible: int
+    batch_job_id: int
+    batch_state: str
+    batch_elapsed: str
+    account: str
+
+    def as_evidence(self) -> dict[str, Any]:
+        evidence = asdict(self)
+        return {**evidence, "srun_hosts": list(self.srun_hosts)}
+
+
+def first_job_script(*, user: str, partition: str, account: str, workers: tuple[str, ...], gpus: int) -> str:
+    """Every command has a limit of its own: srun waits for ever on a node that is drained.
+
+    sbatch is given a moment in which no job is completing, because slurmctld starts a batch job at once only
+    then, and otherwise at its next round.
+    """
+    partition = names.partition_name(partition)
+    account = names.account_name(account)
+    where = quoted(f"--partition={partition}", f"--account={account}", "--time=1", f"--job-name={JOB_NAME}")
+    nodes = f"--nodes={len(workers)} --ntasks-per-node=1 --nodelist={','.join(map(names.host_name, workers))}"
+    limit = f"timeout --kill-after=5 {SECONDS_PER_JOB}"
+    pieces = [
+        "cd /",
+        f'as_user() {{ runuser --user {quoted(names.user_name(user))} -- {limit} "$@"; }}',
+        f"as_user srun {where} {nodes} hostname | sort | sed 's/^/host=/'",
+    ]
+    if gpus:
+        # The variable is what CUDA programs obey; it is set by Slurm from the GPUs that the job was given.
+        pieces.append(
+            f"as_user srun {where} --nodes=1 --ntasks=1 --nodelist={names.host_name(workers[0])} "
+            f"--gres=gpu:{int(gpus)} sh -c 'echo \"gpus=$CUDA_VISIBLE_DEVICES\"'"
+        )
+    pieces += [
+        'settled() { [ -z "$(timeout 10 squeue --noheader --states=COMPLETING)" ]; }',
+        "wait_for 30 'the srun job to be over' settled",
+        f"job=$(as_user sbatch --parsable {where} {nodes} --output=/dev/null --wrap='srun hostname')",
+        'row() { timeout 10 sacct --allocations --noheader --parsable2 --jobs="$job" '
+        "--format=jobid,state,elapsed,account; }",
+        "finished() { row | grep -Eq '\\|(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)'; }",
+        f'wait_for {SECONDS_PER_JOB} "the sacct row of job $job" finished',
+        "row | sed 's/^/row=/'",
+    ]
+    return step(*pieces)
+
+
+def parse_first_job(text: str) -> FirstJob:
+    hosts: list[str] = []
+    gpus = 0
+    row: list[str] = []
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        if key == "host":
+            hosts.append(value)
+        elif key == "gpus":
+            gpus = len([number for number in value.split(",") if number])
+        elif key == "row":
+            row = value.split("|")
+    if len(row) != 4 or not row[0].isdigit():
+        raise NotReadyError("first_job_unclear", f"cannot understand what the first job said: {text[-500:]!r}")
+    return FirstJob(tuple(hosts), gpus, int(row[0]), row[1], row[2], row[3])
+
+
+def refuse_failed(job: FirstJob, *, workers: tuple[str, ...], gpus: int) -> None:
+    problems = []
+    if sorted(job.srun_hosts) != sorted(workers):
+        problems.append(f"srun answered from {list(job.srun_hosts)}, not from {list(workers)}")
+    if job.gpus_visible != gpus:
+        problems.append(f"a job saw {job.gpus_visible} of {gpus} GPUs")
+    if job.batch_state != "COMPLETED":
+        problems.append(f"batch job {job.batch_job_id} ended as {job.batch_state}")
+    if problems:
+        seen = json.dumps(job.as_evidence())
+        raise NotReadyError("first_job_failed", f"the first job did not succeed: {'; '.join(problems)}; {seen}")
+
+
+async def run_first_job(
+    controller: Machine, *, user: str, partition: str, account: str, workers: tuple[str, ...], gpus: int
+) -> FirstJob:
+    """srun over all workers, a GPU job where there are GPUs, and sbatch until its row in sacct."""
+    script = first_job_script(user=user, partition=partition, account=account, workers=workers, gpus=gpus)
+    result = await controller.run_step("run-first-job", script, timeout=4 * SECONDS_PER_JOB)
+    job = parse_first_job(result.stdout)
+    refuse_failed(job, workers=workers, gpus=gpus)
+    return job

@@ -1,0 +1,33 @@
+"""Daemon logs: errors that mean nothing are listed here with the reason; every other one is a finding."""
+
+import re
+
+from gpuaas_sdk.machines.base import CommandError, Machine
+from slurm_app.slurm.config import LOGS
+
+# Each pattern: why the line is harmless. The list may only shrink.
+ALLOWED: dict[str, str] = {
+    r"error: Could not open (node|job|reservation|trigger) state file .*: No such file or directory": (
+        "the first start of a cluster: there is no earlier state to read"
+    ),
+    r"error: NOTE: Trying backup state save file\.": "the line that follows the one above",
+    r"error: No fed_mgr state file .* to recover": "the first start of a cluster; there is no federation",
+}
+_ALLOWED = [re.compile(pattern) for pattern in ALLOWED]
+
+LOG_SCRIPT = f"""\
+grep -HE '(error|fatal):' {LOGS}/*.log 2>/dev/null || true
+grep -HEi '(error|emergency|critical):' /var/log/munge/munged.log 2>/dev/null || true
+journalctl --unit=slurm-mariadb.service --no-pager --output=cat 2>/dev/null | grep '\\[ERROR\\]' || true
+"""
+
+
+def unexpected_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not any(p.search(line) for p in _ALLOWED)]
+
+
+async def read_unexpected_errors(machine: Machine) -> list[str]:
+    result = await machine.read(LOG_SCRIPT)
+    if not result.ok:
+        raise CommandError(f"read the logs of {machine.hostname}", result)
+    return unexpected_lines(result.stdout)

@@ -1,0 +1,141 @@
+"""Packages: what was there before, then exactly what the roles need, from the bundle and without a network."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuaas_sdk.machines.base import CommandError, Machine
+from slurm_app.errors import RefusedError
+from slurm_app.slurm.config import SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT
+from slurm_app.slurm.roles import Role
+from slurm_app.slurm.script import quoted, step
+from slurm_app.slurm.snapshot import BASELINE, INSTALLED, SNAPSHOT
+
+POLICY = "/usr/sbin/policy-rc.d"
+PORTS = (SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT)
+_FOREIGN_PACKAGES = re.compile(r"^(slurm|munge\b|mariadb-server|mysql-server|default-mysql-server)")
+_FOREIGN_PATHS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl", "/etc/munge/munge.key", "/var/lib/mysql")
+
+# A policy-rc.d that was there before is put aside and comes back, also when the step was killed between.
+POLICY_FUNCTIONS = f"""
+forbid_daemon_starts() {{
+    if [ -e {POLICY} ] && ! grep -q gpuaas-slurm {POLICY}; then mv {POLICY} "$state/policy-rc.d.saved"; fi
+    printf '#!/bin/sh\\n# gpuaas-slurm: nothing starts before it is configured\\nexit 101\\n' >{POLICY}
+    chmod 0755 {POLICY}
+}}
+allow_daemon_starts() {{
+    if [ -e {POLICY} ] && grep -q gpuaas-slurm {POLICY}; then rm -f {POLICY}; fi
+    if [ -e "$state/policy-rc.d.saved" ]; then mv "$state/policy-rc.d.saved" {POLICY}; fi
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The machine as it was before the app touched it."""
+
+    packages: frozenset[str]
+    ports: frozenset[int]
+    paths: frozenset[str]
+
+
+async def ensure_baseline_recorded(machine: Machine) -> Baseline:
+    """Once, before anything else; a later run only reads it back."""
+    script = step(
+        SNAPSHOT,
+        'mkdir -p "$state"',
+        'chmod 0700 "$state"',
+        f"[ -d {BASELINE} ] || snapshot {BASELINE}",
+        f"sed 's/^/package /' {BASELINE}/package_names",
+        f"sed 's/^/port /' {BASELINE}/ports",
+        f"for path in {quoted(*_FOREIGN_PATHS)}; do",
+        f'    if grep -Fxq "$path" {BASELINE}/paths; then echo "path $path"; fi',
+        "done",
+    )
+    return parse_baseline((await machine.run_step("record-baseline", script)).stdout)
+
+
+def parse_baseline(text: str) -> Baseline:
+    values: dict[str, set[str]] = {"package": set(), "port": set(), "path": set()}
+    for line in text.splitlines():
+        kind, _, value = line.partition(" ")
+        if kind in values and value:
+            values[kind].add(value)
+    return Baseline(frozenset(values["package"]), frozenset(int(p) for p in values["port"]), frozenset(values["path"]))
+
+
+def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
+    """Another scheduler or database of somebody else: leave it alone, change nothing."""
+    found = sorted(name for name in baseline.packages if _FOREIGN_PACKAGES.match(name))
+    found += sorted(baseline.paths)
+    found += [f"port {port}" for port in sorted(baseline.ports & set(PORTS))]
+    if found:
+        raise RefusedError(
+            "machine_not_clean",
+            f"{machine.hostname} has something of its own that the cluster would collide with: " + ", ".join(found),
+        )
+
+
+# The machine's own apt sources and lists are not touched: source, lists and cache are those of the bundle.
+# The role lists come first in the bundle, so a run that finds nothing to do does not unpack it.
+_INSTALL = f"""
+mkdir -p "$state/bundle"
+tar -xf "$bundle" -C "$state/bundle" --no-same-owner --occurrence=1 names "${{roles[@]}}"
+missing=$(cd "$state/bundle" && sort -u "${{roles[@]}}" | while read -r package; do
+    [ "$(dpkg-query -W -f '${{db:Status-Status}}' "$package" 2>/dev/null)" = installed ] || echo "$package"
+done)
+if [ -n "$missing" ]; then
+    rm -f "$state/packages.done"
+    trap 'allow_daemon_starts' EXIT
+    forbid_daemon_starts
+    export DEBIAN_FRONTEND=noninteractive
+    if [ -n "$(dpkg --audit)" ]; then dpkg --force-unsafe-io --configure -a; fi
+    rm -rf "$state/repository" "$state/apt"
+    mkdir -p "$state/repository" "$state/apt/lists/partial" "$state/apt/archives/partial"
+    tar -xf "$bundle" -C "$state/repository" --no-same-owner
+    echo "deb [trusted=yes] file:$state/repository ./" >"$state/apt/sources.list"
+    options=(
+        -qq
+        -o Dir::Etc::sourcelist="$state/apt/sources.list" -o Dir::Etc::sourceparts=-
+        -o Dir::State::lists="$state/apt/lists" -o Dir::Cache::archives="$state/apt/archives"
+        -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
+        -o APT::Sandbox::User=root -o APT::Install-Recommends=false
+        -o DPkg::Lock::Timeout=120 -o DPkg::Options::=--force-unsafe-io -o DPkg::Use-Pty=0
+        -o DPkg::Options::=--force-confdef -o DPkg::Options::=--force-confold
+    )
+    apt-get "${{options[@]}}" update
+    apt-get "${{options[@]}}" install --yes --no-remove $missing >"$state/install.log" 2>&1 || {{
+        tail -n 30 "$state/install.log" >&2
+        exit 1
+    }}
+fi
+if [ ! -e "$state/packages.done" ]; then
+    allow_daemon_starts
+    rm -rf "$state/repository" "$state/apt"
+    snapshot {INSTALLED}
+    touch "$state/packages.done"
+fi
+echo "missing=$(echo $missing)"
+echo "added=$(comm -13 {BASELINE}/package_names {INSTALLED}/package_names | wc -l)"
+"""
+
+
+def install_script(bundle_path: str, roles: Iterable[Role]) -> str:
+    return step(
+        SNAPSHOT,
+        POLICY_FUNCTIONS,
+        f"[ -d {BASELINE} ] || {{ echo 'no baseline was recorded' >&2; exit 1; }}",
+        f"bundle={quoted(bundle_path)}",
+        f"roles=({' '.join(f'role-{role.value}' for role in sorted(roles))})",
+        _INSTALL,
+    )
+
+
+async def ensure_packages_installed(machine: Machine, bundle_digest: str, roles: Iterable[Role]) -> dict[str, str]:
+    """Evidence: which packages were missing, how many the machine has now that it did not have before."""
+    path = await machine.deliver(bundle_digest)
+    result = await machine.run_step("install-packages", install_script(path, roles), timeout=600)
+    evidence = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    if "added" not in evidence:
+        raise CommandError("install the packages", result)
+    return evidence

@@ -1,0 +1,78 @@
+"""Pieces of bash that the steps are made of. Everything that varies is quoted here or validated in `names`."""
+
+import shlex
+from collections.abc import Iterable
+
+STATE_DIRECTORY = "/var/lib/gpuaas-slurm"
+_END_OF_FILE = "GPUAAS_END_OF_FILE"
+
+# put PATH MODE OWNER: replace a file by standard input, atomically, and only if it differs.
+# wait_for SECONDS WHAT COMMAND…: poll; on the deadline say what was waited for and what the command says.
+# ensure_unit_current UNIT FILE…: restart only if the unit is not running with exactly these files. The stamp
+#   is written after the restart, so a crash between a new file and its restart is made good by the next run.
+PRELUDE = f"""\
+export LC_ALL=C
+state={STATE_DIRECTORY}
+put() {{
+    local new="$1.gpuaas-new"
+    (umask 077 && cat >"$new")
+    chown "$3" "$new"
+    chmod "$2" "$new"
+    if cmp -s "$new" "$1" && [ "$(stat -c '%a %U:%G' "$1")" = "${{2#0}} $3" ]; then
+        rm -f "$new"
+    else
+        mv -f "$new" "$1"
+    fi
+}}
+wait_for() {{
+    local limit=$1 what=$2 end=$((SECONDS + $1))
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        if [ "$SECONDS" -ge "$end" ]; then
+            echo "waited $limit s for $what" >&2
+            "$@" >&2 || true
+            return 1
+        fi
+        sleep 0.05
+    done
+}}
+port_open() {{ (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }}
+ensure_unit_current() {{
+    local unit=$1 stamp="$state/applied/$1" now
+    shift
+    mkdir -p "$state/applied"
+    now=$(sha256sum "$@")
+    systemctl is-enabled --quiet "$unit" || systemctl enable --quiet "$unit"
+    if systemctl is-active --quiet "$unit" && [ "$(cat "$stamp" 2>/dev/null)" = "$now" ]; then
+        return 0
+    fi
+    rm -f "$stamp"
+    # Always: NeedDaemonReload stays "no" for a drop-in directory that is new.
+    systemctl daemon-reload
+    systemctl reset-failed "$unit" 2>/dev/null || true
+    systemctl restart "$unit"
+    printf '%s\\n' "$now" >"$stamp"
+}}
+"""
+
+
+def quoted(*words: str) -> str:
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def put_file(path: str, content: str, *, mode: str = "0644", owner: str = "root:root") -> str:
+    if any(line == _END_OF_FILE for line in content.splitlines()):
+        raise ValueError(f"the content of {path} holds the end marker")
+    body = content if content.endswith("\n") else content + "\n"
+    return f"put {quoted(path, mode, owner)} <<'{_END_OF_FILE}'\n{body}{_END_OF_FILE}\n"
+
+
+def step(*pieces: str) -> str:
+    return PRELUDE + "\n".join(pieces) + "\n"
+
+
+def restart_policy(after: Iterable[str] = ()) -> str:
+    """A drop-in: Debian's units stay down after a crash, and a boot may start them before what they need."""
+    order = " ".join(after)
+    ordering = f"After={order}\n" if order else ""
+    return f"[Unit]\n{ordering}StartLimitIntervalSec=0\n[Service]\nRestart=on-failure\nRestartSec=1\n"

@@ -1,0 +1,30 @@
+"""What is on a machine, as sorted lists that can be compared: before, after the install, after the removal."""
+
+from slurm_app.slurm.script import STATE_DIRECTORY
+
+BASELINE = f"{STATE_DIRECTORY}/baseline"
+INSTALLED = f"{STATE_DIRECTORY}/installed"
+
+# Ports come from /proc, because a minimal machine may have no ss. Logs are left out of the paths: they are
+# exempt and listed by the receipt. /home, /root and /tmp belong to people.
+SNAPSHOT = r"""
+listening_ports() {
+    local hex
+    awk 'FNR > 1 && $4 == "0A" { sub(/.*:/, "", $2); print $2 }' /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+        while read -r hex; do echo $((16#$hex)); done | sort -un
+}
+snapshot() {
+    rm -rf "$1.new"
+    mkdir -p "$1.new"
+    dpkg-query -W -f '${binary:Package}\t${Version}\t${db:Status-Status}\n' | sort >"$1.new/packages"
+    cut -f1 "$1.new/packages" | sort -u >"$1.new/package_names"
+    cut -d: -f1 /etc/passwd | sort >"$1.new/users"
+    cut -d: -f1 /etc/group | sort >"$1.new/groups"
+    listening_ports >"$1.new/ports"
+    systemctl list-unit-files --no-legend --plain --state=enabled | awk '{ print $1 }' | sort >"$1.new/units"
+    find /etc /usr /opt /srv /var -xdev \( -path /var/log -o -path /var/tmp -o -path "$state" \) -prune \
+        -o -print | sort >"$1.new/paths"
+    rm -rf "$1"
+    mv "$1.new" "$1"
+}
+"""

@@ -1,0 +1,148 @@
+"""Taking a cluster apart: exactly what the app brought, by name, compared with what was there before.
+
+Nothing here touches a machine on which the install never began: daemons of somebody else may run there.
+"""
+
+from gpuaas_sdk.machines.base import Machine
+from slurm_app import names
+from slurm_app.slurm import owned
+from slurm_app.slurm.packages import POLICY_FUNCTIONS
+from slurm_app.slurm.script import STATE_DIRECTORY, quoted, step
+from slurm_app.slurm.slurmctld import delete_node_script
+from slurm_app.slurm.snapshot import BASELINE, INSTALLED, SNAPSHOT
+
+_ONLY_IF_OURS = f"""
+if [ ! -d {BASELINE} ] || [ ! -d "$state/bundle" ]; then
+    echo 'skipped=nothing was installed here by the app'
+    exit 0
+fi
+"""
+
+
+def _evidence(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+# A controller that does not answer leaves the jobs unknown. That is said, and does not stop a decommission:
+# the whole cluster goes, and the processes are ended with the daemons.
+_CANCEL = """
+if ! systemctl is-active --quiet slurmctld.service; then echo 'jobs=unknown: slurmctld is not running'; exit 0; fi
+if ! queue=$(timeout 20 squeue --noheader --format=%A 2>&1); then
+    echo "jobs=unknown: $(tail -n 1 <<<"$queue")"
+    exit 0
+fi
+timeout 10 scontrol update "partitionname=$partition" state=DOWN 2>/dev/null || true
+if [ -n "$queue" ]; then
+    timeout 20 scancel --quiet $queue || true
+    idle() { [ -z "$(timeout 10 squeue --noheader)" ]; }
+    wait_for 30 'the cancelled jobs to end' idle || true
+fi
+echo "jobs=$(wc -w <<<"$queue") cancelled, $(timeout 10 squeue --noheader | wc -l) left"
+"""
+
+
+async def ensure_jobs_cancelled(controller: Machine, *, partition: str) -> dict[str, str]:
+    script = step(_ONLY_IF_OURS, f"partition={quoted(names.partition_name(partition))}", _CANCEL)
+    return _evidence((await controller.run_step("cancel-jobs", script)).stdout)
+
+
+def _stop(units: tuple[str, ...]) -> str:
+    """Stop keeps them from being restarted, the kill makes it quick: all that they could still save is removed.
+
+    The kill also reaches the job steps, which slurmd's KillMode=process leaves alive.
+    """
+    return f"""
+units=()
+for unit in {quoted(*units)}; do
+    if [ "$(systemctl show --property=LoadState --value "$unit")" = loaded ]; then units+=("$unit"); fi
+    rm -f "$state/applied/$unit"
+done
+if [ "${{#units[@]}}" -gt 0 ]; then
+    systemctl disable --quiet "${{units[@]}}" 2>/dev/null || true
+    systemctl stop --no-block "${{units[@]}}"
+    systemctl kill --kill-whom=all --signal=KILL "${{units[@]}}" 2>/dev/null || true
+    timeout 60 systemctl stop "${{units[@]}}"
+    systemctl kill --kill-whom=all --signal=KILL "${{units[@]}}" 2>/dev/null || true
+    systemctl reset-failed "${{units[@]}}" 2>/dev/null || true
+fi
+for unit in {quoted(*units)}; do echo "$unit=$(systemctl is-active "$unit" || true)"; done
+"""
+
+
+async def ensure_worker_stopped(worker: Machine) -> dict[str, str]:
+    """Stopped before its record is deleted, or the node comes back as a ghost."""
+    script = step(_ONLY_IF_OURS, _stop(("slurmd.service",)))
+    return _evidence((await worker.run_step("stop-slurmd", script)).stdout)
+
+
+async def ensure_node_deleted(controller: Machine, host: str) -> dict[str, str]:
+    script = step(_ONLY_IF_OURS, delete_node_script(host))
+    return _evidence((await controller.run_step(f"delete-node-{names.host_name(host)}", script)).stdout)
+
+
+async def ensure_daemons_stopped(machine: Machine) -> dict[str, str]:
+    script = step(_ONLY_IF_OURS, _stop(owned.UNITS))
+    return _evidence((await machine.run_step("stop-daemons", script)).stdout)
+
+
+# dpkg, not apt: it purges the named packages or refuses, and never takes along what somebody else installed
+# on top. `installed` is missing where the install was interrupted: then it is what there is now.
+_PURGE = f"""
+allow_daemon_starts
+[ -d {INSTALLED} ] || snapshot {INSTALLED}
+added=$(comm -13 {BASELINE}/package_names <(dpkg-query -W -f '${{binary:Package}}\\n' | sort) |
+    while read -r package; do
+        if grep -Fxq "${{package%%:*}}" "$state/bundle/names"; then echo "$package"; fi
+    done)
+if [ -n "$added" ]; then
+    export DEBIAN_FRONTEND=noninteractive
+    forbid_daemon_starts
+    trap 'allow_daemon_starts' EXIT
+    end=$((SECONDS + 120))
+    until dpkg --force-unsafe-io --force-remove-reinstreq --purge $added >"$state/purge.log" 2>&1; do
+        if ! grep -q 'frontend lock\\|database lock' "$state/purge.log" || [ "$SECONDS" -ge "$end" ]; then
+            tail -n 30 "$state/purge.log" >&2
+            exit 1
+        fi
+        sleep 0.5
+    done
+    allow_daemon_starts
+fi
+echo "packages=$(wc -w <<<"$added")"
+"""
+_REMOVE = f"""
+before() {{ grep -Fxq -- "$2" "{BASELINE}/$1"; }}
+for link in /usr/lib/*/pmix2/lib/libpmix.so; do
+    if [ -L "$link" ] && ! before paths "$link"; then rm -f "$link"; fi
+done
+for tree in {quoted(*owned.TREES)}; do
+    if ! before paths "$tree"; then rm -rf --one-file-system "$tree"; fi
+done
+for user in {quoted(*owned.USERS)}; do
+    if getent passwd "$user" >/dev/null && ! before users "$user"; then userdel "$user"; fi
+    if getent group "$user" >/dev/null && ! before groups "$user"; then groupdel "$user"; fi
+done
+system_path() {{ case $1 in {"|".join(owned.SYSTEM_PATHS)}) return 0 ;; *) return 1 ;; esac; }}
+removed=0
+while read -r path; do
+    if {{ [ -e "$path" ] || [ -L "$path" ]; }} && ! system_path "$path"; then
+        if [ -d "$path" ] && [ ! -L "$path" ]; then rmdir "$path" 2>/dev/null || true; else rm -f "$path"; fi
+        removed=$((removed + 1))
+    fi
+done < <(comm -13 {BASELINE}/paths {INSTALLED}/paths | sort -r)
+systemctl daemon-reload
+echo "paths=$removed"
+"""
+
+
+def clean_script() -> str:
+    return step(SNAPSHOT, POLICY_FUNCTIONS, _ONLY_IF_OURS, _PURGE, _REMOVE)
+
+
+async def ensure_machine_cleaned(machine: Machine) -> dict[str, str]:
+    return _evidence((await machine.run_step("remove-packages", clean_script(), timeout=600)).stdout)
+
+
+async def ensure_record_forgotten(machine: Machine) -> None:
+    """Last of all, after a clean receipt: without the record nobody could tell ours from theirs."""
+    await machine.run_step("forget-record", f"rm -rf {STATE_DIRECTORY}\n")

@@ -1,0 +1,137 @@
+"""A slice reached over `lxc exec`: the Machine port for tests of the machine layer alone."""
+
+import asyncio
+import os
+import shlex
+import time
+from pathlib import Path
+
+from gpuaas_sdk.machines.base import CommandError, CommandResult, MachineUnreachableError
+
+_STRICT = "set -euo pipefail\n"
+
+
+async def lxc(*arguments: str, stdin: bytes = b"", timeout: float = 120) -> CommandResult:
+    process = await asyncio.create_subprocess_exec(
+        "lxc",
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(stdin), timeout)
+    except TimeoutError as error:
+        process.kill()
+        await process.wait()
+        raise MachineUnreachableError(f"lxc {arguments[0]} gave no answer in {timeout} s") from error
+    return CommandResult(process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+class LxcMachine:
+    """`bundles` maps digests to files on the host."""
+
+    def __init__(self, name: str, address: str, bundles: dict[str, Path]) -> None:
+        self._name = name
+        self._address = address
+        self._bundles = bundles
+        self.steps: list[tuple[str, float]] = []
+
+    @property
+    def allocation_id(self) -> str:
+        return f"alc_{self._name}"
+
+    @property
+    def hostname(self) -> str:
+        return self._name
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def read(self, script: str, *, timeout: float = 30) -> CommandResult:
+        return await lxc(
+            "exec", self._name, "-T", "--", "bash", "-s", stdin=(_STRICT + script).encode(), timeout=timeout
+        )
+
+    async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
+        started = time.monotonic()
+        # Through a file: a step that read its script from standard input could lose the rest of it to a
+        # command that reads standard input too.
+        path = f"/run/gpuaas-step-{step}.sh"
+        await self.write_file(path, _STRICT + script, mode=0o700)
+        inner = (
+            "systemd-run --wait --pipe --collect --quiet "
+            f"--unit=gpuaas-test-{shlex.quote(step)} --service-type=exec bash {shlex.quote(path)} </dev/null; "
+            f"status=$?; rm -f {shlex.quote(path)}; exit $status"
+        )
+        result = await lxc("exec", self._name, "-T", "--", "bash", "-c", inner, timeout=timeout)
+        self.steps.append((step, time.monotonic() - started))
+        if not result.ok:
+            raise CommandError(f"{step} on {self._name}", result)
+        return result
+
+    async def write_file(
+        self, path: str, content: str | bytes, *, mode: int = 0o644, owner: str = "root", group: str = "root"
+    ) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        quoted = shlex.quote(path)
+        script = (
+            f"umask 077; cat >{quoted}.part && chown {owner}:{group} {quoted}.part && "
+            f"chmod {mode:o} {quoted}.part && mv {quoted}.part {quoted}"
+        )
+        result = await lxc("exec", self._name, "-T", "--", "bash", "-c", script, stdin=data)
+        if not result.ok:
+            raise CommandError(f"write {path} on {self._name}", result)
+
+    async def deliver(self, digest: str) -> str:
+        path = f"/mnt/{digest.replace(':', '-')}.tar"
+        if not (await self.read(f"test -e {path}")).ok:
+            # Read-only through a device, as the platform does it: no copy.
+            source = self._bundles[digest]
+            result = await lxc(
+                "config", "device", "add", self._name, "bundle", "disk", f"source={source}", f"path={path}",
+                "readonly=true",
+            )  # fmt: skip
+            if not result.ok:
+                raise CommandError(f"deliver {digest} to {self._name}", result)
+        return path
+
+
+async def launch(name: str, *, address: str, gpus: int = 0, cpus: int = 2, memory: str = "2GiB") -> None:
+    pool = os.environ.get("GPUAAS_TEST_POOL", "gpuaas-demo")
+    network = os.environ.get("GPUAAS_TEST_NETWORK", "gpdemo0")
+    image = os.environ.get("GPUAAS_TEST_IMAGE", "gpuaas/debian-12")
+    await remove(name)
+    result = await lxc(
+        "launch", image, name, "-s", pool, "-n", network, "-d", f"eth0,ipv4.address={address}",
+        "-d", "root,size=6GiB", "-c", f"limits.cpu={cpus}", "-c", f"limits.memory={memory}",
+        "-c", "user.gpuaas.environment=test-slurm",
+    )  # fmt: skip
+    if not result.ok:
+        raise CommandError(f"launch {name}", result)
+    for number in range(gpus):
+        await lxc(
+            "config", "device", "add", name, f"nvidia{number}", "unix-char", "source=/dev/null",
+            f"path=/dev/nvidia{number}",
+        )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while True:
+        ready = await lxc("exec", name, "-T", "--", "systemctl", "is-system-running", "--wait", timeout=60)
+        if ready.stdout.strip() == "running":
+            return
+        if time.monotonic() > deadline:
+            raise CommandError(f"wait for {name} to be running", ready)
+        await asyncio.sleep(0.1)
+
+
+async def remove(name: str) -> None:
+    await lxc("delete", "--force", name)
+
+
+async def read_dpkg_status(name: str) -> str:
+    """The status of a slice that was just launched is the status of the image."""
+    result = await lxc("exec", name, "-T", "--", "cat", "/var/lib/dpkg/status")
+    if not result.ok:
+        raise CommandError("read the dpkg status of the image", result)
+    return result.stdout
