@@ -5,7 +5,7 @@ import secrets
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_PATTERN = re.compile(r"^[a-z]{2,4}_[0-9a-hjkmnp-tv-z]{26}$")
+_PATTERN = re.compile(r"[a-z]{2,4}_[0-9a-hjkmnp-tv-z]{26}")
 
 TENANT = "ten"
 PROJECT = "prj"
@@ -36,4 +36,4 @@ def new_id(prefix: str) -> str:
 
 
 def is_id(value: str, prefix: str) -> bool:
-    return value.startswith(f"{prefix}_") and _PATTERN.match(value) is not None
+    return value.startswith(f"{prefix}_") and _PATTERN.fullmatch(value) is not None

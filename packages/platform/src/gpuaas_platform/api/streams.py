@@ -23,6 +23,7 @@ log = structlog.get_logger()
 SSH_PORT = 22
 OPEN_SECONDS = 10
 RECHECK_SECONDS = 2
+DRAIN_SECONDS = 5
 POLICY_CLOSE = 1008
 
 
@@ -119,21 +120,30 @@ class StreamBroker:
 
 async def _pump_both(client: WebSocket, agent: WebSocket, cut: asyncio.Event) -> None:
     """Until one side ends the stream, or its right ends."""
-    tasks = [
-        asyncio.create_task(_pump(client, agent)),
-        asyncio.create_task(_pump(agent, client)),
-        asyncio.create_task(cut.wait()),
-    ]
+    upward = asyncio.create_task(_pump(client, agent))
+    downward = asyncio.create_task(_pump(agent, client))
+    end = asyncio.create_task(cut.wait())
+    tasks = {upward, downward, end}
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    if upward.done() and upward.result() and not end.done():
+        # The machine hung up first: what it said before that is still on its way to the client.
+        await asyncio.wait({downward, end}, timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pump(source: WebSocket, target: WebSocket) -> None:
-    with suppress(WebSocketDisconnect, RuntimeError):
-        while True:
-            await target.send_bytes(await source.receive_bytes())
+async def _pump(source: WebSocket, target: WebSocket) -> bool:
+    """Whether it was the target that ended it."""
+    while True:
+        try:
+            content = await source.receive_bytes()
+        except (WebSocketDisconnect, RuntimeError):
+            return False
+        try:
+            await target.send_bytes(content)
+        except (WebSocketDisconnect, RuntimeError):
+            return True
 
 
 async def _close(websocket: WebSocket) -> None:
