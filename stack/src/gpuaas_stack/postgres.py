@@ -4,9 +4,11 @@ The cluster's superuser is for the stack alone; the platform has a role of its o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ from psycopg import sql
 
 from gpuaas_stack import users
 from gpuaas_stack.errors import StackError
+from gpuaas_stack.processes import ProcessId, end, identify, wait_gone
 from gpuaas_stack.service import Ready, Service
 
 BIN_DIR = Path("/usr/lib/postgresql/15/bin")
@@ -42,7 +45,7 @@ class Postgres:
         self._secret("password")
         if not self.data.exists():
             self._initialise()
-        self._drop_stale_pid_file()
+        self._clear_after_kill()
 
     def _initialise(self) -> None:
         fresh = self.directory / "data.new"
@@ -61,19 +64,32 @@ class Postgres:
             users.write_private(path, secrets.token_urlsafe(32), users.STORES)
         return path.read_text()
 
-    def _drop_stale_pid_file(self) -> None:
-        """After kill -9 the recorded pid may belong to another process of the same user by now, which
-        PostgreSQL takes for a live server. A real server has the data directory as its own."""
+    def _clear_after_kill(self) -> None:
+        """After kill -9 the pid file stays, and its number may belong to another process of the same user by
+        now, which PostgreSQL takes for a live server. Server processes that have not yet noticed the death
+        of their parent hold its shared memory, and no server starts beside them."""
         path = self.data / "postmaster.pid"
+        members = self._server_processes()
         try:
-            pid = path.read_text().split("\n", 1)[0]
-            is_ours = os.readlink(f"/proc/{int(pid)}/cwd") == str(self.data.resolve())
-        except FileNotFoundError:
-            is_ours = False
-        except ValueError:
-            is_ours = False
-        if not is_ours:
-            path.unlink(missing_ok=True)
+            recorded = int(path.read_text().split("\n", 1)[0])
+        except (FileNotFoundError, ValueError):
+            recorded = None
+        if any(process.pid == recorded for process in members):
+            return
+        for orphan in members:
+            if not wait_gone(orphan, 5):
+                end(orphan, signal.SIGQUIT, timeout=5)
+        path.unlink(missing_ok=True)
+
+    def _server_processes(self) -> list[ProcessId]:
+        """PostgreSQL's processes, known by their working directory: the data directory."""
+        data = str(self.data.resolve())
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry / "cwd") == data and (process := identify(int(entry.name))):
+                    found.append(process)
+        return found
 
     def service(self, order: int = 10) -> Service:
         options = {
