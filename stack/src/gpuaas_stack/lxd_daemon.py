@@ -77,7 +77,7 @@ class LxdDaemon:
     # -- starting ---------------------------------------------------------------------------------------
 
     def _ensure_lxcfs(self) -> bool:
-        if _mounted(LXCFS_MOUNT) and (LXCFS_MOUNT / "proc").is_dir():
+        if _lxcfs_answers():
             return False
         had_died = _mounted(LXCFS_MOUNT)
         if had_died:
@@ -86,7 +86,7 @@ class LxdDaemon:
         LXCFS_MOUNT.mkdir(parents=True, exist_ok=True)
         self._start("lxcfs", ["lxcfs", str(LXCFS_MOUNT)])
         deadline = time.monotonic() + 20
-        while not (_mounted(LXCFS_MOUNT) and (LXCFS_MOUNT / "proc").is_dir()):
+        while not _lxcfs_answers():
             if time.monotonic() > deadline:
                 raise StackError(f"cannot start lxcfs: see {LOG_DIR}/lxcfs.log")
             time.sleep(0.02)
@@ -150,6 +150,14 @@ class LxdDaemon:
     def _unmount_leftovers(self) -> None:
         for target in reversed(_mounts_below(self.directory)):
             subprocess.run(["umount", "--lazy", target], check=False, capture_output=True)
+
+
+def _lxcfs_answers() -> bool:
+    """Reads a file: names and attributes are answered from the kernel's cache also when lxcfs is dead."""
+    try:
+        return _mounted(LXCFS_MOUNT) and bool((LXCFS_MOUNT / "proc" / "uptime").read_text())
+    except OSError:
+        return False
 
 
 def _mounts_below(directory: Path) -> list[str]:
