@@ -1,1 +1,3 @@
-"""The gpuaas command line."""
+"""The `gpuaas` command line: a thin edge over the SDK."""
+
+__version__ = "0.1.0"

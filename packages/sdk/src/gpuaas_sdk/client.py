@@ -80,6 +80,10 @@ class GpuaasClient:
         """A new token from the credentials, for callers that keep it (the CLI's login)."""
         return await self._transport.fetch_token()
 
+    async def token(self) -> str:
+        """The token in use, renewed where it is time: to hand to a process that acts for us."""
+        return await self._transport.token()
+
     def changes(
         self, *, since: str | None = None, project_id: str | None = None, instance_id: str | None = None
     ) -> "ChangeFeed":

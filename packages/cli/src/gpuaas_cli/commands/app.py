@@ -1,0 +1,162 @@
+"""The catalogue: apps and their versions."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuaas_cli import output
+from gpuaas_cli.errors import USAGE, CliError
+from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.session import Session, open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.catalogue import AppVersion
+    from gpuaas_contract.manifest import Manifest
+
+app = noun("app", "The catalogue: apps and their versions.")
+
+
+@app.command(name="list")
+async def list_(*, options: Options = DEFAULTS) -> None:
+    """List the apps of the catalogue."""
+    async with open_session(options) as session:
+        found = await session.client.apps.list().all()
+    columns = {
+        "app": lambda a: a.slug,
+        "title": lambda a: a.title,
+        "version": lambda a: a.latest_version,
+        "published": lambda a: a.published_at,
+    }
+    output.items(found, columns, empty="The catalogue is empty: gpuaas app publish manifest.yaml")
+
+
+@app.command
+async def show(
+    slug: str,
+    /,
+    *,
+    version: Annotated[str, Parameter(help="A version, or latest.")] = "latest",
+    options: Options = DEFAULTS,
+) -> None:
+    """Show an app: what it is made of, what it takes, what it can do."""
+    async with open_session(options) as session:
+        found = await session.client.app_versions.get(slug, version)
+    _show(found)
+
+
+def _show(found: "AppVersion") -> None:
+    if output.document(found):
+        return
+    manifest = found.manifest
+    output.pairs(
+        {
+            "app": manifest.slug,
+            "title": manifest.title,
+            "description": manifest.description,
+            "version": manifest.version,
+            "runtime": f"{manifest.runtime.name} {manifest.runtime.version}",
+            "published": found.created_at,
+        }
+    )
+    output.heading("Components (--place KEY=ALLOCATION)")
+    rows = [
+        [c.key + (" *" if c.primary else ""), c.title, f"{c.min} to {c.max}", output.text(c.may_share_machine_with)]
+        for c in manifest.components
+    ]
+    output.table(rows, ["key", "title", "count", "may share with"])
+    properties: dict[str, Any] = manifest.inputs.get("properties", {})
+    if properties:
+        output.heading("Inputs (--input KEY=VALUE)")
+        required = manifest.inputs.get("required", [])
+        inputs = [
+            [
+                key,
+                output.text(p.get("type")),
+                "yes" if key in required else "",
+                output.text(p.get("default")),
+                str(p.get("description") or p.get("title") or ""),
+            ]
+            for key, p in properties.items()
+        ]
+        output.table(inputs, ["key", "type", "required", "default", "description"])
+    output.heading("Operations")
+    output.table([[o.kind, o.title, o.component or ""] for o in manifest.operations], ["kind", "title", "component"])
+
+
+@app.command
+async def publish(
+    manifest: Annotated[Path, Parameter(help="The app's manifest, YAML or JSON.")],
+    /,
+    *,
+    artifact: Annotated[
+        list[str] | None,
+        Parameter(negative="", help="NAME=FILE: upload a file for a slot of the manifest; may be repeated."),
+    ] = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Publish a version of an app, with its artifacts. Doing it again with the same content changes nothing.
+
+    ```
+    gpuaas app publish manifest.yaml --artifact bundle=bundle.tar
+    ```
+    """
+    import yaml
+
+    from gpuaas_contract.manifest import Manifest
+
+    try:
+        parsed = Manifest.model_validate(yaml.safe_load(manifest.read_text()))
+    except yaml.YAMLError as error:
+        raise CliError(f"{manifest} is not YAML: {error}", USAGE) from None
+    files = _artifact_files(parsed, artifact or [])
+    async with open_session(options) as session:
+        slots = []
+        for slot in parsed.artifacts:
+            if slot.name in files:
+                digest = await _upload(session, parsed.slug, files[slot.name], slot.media_type)
+                slot = slot.model_copy(update={"digest": digest})
+            slots.append(slot)
+        _show(await _publish(session, parsed.model_copy(update={"artifacts": slots})))
+
+
+async def _publish(session: Session, manifest: "Manifest") -> "AppVersion":
+    from gpuaas_sdk.errors import VersionExistsError
+
+    try:
+        return await session.client.app_versions.publish(manifest)
+    except VersionExistsError:
+        found = await session.client.app_versions.get(manifest.slug, manifest.version)
+        if found.manifest != manifest:
+            raise
+        output.note(f"{manifest.slug} {manifest.version} was published before, with the same content.")
+        return found
+
+
+def _artifact_files(manifest: "Manifest", given: list[str]) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    slots = {slot.name for slot in manifest.artifacts}
+    for text in given:
+        name, found, file = text.partition("=")
+        if not found or name not in slots:
+            known = ", ".join(sorted(slots)) or "none"
+            raise CliError(f"--artifact {text}: not NAME=FILE with a slot of the manifest ({known})", USAGE)
+        files[name] = Path(file)
+    missing = [slot.name for slot in manifest.artifacts if slot.digest is None and slot.name not in files]
+    if missing:
+        raise CliError(f"no file for the artifact {', '.join(missing)}", USAGE, hint=f"--artifact {missing[0]}=FILE")
+    return files
+
+
+async def _upload(session: Session, slug: str, file: Path, media_type: str) -> str:
+    total = file.stat().st_size or 1  # noqa: ASYNC240 - local disk
+    is_terminal = sys.stderr.isatty()
+
+    def show(sent: int) -> None:
+        if is_terminal:
+            print(f"\r\x1b[K  {file.name} {100 * sent // total} %", end="", file=sys.stderr, flush=True)
+
+    made = await session.client.artifacts.upload(slug, file, media_type, on_progress=show)
+    print(f"{chr(13) if is_terminal else ''}  {file.name} {made.size} bytes {made.digest}", file=sys.stderr)
+    return made.digest

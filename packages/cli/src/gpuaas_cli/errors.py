@@ -1,0 +1,117 @@
+"""What people and programs see when something goes wrong: a sentence, a code, an id, and what to do next."""
+
+import json
+import os
+import re
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from gpuaas_cli import output
+
+if TYPE_CHECKING:
+    from gpuaas_contract.problems import AllowedAction
+    from gpuaas_sdk.errors import ApiError
+
+FAILURE = 1
+USAGE = 2
+NOT_FOUND = 3
+DENIED = 4
+CONFLICT = 5
+UNAVAILABLE = 6
+WORK_FAILED = 7
+WAITED_TOO_LONG = 8
+
+_COMMANDS = {
+    "retry": "gpuaas operation retry {id} --wait",
+    "watch": "gpuaas operation watch {id}",
+    "decommission": "gpuaas instance decommission {id} --yes --wait",
+    "release": "gpuaas allocation release {id} --wait",
+}
+
+
+class CliError(Exception):
+    """Something that this program itself has to say; carries its exit code."""
+
+    def __init__(self, message: str, code: int = FAILURE, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+
+
+def next_command(action: "AllowedAction") -> str:
+    """The allowed action as a command of this program, or as the request that it is."""
+    found = re.search(r"/([a-z]{2,4}_[0-9a-z]+)", action.href or "")
+    template = _COMMANDS.get(action.action)
+    if found and template:
+        return template.format(id=found[1])
+    return f"{action.method} {action.href}" if action.href else action.action
+
+
+def report(error: Exception) -> int:
+    """Say it on stderr; return the exit code."""
+    from pydantic import ValidationError
+
+    from gpuaas_sdk.errors import ApiError, GpuaasError, TransportError
+
+    if isinstance(error, ApiError):
+        return _report_problem(error)
+    if isinstance(error, CliError):
+        return _say(str(error), error.code, code=None, next_=error.hint)
+    if isinstance(error, TransportError):
+        return _say(str(error), UNAVAILABLE, code="unreachable", next_="check the address: gpuaas context list")
+    if isinstance(error, GpuaasError):
+        return _say(str(error), FAILURE)
+    if isinstance(error, ValidationError):
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        return _say(f"cannot send this: {wrong}", USAGE)
+    if isinstance(error, OSError):
+        return _say(f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error), FAILURE)
+    if os.environ.get("GPUAAS_DEBUG"):
+        traceback.print_exception(error)
+    return _say(f"bug in this program: {type(error).__name__}: {error}", FAILURE, next_="run again with GPUAAS_DEBUG=1")
+
+
+def _report_problem(error: "ApiError") -> int:
+    from gpuaas_sdk import errors as sdk
+
+    code = FAILURE
+    for kind, number in (
+        (sdk.NotFoundError, NOT_FOUND),
+        (sdk.ForbiddenError, DENIED),
+        (sdk.UnauthenticatedError, DENIED),
+        (sdk.ConflictError, CONFLICT),
+        (sdk.UnavailableError, UNAVAILABLE),
+        (sdk.InvalidRequestError, USAGE),
+    ):
+        if isinstance(error, kind):
+            code = number
+            break
+    if output.format == "json":
+        print(json.dumps(error.problem.model_dump(mode="json"), indent=2), file=sys.stderr)
+        return code
+    _line("error", error.detail, "red")
+    for field in error.errors:
+        _line(f"  {field.pointer}", field.detail)
+    _line("code", str(error.code))
+    _line("correlation id", error.correlation_id)
+    for action in error.allowed_actions:
+        _line("next", f"{action.title}: {next_command(action)}")
+    if isinstance(error, sdk.UnauthenticatedError):
+        _line("next", "gpuaas login")
+    return code
+
+
+def _say(message: str, exit_code: int, *, code: str | None = None, next_: str | None = None) -> int:
+    if output.format == "json":
+        said = {"detail": message, "code": code, "next": next_, "exit_code": exit_code}
+        print(json.dumps({k: v for k, v in said.items() if v is not None}, indent=2), file=sys.stderr)
+        return exit_code
+    _line("error", message, "red")
+    if next_ is not None:
+        _line("next", next_)
+    return exit_code
+
+
+def _line(label: str, value: str, colour: str | None = None) -> None:
+    print(f"{output.style(label + ':', colour, sys.stderr)} {value}", file=sys.stderr)

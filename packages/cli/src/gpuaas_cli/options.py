@@ -1,0 +1,42 @@
+"""The options that every command has. Flag over environment over file."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import App, Group, Parameter
+
+from gpuaas_cli import output
+
+GLOBAL = Group("Global options", sort_key=100)
+Format = Literal["table", "json", "yaml"]
+
+
+@Parameter(name="*", group=GLOBAL)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    output: Annotated[Format, Parameter(name=["--output", "-o"], help="How to print the result.")] = "table"
+    project: Annotated[
+        str | None,
+        Parameter(name="--project", env_var="GPUAAS_PROJECT", help="Project, by name, tenant/name or id."),
+    ] = None
+    context: Annotated[
+        str | None, Parameter(name="--context", env_var="GPUAAS_CONTEXT", help="Named context to use.")
+    ] = None
+    api_url: Annotated[
+        str | None, Parameter(name="--api-url", env_var="GPUAAS_API_URL", help="Address of the platform.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        # Errors are printed in the same form, also when they happen before there is a session.
+        output.format = self.output
+
+
+def noun(name: str, help: str) -> App:
+    """The commands of one noun; the examples of the whole program are shown with the program only."""
+    return App(name=name, help=help, help_epilogue="")
+
+
+DEFAULTS = Options()
+Wait = Annotated[bool, Parameter(name="--wait", negative="", help="Show the progress and return when it is done.")]
+Timeout = Annotated[float, Parameter(name="--timeout", help="Seconds to wait at most.")]
+WAIT_SECONDS = 1800.0

@@ -1,0 +1,111 @@
+"""One call of the command line: where the platform is, who we are, which project is meant."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuaas_cli import config as configuration
+from gpuaas_cli.config import Config, Context
+from gpuaas_cli.errors import DENIED, NOT_FOUND, USAGE, CliError
+from gpuaas_cli.options import Options
+
+if TYPE_CHECKING:
+    from gpuaas_contract.identity import Project
+    from gpuaas_sdk.client import GpuaasClient
+    from gpuaas_sdk.credentials import Credentials
+
+
+@dataclass(frozen=True)
+class Target:
+    """What flags, environment and file add up to."""
+
+    name: str
+    context: Context | None
+    api_url: str
+    project: str | None
+
+
+def find_target(options: Options, config: Config) -> Target:
+    name = options.context or config.current or configuration.DEFAULT_CONTEXT
+    context = config.contexts.get(name)
+    if options.context is not None and context is None:
+        known = ", ".join(config.contexts) or "none"
+        raise CliError(f"there is no context {name!r} (known: {known})", NOT_FOUND, hint="gpuaas context list")
+    api_url = options.api_url or (context.api_url if context else None)
+    if api_url is None:
+        raise CliError(
+            "no platform is known", USAGE, hint="gpuaas login --api-url URL --email EMAIL (or set GPUAAS_API_URL)"
+        )
+    return Target(name, context, api_url.rstrip("/"), options.project or (context.project if context else None))
+
+
+def find_credentials(target: Target) -> "Credentials":
+    from gpuaas_sdk.credentials import ServiceAccountCredentials, StaticToken
+
+    if token := os.environ.get("GPUAAS_TOKEN"):
+        return StaticToken(token)
+    context = target.context
+    # A remembered token goes to the platform that gave it, and to no other address.
+    if context is not None and context.api_url.rstrip("/") == target.api_url:
+        if context.service_account_file:
+            return ServiceAccountCredentials.from_file(context.service_account_file)
+        if context.token:
+            return StaticToken(context.token)
+    raise CliError(
+        f"you are not logged in to {target.api_url}", DENIED, hint=f"gpuaas login --api-url {target.api_url}"
+    )
+
+
+class Session:
+    def __init__(self, client: "GpuaasClient", target: Target) -> None:
+        self.client = client
+        self.target = target
+        self._project: Project | None = None
+
+    async def project(self) -> "Project":
+        """The chosen project, or the only one there is."""
+        if self._project is None:
+            self._project = await self.find_project(self.target.project)
+        return self._project
+
+    async def project_id(self) -> str:
+        return (await self.project()).id
+
+    async def find_project(self, wanted: str | None) -> "Project":
+        from gpuaas_contract import ids
+
+        if wanted is not None and ids.is_id(wanted, ids.PROJECT):
+            return await self.client.projects.get(wanted)
+        projects = await self.client.projects.list().all()
+        tenants: dict[str, str] = {}
+        if wanted is not None and "/" in wanted:
+            tenants = {t.id: t.name for t in await self.client.tenants.list().all()}
+        matching = [
+            p for p in projects if wanted in (None, p.name, f"{tenants.get(p.tenant_id, p.tenant_id)}/{p.name}")
+        ]
+        if len(matching) == 1:
+            return matching[0]
+        names = ", ".join(sorted(p.name for p in projects)) or "none"
+        if not matching:
+            raise CliError(f"there is no project {wanted!r} that you can see (there is: {names})", NOT_FOUND)
+        problem = f"several projects are named {wanted!r}" if wanted else "which project?"
+        raise CliError(
+            f"{problem} (there is: {names})", USAGE, hint="--project TENANT/NAME, or: gpuaas context use --project NAME"
+        )
+
+
+@asynccontextmanager
+async def open_session(options: Options) -> AsyncIterator[Session]:
+    from gpuaas_sdk.client import GpuaasClient
+    from gpuaas_sdk.retry import RetryPolicy
+
+    target = find_target(options, configuration.load())
+    credentials = find_credentials(target)
+    # People wait in front of it: say sooner than a controller would that nobody answers.
+    async with GpuaasClient(
+        target.api_url, credentials, retry=RetryPolicy(attempts=4), user_agent="gpuaas-cli"
+    ) as client:
+        with client.correlation():
+            yield Session(client, target)

@@ -1,0 +1,128 @@
+"""Waiting for asynchronous work, woken by the change feed, with what happens shown as it happens."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from typing import TYPE_CHECKING
+
+from gpuaas_cli.errors import WAITED_TOO_LONG, WORK_FAILED, CliError, next_command
+from gpuaas_cli.live import Progress
+from gpuaas_cli.output import note, text
+from gpuaas_contract.allocations import Allocation, AllocationStatus
+from gpuaas_contract.instances import Instance, InstanceStatus
+from gpuaas_contract.operations import Operation, OperationState
+from gpuaas_contract.problems import AllowedAction
+from gpuaas_sdk.errors import CursorExpiredError, TransportError, UnavailableError
+
+if TYPE_CHECKING:
+    from gpuaas_cli.session import Session
+
+LOOK_AGAIN_SECONDS = 10
+AWAY_SECONDS = 1.0
+
+
+async def looks(
+    session: "Session", what: str, timeout: float, *, project_id: str | None = None, instance_id: str | None = None
+) -> AsyncIterator[None]:
+    """Yields at once, and then whenever something may have changed. A platform that restarts is waited for."""
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + timeout
+    feed = session.client.changes(project_id=project_id, instance_id=instance_id)
+    away = False
+    while True:
+        left = ends_at - loop.time()
+        if left <= 0:
+            raise CliError(f"{what} is not finished after {timeout:.0f} s; the work goes on", WAITED_TOO_LONG)
+        try:
+            await feed.page(wait=0 if feed.cursor is None else max(1, int(min(LOOK_AGAIN_SECONDS, left))))
+            yield
+            away = False
+        except CursorExpiredError:
+            feed.cursor = None
+        except (TransportError, UnavailableError) as error:
+            if not away:
+                note(f"  the platform does not answer, still waiting: {error}")
+            away = True
+            await asyncio.sleep(min(AWAY_SECONDS, max(left, 0)))
+
+
+async def wait_for_operation(session: "Session", operation: Operation, timeout: float) -> Operation:
+    what = f"operation {operation.id}"
+    async with Progress() as progress:
+        scope = {"project_id": operation.project_id, "instance_id": operation.instance_id}
+        async for _ in looks(session, what, timeout, **scope):
+            operation = await session.client.operations.get(operation.id)
+            progress.show([operation])
+            if operation.state.is_final:
+                break
+    return operation
+
+
+async def wait_for_instance(
+    session: "Session", instance: Instance, goals: Collection[InstanceStatus], timeout: float
+) -> Instance:
+    """Until it has one of the statuses and nothing is under way, or something failed."""
+    what = f"instance {instance.name}"
+    client = session.client
+    known = {
+        o.id
+        for o in await client.operations.list(project_id=instance.project_id, instance_id=instance.id).all()
+        if o.state.is_final
+    }
+    async with Progress() as progress:
+        scope = {"project_id": instance.project_id, "instance_id": instance.id}
+        async for _ in looks(session, what, timeout, **scope):
+            operations = await client.operations.list(project_id=instance.project_id, instance_id=instance.id).all()
+            progress.show([o for o in operations if o.id not in known])
+            instance = await client.instances.get(instance.id)
+            is_idle = all(operation.state.is_final for operation in operations)
+            if is_idle and (instance.status in goals or instance.status == InstanceStatus.FAILED):
+                break
+    return instance
+
+
+async def wait_for_allocation(
+    session: "Session", allocation: Allocation, goal: AllocationStatus, timeout: float
+) -> Allocation:
+    failed = {AllocationStatus.FAILED, AllocationStatus.RELEASE_FAILED}
+    async with Progress() as progress:
+        what = f"allocation {allocation.name}"
+        async for _ in looks(session, what, timeout, project_id=allocation.project_id):
+            timeline = await session.client.allocations.timeline(allocation.id)
+            for entry in timeline.items:
+                line = f"  {text(entry.at)[11:]}  {entry.step}  {entry.message}".rstrip()
+                progress.once((str(entry.at), entry.step, entry.message), line)
+            allocation = await session.client.allocations.get(allocation.id)
+            if allocation.status == goal or allocation.status in failed:
+                break
+    if allocation.status != goal:
+        raise CliError(
+            f"allocation {allocation.name} is {allocation.status}: {allocation.reason}",
+            WORK_FAILED,
+            hint=f"gpuaas allocation timeline {allocation.id}",
+        )
+    return allocation
+
+
+def check_succeeded(operation: Operation) -> None:
+    if operation.state == OperationState.SUCCEEDED:
+        return
+    reason = f": {operation.error.code}: {operation.error.detail}" if operation.error else ""
+    raise CliError(
+        f"{operation.kind} {operation.state}{reason} ({operation.correlation_id})",
+        WORK_FAILED,
+        hint=first_hint(operation.allowed_actions) or f"gpuaas operation show {operation.id}",
+    )
+
+
+async def check_instance(session: "Session", instance: Instance, goals: Collection[InstanceStatus]) -> None:
+    if instance.status in goals:
+        return
+    operations = await session.client.operations.list(project_id=instance.project_id, instance_id=instance.id).all()
+    for operation in sorted(operations, key=lambda operation: operation.id, reverse=True):
+        if operation.state == OperationState.FAILED:
+            check_succeeded(operation)
+    raise CliError(f"instance {instance.name} is {instance.status}", WORK_FAILED)
+
+
+def first_hint(actions: list[AllowedAction]) -> str | None:
+    return next_command(actions[0]) if actions else None
