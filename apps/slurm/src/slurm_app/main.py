@@ -4,7 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError
 from slurm_app.bundle import CACHE_SETTING, cache_directory, make_bundle
+from slurm_app.controller import ACCOUNT_SETTING, run
 from slurm_app.errors import SlurmAppError
 
 
@@ -16,12 +18,16 @@ def _parser() -> argparse.ArgumentParser:
     bundle.add_argument("--dpkg-status", type=Path, required=True, help="/var/lib/dpkg/status of the image")
     bundle.add_argument("--cache", type=Path, default=cache_directory(), help=f"or {CACHE_SETTING}")
     bundle.add_argument("--refresh", action="store_true", help="ask the archive again for newer packages")
+    commands.add_parser("run", help=f"work on the app's operations until stopped; needs {ACCOUNT_SETTING}")
     return parser
 
 
 def main() -> None:
     arguments = _parser().parse_args()
     try:
+        if arguments.command == "run":
+            run()
+            return
         make_bundle(
             output=arguments.output,
             dpkg_status=arguments.dpkg_status,
@@ -29,5 +35,5 @@ def main() -> None:
             refresh=arguments.refresh,
             say=lambda line: print(line, flush=True),
         )
-    except (SlurmAppError, OSError) as error:
+    except (SlurmAppError, ControllerMisconfiguredError, OSError, ValueError) as error:
         sys.exit(f"slurm-app: {error}")

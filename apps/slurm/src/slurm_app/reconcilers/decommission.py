@@ -1,10 +1,43 @@
 """decommission: everything that the app brought is removed, and the receipt proves it."""
 
-from slurm_app.decommission_phases import DECOMMISSION_PHASES
-from slurm_app.phases import Evidence
-from slurm_app.reconcilers.seam import OperationSteps, run_phases
-from slurm_app.scope import Scope
+from typing import Any
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.instances import Member, MemberStatus
+from gpuaas_sdk import OperationContext, OperationFailed
+from slurm_app.decommission_phases import DECOMMISSION_PHASES, PROVE, TeardownIncompleteError
+from slurm_app.reconcilers.cluster import Cluster
+from slurm_app.reconcilers.seam import run_phases
 
 
-async def reconcile(operation: OperationSteps, scope: Scope) -> dict[str, Evidence]:
-    return await run_phases(operation, scope, DECOMMISSION_PHASES)
+async def reconcile(operation: OperationContext) -> JsonObject:
+    cluster = await Cluster.read(operation)
+    members = [cluster.controller, *cluster.workers]
+    for member in members:
+        await operation.report_member(member.id, status=MemberStatus.REMOVING)
+    scope = cluster.scope(operation, cluster.workers)
+    try:
+        evidence = await run_phases(operation, scope, DECOMMISSION_PHASES)
+    except OperationFailed as failure:
+        if isinstance(failure.__cause__, TeardownIncompleteError):
+            failure.result = {"receipt": _receipt(members, failure.__cause__.evidence["receipts"])}
+        raise
+    for member in members:
+        await operation.report_member(member.id, status=MemberStatus.REMOVED)
+    return {"receipt": _receipt(members, evidence[PROVE.key]["receipts"])}
+
+
+def _receipt(members: list[Member], machines: list[dict[str, Any]]) -> JsonObject:
+    """One entry for each member: members that shared a machine share what was found on it."""
+    by_allocation = {machine["allocation_id"]: machine for machine in machines}
+    return {
+        "ok": all(machine["clean"] for machine in machines),
+        "members": [
+            {
+                "member_id": member.id,
+                "component_key": member.component_key,
+                **by_allocation[member.allocation_id],
+            }
+            for member in members
+        ],
+    }
