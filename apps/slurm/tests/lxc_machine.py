@@ -98,15 +98,43 @@ class LxcMachine:
         return path
 
 
+POOL = "gpslurm-test"
+NETWORK = "gpslurmt0"
+GATEWAY = "10.83.200.1"
+IMAGE = os.environ.get("GPUAAS_TEST_IMAGE", "gpuaas/debian-12")
+TAG = "user.gpuaas.environment=test-slurm"
+
+
+async def make_environment() -> None:
+    """A pool and a bridge of the tests' own; what an earlier run left is reaped first."""
+    await remove_environment()
+    for arguments in (
+        ("storage", "create", POOL, "btrfs", "size=8GiB"),
+        ("network", "create", NETWORK, f"ipv4.address={GATEWAY}/24", "ipv4.nat=false", "ipv6.address=none"),
+    ):
+        result = await lxc(*arguments)
+        if not result.ok:
+            raise CommandError(f"make the test environment ({' '.join(arguments[:3])})", result)
+
+
+async def remove_environment() -> None:
+    listed = await lxc("list", "--format=csv", "--columns=n", TAG)
+    for name in listed.stdout.split():
+        await remove(name)
+    await lxc("network", "delete", NETWORK)
+    # A pool keeps a copy of each image that was launched from it.
+    volumes = await lxc("storage", "volume", "list", POOL, "--format=csv")
+    for line in volumes.stdout.splitlines():
+        kind, volume = line.split(",")[:2]
+        if kind == "image":
+            await lxc("storage", "volume", "delete", POOL, f"image/{volume}")
+    await lxc("storage", "delete", POOL)
+
+
 async def launch(name: str, *, address: str, gpus: int = 0, cpus: int = 2, memory: str = "2GiB") -> None:
-    pool = os.environ.get("GPUAAS_TEST_POOL", "gpuaas-demo")
-    network = os.environ.get("GPUAAS_TEST_NETWORK", "gpdemo0")
-    image = os.environ.get("GPUAAS_TEST_IMAGE", "gpuaas/debian-12")
-    await remove(name)
     result = await lxc(
-        "launch", image, name, "-s", pool, "-n", network, "-d", f"eth0,ipv4.address={address}",
-        "-d", "root,size=6GiB", "-c", f"limits.cpu={cpus}", "-c", f"limits.memory={memory}",
-        "-c", "user.gpuaas.environment=test-slurm",
+        "launch", IMAGE, name, "-s", POOL, "-n", NETWORK, "-d", f"eth0,ipv4.address={address}",
+        "-d", "root,size=4GiB", "-c", f"limits.cpu={cpus}", "-c", f"limits.memory={memory}", "-c", TAG,
     )  # fmt: skip
     if not result.ok:
         raise CommandError(f"launch {name}", result)
@@ -115,6 +143,10 @@ async def launch(name: str, *, address: str, gpus: int = 0, cpus: int = 2, memor
             "config", "device", "add", name, f"nvidia{number}", "unix-char", "source=/dev/null",
             f"path=/dev/nvidia{number}",
         )  # fmt: skip
+    await wait_until_running(name)
+
+
+async def wait_until_running(name: str) -> None:
     deadline = time.monotonic() + 60
     while True:
         ready = await lxc("exec", name, "-T", "--", "systemctl", "is-system-running", "--wait", timeout=60)

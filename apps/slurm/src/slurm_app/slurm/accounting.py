@@ -7,11 +7,17 @@ from slurm_app import names
 from slurm_app.errors import NotReadyError
 from slurm_app.slurm.script import quoted, step
 
-# sacctmgr ends with 1 for "nothing new", so each thing is looked for first. Every command has its own limit:
-# sacctmgr retries for minutes where slurmdbd is away.
+# Every question to slurmdbd takes 90 ms (its connection waits for delayed acknowledgements), so nothing is
+# asked first: sacctmgr says by itself that something exists already. Whether all is there is proven by the
+# barrier, by slurmctld itself. Every command has its own limit: sacctmgr retries for minutes where slurmdbd
+# is away.
 _FUNCTIONS = """
-acct() { timeout 30 sacctmgr --immediate --parsable2 --noheader "$@"; }
-has() { grep -Fxq -- "$1" <<<"$2"; }
+add() {
+    local said
+    if ! said=$(timeout 30 sacctmgr --immediate add "$@" 2>&1); then
+        grep -Eq 'already exists|Nothing new added' <<<"$said" || { echo "$said" >&2; return 1; }
+    fi
+}
 """
 
 
@@ -20,18 +26,12 @@ def associations_script(*, cluster_name: str, account: str, users: Iterable[str]
     account = quoted(names.account_name(account))
     pieces = [
         _FUNCTIONS,
-        # One question for all: a cluster that is known has at least the association of its root account.
-        f"made=$(acct show associations cluster={cluster} format=account,user)",
-        f'[ -n "$made" ] || acct add cluster {cluster}',
-        f"has {account}'|' \"$made\" || acct add account {account} cluster={cluster} "
-        f"description={account} organization={account}",
+        f"add cluster {cluster}",
+        f"add account {account} cluster={cluster} description={account} organization={account}",
     ]
     for user in users:
         user = quoted(names.user_name(user))
-        pieces.append(
-            f"has {account}'|'{user} \"$made\" || "
-            f"acct add user {user} cluster={cluster} account={account} defaultaccount={account}"
-        )
+        pieces.append(f"add user {user} cluster={cluster} account={account} defaultaccount={account}")
     return step(*pieces)
 
 

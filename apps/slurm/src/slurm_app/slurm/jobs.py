@@ -54,7 +54,7 @@ def first_job_script(*, user: str, partition: str, account: str, workers: tuple[
     pieces += [
         'settled() { [ -z "$(timeout 10 squeue --noheader --states=COMPLETING)" ]; }',
         "wait_for 30 'the srun job to be over' settled",
-        f"job=$(as_user sbatch --parsable {where} {nodes} --output=/dev/null --wrap='srun hostname')",
+        f"job=$(as_user sbatch --parsable {where} {nodes} --output=/dev/null --wrap=hostname)",
         'row() { timeout 10 sacct --allocations --noheader --parsable2 --jobs="$job" '
         "--format=jobid,state,elapsed,account; }",
         "finished() { row | grep -Eq '\\|(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)'; }",

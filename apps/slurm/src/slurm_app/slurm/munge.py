@@ -1,11 +1,10 @@
 """munged: one key for the whole cluster."""
 
 from gpuaas_sdk.machines.base import Machine
-from slurm_app.slurm.script import put_file, restart_policy, step
+from slurm_app.slurm.script import step
 
 KEY = "/etc/munge/munge.key"
 STAGED_KEY = "/etc/munge/.munge.key.staged"
-DROP_IN = "/etc/systemd/system/munge.service.d/gpuaas.conf"
 
 # /var/log/munge may be left from an earlier cluster whose munge user had another uid.
 _START = f"""
@@ -16,7 +15,7 @@ fi
 [ -s {KEY} ] || mungekey --create --keyfile={KEY}
 chown munge:munge {KEY}
 chmod 0600 {KEY}
-mkdir -p /var/log/munge /etc/systemd/system/munge.service.d
+mkdir -p /var/log/munge
 chown -R munge:munge /var/log/munge
 """
 _VERIFY = """
@@ -28,8 +27,7 @@ munge --no-input | unmunge | sed -n 's/^STATUS: */munge=/p'
 def start_script() -> str:
     return step(
         _START,
-        put_file(DROP_IN, restart_policy()),
-        f"ensure_unit_current munge.service {KEY} {DROP_IN}",
+        f"ensure_unit_current munge.service {KEY}",
         _VERIFY,
     )
 

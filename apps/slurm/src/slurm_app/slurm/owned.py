@@ -25,7 +25,6 @@ TREES = (
     "/etc/systemd/system/slurmd.service.d",
     "/etc/systemd/system/slurmctld.service.d",
     "/etc/systemd/system/slurmdbd.service.d",
-    "/etc/systemd/system/munge.service.d",
     "/var/lib/slurm",
     "/var/lib/slurm-llnl",
     "/var/lib/munge",

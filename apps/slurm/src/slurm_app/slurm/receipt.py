@@ -42,9 +42,9 @@ CHECKS: dict[str, str] = {
     "processes": "for entry in /proc/[0-9]*; do "
     'if comm=$(cat "$entry/comm" 2>/dev/null); then '
     f'case $comm in {"|".join(owned.PROCESSES)}) echo "${{entry#/proc/}} $comm" ;; esac; fi; done',
-    "units": f"{{ systemctl list-unit-files --no-legend --plain {quoted(*owned.UNITS)} || true; "
-    f"systemctl list-units --all --no-legend --plain {quoted(*owned.UNITS)}; }} | "
-    "awk '{ print $1 }' | not_before units",
+    "units": f"for unit in {quoted(*owned.UNITS)}; do "
+    '[ "$(systemctl show --property=LoadState --value "$unit")" = not-found ] || echo "$unit"; done | '
+    "not_before units",
     "users": f'for name in {quoted(*owned.USERS)}; do getent passwd "$name" | cut -d: -f1 || true; done | '
     "not_before users",
     "groups": f'for name in {quoted(*owned.USERS)}; do getent group "$name" | cut -d: -f1 || true; done | '

@@ -10,6 +10,8 @@ _END_OF_FILE = "GPUAAS_END_OF_FILE"
 # wait_for SECONDS WHAT COMMAND…: poll; on the deadline say what was waited for and what the command says.
 # ensure_unit_current UNIT FILE…: restart only if the unit is not running with exactly these files. The stamp
 #   is written after the restart, so a crash between a new file and its restart is made good by the next run.
+#   The same holds for the mark that asks for a daemon-reload, which takes 0.2 s and is done only when asked
+#   for. systemd's own NeedDaemonReload stays "no" for a drop-in directory that is new.
 PRELUDE = f"""\
 export LC_ALL=C
 state={STATE_DIRECTORY}
@@ -21,6 +23,7 @@ put() {{
     if cmp -s "$new" "$1" && [ "$(stat -c '%a %U:%G' "$1")" = "${{2#0}} $3" ]; then
         rm -f "$new"
     else
+        case $1 in /etc/systemd/*) mkdir -p "$state" && touch "$state/reload" ;; esac
         mv -f "$new" "$1"
     fi
 }}
@@ -47,8 +50,10 @@ ensure_unit_current() {{
         return 0
     fi
     rm -f "$stamp"
-    # Always: NeedDaemonReload stays "no" for a drop-in directory that is new.
-    systemctl daemon-reload
+    if [ -e "$state/reload" ]; then
+        systemctl daemon-reload
+        rm -f "$state/reload"
+    fi
     systemctl reset-failed "$unit" 2>/dev/null || true
     systemctl restart "$unit"
     printf '%s\\n' "$now" >"$stamp"

@@ -1,5 +1,6 @@
 """slurmctld, and the node records in it."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ CONFIGURATION = "/etc/slurm/slurm.conf"
 CGROUP_CONF = "/etc/slurm/cgroup.conf"
 GRES_CONF = "/etc/slurm/gres.conf"
 DROP_IN = "/etc/systemd/system/slurmctld.service.d/gpuaas.conf"
+SLURMDBD_DROP_IN = "/etc/systemd/system/slurmdbd.service.d/gpuaas.conf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,11 @@ def configuration_script(
         # Made here so that configless workers always receive one; more lines come as workers join.
         f"[ -e {GRES_CONF} ] || : >{GRES_CONF}",
         *(gres_script(worker, found) for worker, found in gpus.items()),
-        "mkdir -p /etc/systemd/system/slurmctld.service.d",
-        # It ends at once where slurmdbd is not there yet, which happens at every boot.
+        # All drop-ins of the controller at once: one daemon-reload for all. slurmctld ends at once where
+        # slurmdbd is not there yet, and slurmdbd without its database, which happens at every boot.
+        f"mkdir -p {quoted(os.path.dirname(DROP_IN), os.path.dirname(SLURMDBD_DROP_IN))}",
         put_file(DROP_IN, restart_policy(["slurmdbd.service"])),
+        put_file(SLURMDBD_DROP_IN, restart_policy(["slurm-mariadb.service"])),
     )
 
 

@@ -2,19 +2,17 @@
 
 from gpuaas_sdk.machines.base import Machine
 from slurm_app.slurm.config import SLURMDBD_PORT, render_slurmdbd_conf
-from slurm_app.slurm.script import put_file, restart_policy, step
+from slurm_app.slurm.script import put_file, step
+from slurm_app.slurm.slurmctld import SLURMDBD_DROP_IN
 
 CONFIGURATION = "/etc/slurm/slurmdbd.conf"
-DROP_IN = "/etc/systemd/system/slurmdbd.service.d/gpuaas.conf"
 
 
 def start_script() -> str:
     return step(
         # slurmdbd refuses a configuration that anybody else could read.
         put_file(CONFIGURATION, render_slurmdbd_conf(), mode="0600", owner="slurm:slurm"),
-        "mkdir -p /etc/systemd/system/slurmdbd.service.d",
-        put_file(DROP_IN, restart_policy(["slurm-mariadb.service"])),
-        f"ensure_unit_current slurmdbd.service {CONFIGURATION} {DROP_IN}",
+        f"ensure_unit_current slurmdbd.service {CONFIGURATION} {SLURMDBD_DROP_IN}",
         f"wait_for 30 'slurmdbd to listen' port_open 127.0.0.1 {SLURMDBD_PORT}",
         "slurmdbd -V | sed 's/.* /slurmdbd=/'",
     )

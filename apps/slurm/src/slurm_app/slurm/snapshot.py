@@ -5,7 +5,8 @@ from slurm_app.slurm.script import STATE_DIRECTORY
 BASELINE = f"{STATE_DIRECTORY}/baseline"
 INSTALLED = f"{STATE_DIRECTORY}/installed"
 
-# Ports come from /proc, because a minimal machine may have no ss. Logs are left out of the paths: they are
+# Ports come from /proc, because a minimal machine may have no ss. Enabled units are the links that enabling
+# makes: systemctl list-unit-files takes 0.9 s for the same list. Logs are left out of the paths: they are
 # exempt and listed by the receipt. /home, /root and /tmp belong to people.
 SNAPSHOT = r"""
 listening_ports() {
@@ -21,7 +22,7 @@ snapshot() {
     cut -d: -f1 /etc/passwd | sort >"$1.new/users"
     cut -d: -f1 /etc/group | sort >"$1.new/groups"
     listening_ports >"$1.new/ports"
-    systemctl list-unit-files --no-legend --plain --state=enabled | awk '{ print $1 }' | sort >"$1.new/units"
+    find /etc/systemd/system -type l -path '*.wants/*' -printf '%f\n' | sort -u >"$1.new/units"
     find /etc /usr /opt /srv /var -xdev \( -path /var/log -o -path /var/tmp -o -path "$state" \) -prune \
         -o -print | sort >"$1.new/paths"
     rm -rf "$1"

@@ -1,0 +1,65 @@
+import subprocess
+import tarfile
+from pathlib import Path
+
+import yaml
+
+from gpuaas_contract.manifest import Manifest
+from slurm_app import bundle
+from slurm_app.slurm.roles import PACKAGES
+
+HERE = Path(__file__).parents[1]
+
+
+def make_deb(directory: Path, name: str, version: str) -> Path:
+    root = directory / name
+    (root / "DEBIAN").mkdir(parents=True)
+    (root / "DEBIAN/control").write_text(
+        f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: T <t@example.org>\nDescription: x\n"
+    )
+    deb = directory / f"{name}_{version.replace(':', '%3a')}_all.deb"
+    subprocess.run(["dpkg-deb", "--build", str(root), str(deb)], check=True, capture_output=True)
+    return deb
+
+
+def test_packing_is_deterministic_and_readable_by_apt(tmp_path: Path) -> None:
+    debs = [make_deb(tmp_path, "beta", "1:2.0-1"), make_deb(tmp_path, "alpha", "1.0")]
+    first, second = tmp_path / "a.tar", tmp_path / "b.tar"
+    assert bundle.pack(debs, first) == 2
+    bundle.pack(reversed(debs), second)
+    assert bundle.digest_of(first) == bundle.digest_of(second)
+    with tarfile.open(first) as tar:
+        listed = tar.getnames()
+        assert listed[:3] == ["names", "role-controller", "role-worker"]
+        assert listed[-2:] == ["alpha_1.0_all.deb", "beta_2.0-1_all.deb"]
+        assert {member.mtime for member in tar.getmembers()} == {0}
+        packages = tar.extractfile("Packages")
+        assert packages is not None
+        index = packages.read().decode()
+    assert "Filename: ./beta_2.0-1_all.deb" in index
+    assert "Version: 1:2.0-1" in index
+    assert index.count("SHA256: ") == 2
+
+
+def test_uri_lines() -> None:
+    line = "'http://deb.debian.org/debian/pool/m/munge_0.5_amd64.deb' munge_0.5_amd64.deb 97 SHA256:ab"
+    assert bundle.parse_uri_line(line) == "munge_0.5_amd64.deb"
+
+
+def test_the_cache_key_follows_image_and_sources() -> None:
+    keys = {bundle.cache_key(b"a", b"b"), bundle.cache_key(b"a2", b"b"), bundle.cache_key(b"a", b"b2")}
+    assert len(keys) == 3
+
+
+def test_roles_need_no_more_than_they_should() -> None:
+    worker = {name for role, names in PACKAGES.items() if role == "worker" for name in names}
+    assert not [name for name in worker if name.startswith(("mariadb", "slurmctld", "slurmdbd"))]
+
+
+def test_the_manifest_is_one() -> None:
+    manifest = Manifest.model_validate(yaml.safe_load((HERE / "manifest.yaml").read_text()))
+    assert manifest.primary.key == "controller"
+    assert manifest.runtime.version == "22.05.8"
+    pack = yaml.safe_load((HERE / "pack.yaml").read_text())
+    assert pack["slug"] == manifest.slug
+    assert (HERE / pack["manifest"]).exists()

@@ -1,0 +1,88 @@
+"""Rendering is pure: facts and names in, text out; bad names never reach a file."""
+
+import pytest
+from fake_machine import FACTS, SLURMD_C
+
+from slurm_app import names
+from slurm_app.errors import RefusedError
+from slurm_app.slurm import config
+from slurm_app.slurm.facts import NodeShape, parse_facts, parse_shape
+
+SHAPE = parse_shape(SLURMD_C, parse_facts(FACTS))
+
+
+def slurm_conf(**changes: str) -> dict[str, str]:
+    values = {"cluster_name": "demo", "partition": "main", "host": "node-1", "address": "10.0.0.1"} | changes
+    text = config.render_slurm_conf(**values, tracking=config.LINUXPROC)
+    return dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
+
+
+def test_workers_are_dynamic_nodes_only() -> None:
+    conf = slurm_conf()
+    assert "NodeName" not in conf
+    assert conf["MaxNodeCount"] == "64"
+    assert conf["SlurmctldParameters"] == "enable_configless"
+
+
+def test_accounting_is_enforced_and_counts_gpus() -> None:
+    conf = slurm_conf()
+    assert conf["AccountingStorageEnforce"] == "associations"
+    assert conf["AccountingStorageTRES"] == "gres/gpu"
+    assert conf["SlurmctldHost"] == "node-1(10.0.0.1)"
+    assert conf["PartitionName"].startswith("main Nodes=ALL Default=YES")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cluster_name": "demo\nSlurmUser=root"},
+        {"cluster_name": "demo\n"},
+        {"partition": "main Nodes=x"},
+        {"partition": "$(reboot)"},
+        {"host": "node;reboot"},
+        {"address": "10.0.0.1) BackupController=evil"},
+    ],
+)
+def test_names_with_newlines_or_shell_characters_are_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(RefusedError):
+        slurm_conf(**changes)
+
+
+def test_no_password_in_slurmdbd_conf() -> None:
+    text = config.render_slurmdbd_conf()
+    assert "StoragePass" not in text
+    assert "StorageHost=localhost" in text
+
+
+def test_gres_names_the_devices_that_were_found() -> None:
+    assert config.render_gres_line("node-1", SHAPE.gpus) == ("NodeName=node-1 Name=gpu File=/dev/nvidia0,/dev/nvidia1")
+    assert config.render_gres_line("node-1", ()) is None
+    with pytest.raises(RefusedError):
+        config.render_gres_line("node-1", ("/dev/nvidia0 Count=9",))
+
+
+def test_slurmd_reports_the_memory_of_the_slice() -> None:
+    unit = config.render_slurmd_unit(controller_address="10.0.0.1", shape=SHAPE)
+    assert "ConditionPathExists=\n" in unit
+    assert '--conf "CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=2048' in unit
+    assert 'Gres=gpu:2"' in unit
+    without = NodeShape(1, 1, 1, 1, 1, 512, ())
+    assert "Gres" not in config.render_slurmd_unit(controller_address="10.0.0.1", shape=without)
+
+
+def test_the_weakest_machine_decides_the_process_tracking() -> None:
+    slice_ = parse_facts(FACTS)
+    host = parse_facts(FACTS.replace("uid_map=0:100000", "uid_map=0:0"))
+    assert config.choose_process_tracking([host, slice_]) is config.LINUXPROC
+    assert "nothing limits" in config.LINUXPROC.note
+    best = config.choose_process_tracking([host])
+    assert best.proctrack == "proctrack/cgroup"
+    assert best.cgroup_conf is not None
+    assert "CgroupPlugin=cgroup/v1" in best.cgroup_conf
+    assert config.choose_process_tracking([]) is config.LINUXPROC
+
+
+def test_default_cluster_name() -> None:
+    assert names.cluster_name_for("my-cluster") == "my_cluster"
+    with pytest.raises(RefusedError):
+        names.cluster_name_for("9lives")

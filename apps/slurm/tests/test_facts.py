@@ -1,0 +1,49 @@
+import pytest
+from fake_machine import FACTS, SLURMD_C, FakeMachine, said
+
+from gpuaas_sdk.machines.base import CommandError, CommandResult
+from slurm_app.errors import NotReadyError, RefusedError
+from slurm_app.slurm import facts
+
+
+def test_parse() -> None:
+    seen = facts.parse_facts(FACTS + "gpu=/dev/nvidia10\ngpu=/dev/nvidia2\ngpu=/dev/nvidia0-ctl\nnoise\n")
+    assert seen.memory_mib == 2048
+    assert seen.gpus == ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia10")
+    assert seen.own_user_namespace is True
+    assert facts.parse_facts(FACTS.replace("hostname=node-1", "hostname=node-1.lxd")).hostname == "node-1"
+
+
+def test_what_is_missing_is_unknown_not_zero() -> None:
+    with pytest.raises(NotReadyError):
+        facts.parse_facts(FACTS.replace("memory_kib=2097152\n", ""))
+    with pytest.raises(NotReadyError):
+        facts.parse_shape("slurmd: error", facts.parse_facts(FACTS))
+
+
+def test_memory_comes_from_the_slice_not_from_slurmd() -> None:
+    assert facts.parse_shape(SLURMD_C, facts.parse_facts(FACTS)).memory_mib == 2048
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (("init=systemd", "init=sh"), "no_systemd"),
+        (("os=debian", "os=alpine"), "unsupported_os"),
+        (("hostname=node-1", "hostname=other"), "hostname_mismatch"),
+    ],
+)
+def test_unfit_machines_are_refused(change: tuple[str, str], code: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        facts.refuse_unfit(FakeMachine(), facts.parse_facts(FACTS.replace(*change)))
+    assert caught.value.code == code
+
+
+async def test_a_failing_read_is_an_error() -> None:
+    with pytest.raises(CommandError):
+        await facts.read_facts(FakeMachine(answers={"os-release": CommandResult(1, "", "no")}))
+
+
+async def test_version_is_what_the_daemon_says() -> None:
+    assert await facts.read_version(FakeMachine(answers={"-V": said("slurm-wlm 22.05.8\n")})) == "22.05.8"
+    assert await facts.read_version(FakeMachine(answers={"-V": CommandResult(127, "", "")})) is None

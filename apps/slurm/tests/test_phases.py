@@ -1,0 +1,142 @@
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from fake_machine import FACTS, SLURMD_C, FakeMachine, said
+
+from gpuaas_sdk import OperationContext, OperationFailed
+from slurm_app.decommission_phases import DECOMMISSION_PHASES
+from slurm_app.errors import NotReadyError, RefusedError
+from slurm_app.phases import CONTROLLER_PHASES, DEPLOY_PHASES, WORKER_PHASES, Evidence, Phase, on_each
+from slurm_app.reconcilers import seam
+from slurm_app.scope import Scope
+from slurm_app.slurm.roles import Role
+
+DIGEST = "sha256:" + "0" * 64
+
+
+@dataclass
+class Step:
+    message: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+class Operation:
+    def __init__(self) -> None:
+        self.steps: dict[str, Step] = {}
+
+    @asynccontextmanager
+    async def step(self, key: str, title: str) -> AsyncIterator[Step]:
+        assert title
+        self.steps[key] = Step()
+        yield self.steps[key]
+
+
+async def run_phases(operation: Operation, given: Scope, phases: Iterable[Phase]) -> dict[str, Evidence]:
+    return await seam.run_phases(cast(OperationContext, operation), given, phases)
+
+
+def machine(**changes: Any) -> FakeMachine:
+    answers = {
+        "slurmd -C": said(FACTS + SLURMD_C),
+        "os-release": said(FACTS),
+        "install-packages": said("missing=\nadded=37\n"),
+        "assoc_mgr": said("proj/gpuaas\n"),
+        "run-first-job": said("host=node-1\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\n"),
+    }
+    return FakeMachine(answers=answers, **changes)
+
+
+def scope(controller: FakeMachine, *workers: FakeMachine, **changes: Any) -> Scope:
+    return Scope("demo", "main", "proj", controller, tuple(workers), DIGEST, **changes)
+
+
+async def test_deploy_reports_every_phase_with_evidence() -> None:
+    one, operation = machine(), Operation()
+    results = await run_phases(operation, scope(one, one), DEPLOY_PHASES)
+    assert list(results) == [phase.key for phase in DEPLOY_PHASES] == list(operation.steps)
+    assert operation.steps["run-first-job"].evidence["batch_state"] == "COMPLETED"
+    assert operation.steps["install-packages"].evidence["node-1"]["roles"] == ["controller", "worker"]
+
+
+async def test_associations_come_before_slurmctld_and_the_barrier_before_the_job() -> None:
+    one = machine()
+    await run_phases(Operation(), scope(one, one), DEPLOY_PHASES)
+    order = [name for name, _ in one.steps]
+    assert order.index("make-associations") < order.index("start-slurmctld") < order.index("join-worker-node-1")
+    assert order[-1] == "run-first-job"
+
+
+async def test_the_controllers_phases_need_no_worker() -> None:
+    results = await run_phases(Operation(), scope(machine()), CONTROLLER_PHASES)
+    assert list(results)[-1] == "start-slurmctld"
+
+
+async def test_add_does_not_start_the_controllers_daemons() -> None:
+    one = machine()
+    await run_phases(Operation(), scope(one, one), WORKER_PHASES)
+    assert not {"start-slurmctld", "start-database"} & {name for name, _ in one.steps}
+
+
+async def test_decommission_stops_slurmd_before_the_record_is_deleted() -> None:
+    one = FakeMachine()
+    with pytest.raises(OperationFailed):
+        await run_phases(Operation(), scope(one, one), DECOMMISSION_PHASES)
+    order = [name for name, _ in one.steps]
+    assert order == ["cancel-jobs", "stop-slurmd", "delete-node-node-1", "stop-daemons", "remove-packages"]
+
+
+async def test_an_incomplete_teardown_keeps_the_record_and_reports_the_receipt() -> None:
+    one, operation = FakeMachine(), Operation()
+    with pytest.raises(OperationFailed) as caught:
+        await run_phases(operation, scope(one, one), DECOMMISSION_PHASES)
+    assert caught.value.code == "teardown_incomplete"
+    assert caught.value.retryable
+    assert operation.steps["prove-removal"].evidence["receipts"][0]["clean"] is False
+    assert "forget-record" not in {name for name, _ in one.steps}
+
+
+async def test_a_failing_phase_ends_the_run_with_its_words() -> None:
+    async def fail(_: Scope) -> dict[str, Any]:
+        raise NotReadyError("x", "cannot x: y")
+
+    operation = Operation()
+    with pytest.raises(OperationFailed, match="cannot x: y"):
+        await run_phases(operation, scope(machine()), [Phase("a", "A", fail), *DEPLOY_PHASES])
+    assert list(operation.steps) == ["a"]
+
+
+def test_same_node_is_one_machine_with_two_roles() -> None:
+    one = machine()
+    made = scope(one, machine())
+    assert made.machines == (one,)
+    assert made.roles_of(one) == {Role.CONTROLLER, Role.WORKER}
+
+
+def test_split_needs_one_munge_key_and_different_names() -> None:
+    one, two = machine(), machine(hostname="node-2", address="10.0.0.2", allocation_id="alc_2")
+    with pytest.raises(RefusedError, match="munge key"):
+        scope(one, two)
+    made = scope(one, two, munge_key=b"k")
+    assert [made.roles_of(m) for m in made.machines] == [{Role.CONTROLLER}, {Role.WORKER}]
+    with pytest.raises(RefusedError, match="same host name"):
+        scope(one, machine(allocation_id="alc_2"), munge_key=b"k")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"hostname": "a b"}, {"hostname": "-x"}, {"address": "10.0.0.1;id"}, {"hostname": "node-1\n"}],
+)
+def test_machines_with_bad_names_are_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(RefusedError):
+        scope(machine(**changes))
+
+
+async def test_the_first_failure_of_many_machines_is_raised_as_it_is() -> None:
+    async def fail(_: object) -> None:
+        raise NotReadyError("x", "no")
+
+    with pytest.raises(NotReadyError):
+        await on_each([machine(), machine(hostname="node-2")], fail)
