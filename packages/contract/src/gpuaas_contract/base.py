@@ -1,6 +1,6 @@
 """What every wire model shares."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
@@ -26,6 +26,9 @@ class Resource(BaseModel):
     """A body that the platform sends. Clients ignore fields that they do not know yet."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+    ONE_TIME: ClassVar[frozenset[str]] = frozenset()
+    """Fields that hold a secret which is shown once: the answer to a repeated request comes without them."""
 
 
 class OwnedResource(Resource):

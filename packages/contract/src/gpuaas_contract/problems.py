@@ -16,10 +16,15 @@ class Code(StrEnum):
     UNAUTHENTICATED = "unauthenticated"
     INVALID_CREDENTIALS = "invalid_credentials"
     FORBIDDEN = "forbidden"
+    PASSWORD_CHANGE_REQUIRED = "password_change_required"  # noqa: S105 - a code, not a secret
+    CSRF_INVALID = "csrf_invalid"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     NAME_TAKEN = "name_taken"
     INVALID_STATE = "invalid_state"
+    NOT_EMPTY = "not_empty"
+    LAST_PLATFORM_ADMIN = "last_platform_admin"
+    KEY_LIMIT = "key_limit"
     REVISION_MISMATCH = "revision_mismatch"
     IDEMPOTENCY_CONFLICT = "idempotency_conflict"
     IDEMPOTENCY_IN_FLIGHT = "idempotency_in_flight"
@@ -41,6 +46,14 @@ class Code(StrEnum):
     RATE_LIMITED = "rate_limited"
     UNAVAILABLE = "unavailable"
     INTERNAL = "internal"
+    # The words of OAuth 2 (RFC 6749, 7009, 8628), used by its routes only.
+    AUTHORIZATION_PENDING = "authorization_pending"
+    SLOW_DOWN = "slow_down"
+    ACCESS_DENIED = "access_denied"
+    EXPIRED_TOKEN = "expired_token"  # noqa: S105 - a code, not a secret
+    INVALID_GRANT = "invalid_grant"
+    UNSUPPORTED_GRANT_TYPE = "unsupported_grant_type"
+    UNSUPPORTED_TOKEN_TYPE = "unsupported_token_type"  # noqa: S105 - a code, not a secret
 
 
 class FieldError(Resource):

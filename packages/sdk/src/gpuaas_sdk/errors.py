@@ -10,13 +10,15 @@ GpuaasError
 └── ApiError                  the platform answered with a problem
     ├── InvalidRequestError   ├── IdempotencyConflictError
     ├── UnauthenticatedError
-    ├── ForbiddenError
+    ├── ForbiddenError        ├── PasswordChangeRequiredError, AccessDeniedError
     ├── NotFoundError
     ├── CursorExpiredError    list again, then follow the feed from now
     ├── ConflictError         the present state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
-    │   │   OperationRunningError, AllocationInUseError, NoCapacityError
+    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
+    ├── AuthorizationPendingError   nobody has decided yet; ask again
+    │   └── SlowDownError     … and less often
     ├── UnavailableError      ├── NodeOfflineError, RateLimitedError
     └── InternalError
 """
@@ -104,6 +106,22 @@ class ForbiddenError(ApiError):
     """The caller is known, and may not do this."""
 
 
+class PasswordChangeRequiredError(ForbiddenError):
+    """The password was good for one login: choose another one first."""
+
+
+class AccessDeniedError(ForbiddenError):
+    """The person said no to the program that wanted to log in."""
+
+
+class AuthorizationPendingError(ApiError):
+    """The person has not decided about the login yet."""
+
+
+class SlowDownError(AuthorizationPendingError):
+    """… and the program asked too often: wait five seconds longer between two questions."""
+
+
 class NotFoundError(ApiError):
     """It does not exist, or the caller may not know of it."""
 
@@ -126,6 +144,10 @@ class VersionExistsError(ConflictError):
 
 class InvalidStateError(ConflictError):
     """Not possible in the state that it is in."""
+
+
+class NotEmptyError(InvalidStateError):
+    """Something is still in it."""
 
 
 class RevisionMismatchError(ConflictError):
@@ -177,10 +199,15 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.UNAUTHENTICATED: UnauthenticatedError,
     Code.INVALID_CREDENTIALS: UnauthenticatedError,
     Code.FORBIDDEN: ForbiddenError,
+    Code.PASSWORD_CHANGE_REQUIRED: PasswordChangeRequiredError,
+    Code.CSRF_INVALID: ForbiddenError,
     Code.NOT_FOUND: NotFoundError,
     Code.METHOD_NOT_ALLOWED: InvalidRequestError,
     Code.NAME_TAKEN: NameTakenError,
     Code.INVALID_STATE: InvalidStateError,
+    Code.NOT_EMPTY: NotEmptyError,
+    Code.LAST_PLATFORM_ADMIN: InvalidStateError,
+    Code.KEY_LIMIT: InvalidStateError,
     Code.REVISION_MISMATCH: RevisionMismatchError,
     Code.IDEMPOTENCY_CONFLICT: IdempotencyConflictError,
     Code.IDEMPOTENCY_IN_FLIGHT: IdempotencyInFlightError,
@@ -202,6 +229,13 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.RATE_LIMITED: RateLimitedError,
     Code.UNAVAILABLE: UnavailableError,
     Code.INTERNAL: InternalError,
+    Code.AUTHORIZATION_PENDING: AuthorizationPendingError,
+    Code.SLOW_DOWN: SlowDownError,
+    Code.ACCESS_DENIED: AccessDeniedError,
+    Code.EXPIRED_TOKEN: UnauthenticatedError,
+    Code.INVALID_GRANT: UnauthenticatedError,
+    Code.UNSUPPORTED_GRANT_TYPE: InvalidRequestError,
+    Code.UNSUPPORTED_TOKEN_TYPE: InvalidRequestError,
 }
 """A test fails when the contract gains a code that is missing here."""
 

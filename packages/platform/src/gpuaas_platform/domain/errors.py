@@ -5,11 +5,22 @@ from collections.abc import Sequence
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.problems import AllowedAction, Code, FieldError
 
+OAUTH_CODES = (
+    Code.AUTHORIZATION_PENDING,
+    Code.SLOW_DOWN,
+    Code.ACCESS_DENIED,
+    Code.EXPIRED_TOKEN,
+    Code.INVALID_GRANT,
+    Code.UNSUPPORTED_GRANT_TYPE,
+    Code.UNSUPPORTED_TOKEN_TYPE,
+)
 _STATUS = {
     Code.INVALID_REQUEST: 422,
     Code.UNAUTHENTICATED: 401,
     Code.INVALID_CREDENTIALS: 401,
     Code.FORBIDDEN: 403,
+    Code.PASSWORD_CHANGE_REQUIRED: 403,
+    Code.CSRF_INVALID: 403,
     Code.NOT_FOUND: 404,
     Code.METHOD_NOT_ALLOWED: 405,
     Code.REVISION_MISMATCH: 412,
@@ -26,6 +37,7 @@ _STATUS = {
     Code.NODE_OFFLINE: 503,
     Code.UNAVAILABLE: 503,
     Code.INTERNAL: 500,
+    **dict.fromkeys(OAUTH_CODES, 400),
 }
 _RETRYABLE = {Code.RATE_LIMITED, Code.IDEMPOTENCY_IN_FLIGHT, Code.NODE_OFFLINE, Code.UNAVAILABLE, Code.LEASE_HELD}
 
