@@ -114,4 +114,4 @@ def _say(message: str, exit_code: int, *, code: str | None = None, next_: str | 
 
 
 def _line(label: str, value: str, colour: str | None = None) -> None:
-    print(f"{output.style(label + ':', colour, sys.stderr)} {value}", file=sys.stderr)
+    print(f"{output.style(label + ':', colour, sys.stderr)} {output.clean(value)}", file=sys.stderr)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-from gpuaas_cli.output import seconds, style
+from gpuaas_cli.output import clean, seconds, style
 from gpuaas_contract.operations import Operation, Step, StepStatus
 
 REFRESH_SECONDS = 0.2
@@ -47,6 +47,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._seen: set[tuple[str, ...]] = set()
+        self._operations: dict[str, Operation] = {}
         self._running: list[_Running] = []
         self._counter: asyncio.Task[None] | None = None
         self._is_terminal = sys.stderr.isatty()
@@ -73,7 +74,8 @@ class Progress:
 
     def show(self, operations: Iterable[Operation]) -> None:
         running: list[_Running] = []
-        for operation in sorted(operations, key=lambda operation: operation.id):
+        self._operations.update((operation.id, operation) for operation in operations)
+        for operation in sorted(self._operations.values(), key=lambda operation: operation.id):
             head = f"{operation.kind} {style(f'{operation.id}, {operation.correlation_id}', 'dim', sys.stderr)}"
             self.once((operation.id,), head)
             if operation.attempt > 1:
@@ -86,14 +88,17 @@ class Progress:
     def _show_step(self, operation: Operation, step: Step, running: list[_Running]) -> None:
         key = (operation.id, str(step.attempt), step.key)
         state = step_state(step, operation)
+        # Where several run at once, each line says whose step it is.
+        title = clean(f"{operation.kind}: {step.title}" if len(self._operations) > 1 else step.title)
+        message = clean(step.message)
         if state == "running":
-            running.append(_Running(step.title, step.started_at))
+            running.append(_Running(title, step.started_at))
             if not self._is_terminal:
-                self.once((*key, step.message), f"  … {step.title}" + (f": {step.message}" if step.message else ""))
+                self.once((*key, message), f"  … {title}" + (f": {message}" if message else ""))
             return
         took = step_seconds(step)
-        details = [step.message, seconds(took) if took is not None else ""]
-        line = "  ".join(part for part in (f"  {sign(state)} {step.title}", *details) if part)
+        details = [message, seconds(took) if took is not None else ""]
+        line = "  ".join(part for part in (f"  {sign(state)} {title}", *details) if part)
         self.once((*key, state), line)
 
     async def _count(self) -> None:

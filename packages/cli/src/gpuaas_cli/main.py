@@ -69,6 +69,8 @@ def run(arguments: Sequence[str]) -> int:
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        raise
     except Exception as error:  # noqa: BLE001 - the edge: people get a sentence, not a stack trace
         from gpuaas_cli.errors import report
 

@@ -90,7 +90,7 @@ def heading(title: str) -> None:
 
 
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> None:
-    lines = [[cell.replace("\n", " ") for cell in row] for row in rows]
+    lines = [[clean(cell.replace("\n", " ")) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [headers, *lines]) for i in range(len(headers))]
     print(style(_line([h.upper() for h in headers], widths), "dim", sys.stdout))
     for row in lines:
@@ -117,7 +117,12 @@ def text(value: object) -> str:
         return ", ".join(text(item) for item in value)
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={text(item)}" for key, item in value.items())
-    return str(value)
+    return clean(str(value))
+
+
+def clean(value: str) -> str:
+    """What others wrote must not steer the reader's terminal."""
+    return "".join(c if c == "\n" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value)
 
 
 def seconds(value: float) -> str:

@@ -1,6 +1,7 @@
 """One call of the command line: where the platform is, who we are, which project is meant."""
 
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -98,6 +99,8 @@ class Session:
 
 @asynccontextmanager
 async def open_session(options: Options) -> AsyncIterator[Session]:
+    # httpx brings a command line of its own, with all of click and rich: a tenth of our start-up time.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from gpuaas_sdk.client import GpuaasClient
     from gpuaas_sdk.retry import RetryPolicy
 

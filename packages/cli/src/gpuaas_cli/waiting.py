@@ -89,7 +89,7 @@ async def wait_for_allocation(
         async for _ in looks(session, what, timeout, project_id=allocation.project_id):
             timeline = await session.client.allocations.timeline(allocation.id)
             for entry in timeline.items:
-                line = f"  {text(entry.at)[11:]}  {entry.step}  {entry.message}".rstrip()
+                line = f"  {text(entry.at)[11:]}  {text(entry.step)}  {text(entry.message)}".rstrip()
                 progress.once((str(entry.at), entry.step, entry.message), line)
             allocation = await session.client.allocations.get(allocation.id)
             if allocation.status == goal or allocation.status in failed:

@@ -3,7 +3,6 @@
 import json
 import secrets
 import time
-import warnings
 from pathlib import Path
 from typing import Protocol
 
@@ -87,10 +86,7 @@ class ServiceAccountCredentials:
             "jti": secrets.token_urlsafe(16),
         }
         key = OKPKey.import_key(self._private_key_pem)
-        with warnings.catch_warnings():
-            # RFC 9864 renames EdDSA to Ed25519; the platform's contract says EdDSA.
-            warnings.simplefilter("ignore")
-            return jwt.encode({"alg": "EdDSA"}, claims, key, algorithms=["EdDSA"])
+        return jwt.encode({"alg": "Ed25519"}, claims, key, algorithms=["Ed25519"])
 
     async def fetch(self, routes: TokenRoutes) -> Token:
         return await routes.exchange_assertion(self.assertion())

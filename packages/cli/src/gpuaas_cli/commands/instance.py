@@ -80,9 +80,9 @@ async def _show(session: Session, found: "Instance") -> None:
     if found.access_notes:
         output.heading("How to use it")
         for note in found.access_notes:
-            print(f"{note.title}" + (f"\n    {note.command}" if note.command else ""))
-            if note.text:
-                print(f"    {note.text}")
+            print(output.clean(note.title))
+            for line in filter(None, (note.command, note.text)):
+                print("    " + output.clean(line).replace("\n", "\n    "))
 
 
 @app.command

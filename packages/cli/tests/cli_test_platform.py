@@ -1,0 +1,30 @@
+"""A platform of canned answers."""
+
+from typing import Any
+
+AT = "2026-01-01T00:00:00Z"
+PROJECT = {
+    "id": "prj_00000000000000000000000001",
+    "tenant_id": "ten_00000000000000000000000001",
+    "name": "research",
+    "title": "Research",
+    "revision": 1,
+    "created_at": AT,
+    "updated_at": AT,
+}
+
+
+class StubPlatform:
+    """Answers by method and path; what it has no answer for is not found."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, Any]] = {"GET /v1/projects": (200, {"items": [PROJECT]})}
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        self.url = ""
+
+    def answer(self, request: str, body: Any, status: int = 200) -> None:
+        self.answers[request] = (status, body)
+
+    def problem(self, request: str, code: str, status: int, **more: Any) -> None:
+        body = {"type": "x", "title": code, "status": status, "detail": f"cannot: {code}", "code": code}
+        self.answer(request, {**body, "correlation_id": "cor_stub", **more}, status)
