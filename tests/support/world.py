@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import websockets
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,6 +20,8 @@ from gpuaas_contract.agent_link import (
     AGENT_AUDIENCE,
     Heartbeat,
     Hello,
+    OpenStream,
+    StreamRefused,
     TaskMessage,
     TaskProgress,
     TaskResult,
@@ -76,6 +78,8 @@ class SimulatedNode:
     private_key_pem: str
     api_url: str
     fail_creates: bool = False
+    holds: set[str] = field(default_factory=set)
+    """Kinds of tasks that it takes and never finishes."""
 
     def token(self) -> str:
         return sign_assertion(self.private_key_pem, self.node_id, AGENT_AUDIENCE)
@@ -89,7 +93,10 @@ class SimulatedNode:
             await link.send(Heartbeat().model_dump_json())
             async for text in link:
                 message = to_agent_adapter.validate_json(text)
-                if isinstance(message, TaskMessage):
+                if isinstance(message, OpenStream):
+                    refused = StreamRefused(stream_id=message.stream_id, message="there is no machine")
+                    await link.send(refused.model_dump_json())
+                if isinstance(message, TaskMessage) and message.spec.kind not in self.holds:
                     await link.send(TaskProgress(task_id=message.task_id, step="working").model_dump_json())
                     ok = not (self.fail_creates and message.spec.kind == "create_slice")
                     result = TaskResult(task_id=message.task_id, ok=ok, message="" if ok else "the pool is full")

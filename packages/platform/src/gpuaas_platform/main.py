@@ -1,4 +1,4 @@
-"""The composition root: `gpuaas-platform serve` and `gpuaas-platform migrate`."""
+"""The composition root: `gpuaas-platform serve`, `migrate` and `openapi`."""
 
 import argparse
 import asyncio
@@ -10,7 +10,7 @@ import uvicorn
 
 from gpuaas_platform.adapters.blobs import BlobStore
 from gpuaas_platform.adapters.openbao import OpenBao
-from gpuaas_platform.api.app import create_app
+from gpuaas_platform.api.app import create_app, declare_app
 from gpuaas_platform.services import identity
 from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.allocations import AddressPlan
@@ -94,7 +94,11 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="migrate the database, then serve the API until stopped")
     commands.add_parser("migrate", help="bring the database schema up to date and exit")
+    commands.add_parser("openapi", help="print the OpenAPI document; needs no database and no settings")
     arguments = parser.parse_args()
+    if arguments.command == "openapi":
+        print(json.dumps(declare_app().openapi(), indent=2, sort_keys=True))
+        return
     _configure_logs()
     settings = Settings()
     migrate(settings.database_url)

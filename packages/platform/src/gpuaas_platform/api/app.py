@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.types import Lifespan
 
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.middleware import RequestMiddleware
+from gpuaas_platform.api.openapi import openapi_document
 from gpuaas_platform.api.problems import install_handlers
 from gpuaas_platform.api.routes import agents, audit, catalogue, changes, identity, instances, machines, operations
-from gpuaas_platform.api.routing import check_permissions
+from gpuaas_platform.api.routing import add_routes, check_permissions
 from gpuaas_platform.api.streams import StreamBroker
 from gpuaas_platform.jobs.background import for_ever, seal_audit, sequence_changes, sweep
 from gpuaas_platform.services.platform import Platform
@@ -43,6 +45,15 @@ def create_app(platform: Platform) -> FastAPI:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
 
+    app = declare_app(lifespan)
+    app.state.platform = platform
+    app.state.links = AgentLinks(platform)
+    app.state.streams = StreamBroker(platform, app.state.links)
+    return app
+
+
+def declare_app(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
+    """The application without anything behind it: enough to describe it."""
     app = FastAPI(
         title="GPUaaS",
         version="1",
@@ -51,13 +62,11 @@ def create_app(platform: Platform) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
+        redirect_slashes=False,
     )
-    app.state.platform = platform
-    app.state.links = AgentLinks(platform)
-    app.state.streams = StreamBroker(platform, app.state.links)
-    for routes in ROUTES:
-        app.include_router(routes.router)
+    add_routes(app, ROUTES)
     install_handlers(app)
     app.add_middleware(RequestMiddleware)
     check_permissions(app)
+    app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]
     return app

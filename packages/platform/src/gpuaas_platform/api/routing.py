@@ -1,18 +1,16 @@
 """A router on which every route declares its permission, where the route is declared."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute, APIWebSocketRoute
 
 from gpuaas_contract.base import API_PREFIX
-from gpuaas_contract.problems import PROBLEM_MEDIA_TYPE, Problem
 from gpuaas_platform.domain.policy import Permission
 
 Endpoint = Callable[..., Any]
 PERMISSION_ATTRIBUTE = "__gpuaas_permission__"
-_ERROR = {"model": Problem, "content": {PROBLEM_MEDIA_TYPE: {}}, "description": "The request was refused"}
 
 
 class Routes:
@@ -28,6 +26,12 @@ class Routes:
     def put(self, path: str, permission: Permission, **options: Any) -> Callable[[Endpoint], Endpoint]:
         return self._declare("PUT", path, permission, **options)
 
+    def patch(self, path: str, permission: Permission, **options: Any) -> Callable[[Endpoint], Endpoint]:
+        return self._declare("PATCH", path, permission, **options)
+
+    def delete(self, path: str, permission: Permission, **options: Any) -> Callable[[Endpoint], Endpoint]:
+        return self._declare("DELETE", path, permission, **options)
+
     def _declare(
         self, method: str, path: str, permission: Permission, **options: Any
     ) -> Callable[[Endpoint], Endpoint]:
@@ -38,7 +42,6 @@ class Routes:
                 endpoint,
                 methods=[method],
                 operation_id=endpoint.__name__,
-                responses={"4XX": _ERROR, "5XX": _ERROR},
                 openapi_extra={"x-permission": permission.value},
                 **options,
             )
@@ -55,10 +58,23 @@ class Routes:
         return decorate
 
 
+def permission_of(route: APIRoute | APIWebSocketRoute) -> Permission:
+    permission = getattr(route.endpoint, PERMISSION_ATTRIBUTE, None)
+    if not isinstance(permission, Permission):
+        raise RuntimeError(f"route {route.path} declares no permission")
+    return permission
+
+
+def add_routes(app: FastAPI, tables: Iterable[Routes]) -> None:
+    """Flat, not as included routers: so that `app.routes` shows every route there is, and matching is one loop."""
+    for table in tables:
+        app.router.routes.extend(table.router.routes)
+
+
 def check_permissions(app: FastAPI) -> None:
-    """A route that declares no permission must not come up."""
+    """A route that declares no permission must not come up, nor anything that could hide one."""
     for route in app.routes:
-        if isinstance(route, APIRoute | APIWebSocketRoute) and not isinstance(
-            getattr(route.endpoint, PERMISSION_ATTRIBUTE, None), Permission
-        ):
-            raise RuntimeError(f"route {route.path} declares no permission")
+        if isinstance(route, APIRoute | APIWebSocketRoute):
+            permission_of(route)
+        elif getattr(route, "path", None) != app.openapi_url:
+            raise RuntimeError(f"{route!r} is not a route that can declare a permission")

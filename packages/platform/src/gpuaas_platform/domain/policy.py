@@ -31,7 +31,6 @@ class Permission(StrEnum):
     ALLOCATION_RELEASE = "allocation.release"
     ALLOCATION_ACCESS = "allocation.access"
     APP_PUBLISH = "app.publish"
-    APP_READ = "app.read"
     INSTANCE_DEPLOY = "instance.deploy"
     INSTANCE_READ = "instance.read"
     OPERATION_REQUEST = "operation.request"

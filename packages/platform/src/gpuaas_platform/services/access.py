@@ -17,7 +17,7 @@ from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliveryStatus
 from gpuaas_contract.problems import Code
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.domain.errors import Refusal, not_found
-from gpuaas_platform.domain.policy import Caller, Permission
+from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services import operations
 from gpuaas_platform.services.allocations import certificate_principal, require_allocation
 from gpuaas_platform.services.catalogue import manifest_of
@@ -183,7 +183,8 @@ async def get_delivery(tx: Transaction, caller: Caller, delivery_id: str) -> Del
     row = await catalogue_store.get_delivery(tx, delivery_id)
     if row is None:
         raise not_found("delivery", delivery_id)
-    await operations.require_operation(tx, caller, row["operation_id"], Permission.OPERATION_WORK)
+    scope = Scope(tenant_id=row["tenant_id"], project_id=row["project_id"], app_slug=row["app_slug"])
+    caller.require(Permission.OPERATION_WORK, scope, "delivery", delivery_id)
     return Delivery.model_validate(row)
 
 

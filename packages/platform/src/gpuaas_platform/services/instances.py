@@ -67,12 +67,18 @@ async def list_members(tx: Transaction, caller: Caller, instance_id: str, cursor
     return MemberPage(items=[Member.model_validate(row) for row in rows], next_cursor=after)
 
 
-async def get_member(tx: Transaction, caller: Caller, member_id: str) -> Member:
+async def require_member(tx: Transaction, caller: Caller, member_id: str, permission: Permission) -> Row:
+    """Refused in the member's own name: whoever may not know of it must not learn which instance it is in."""
     row = await store.get_member(tx, member_id)
     if row is None:
         raise not_found("member", member_id)
-    await require_instance(tx, caller, row["instance_id"], Permission.INSTANCE_READ)
-    return Member.model_validate(row)
+    scope = Scope(tenant_id=row["tenant_id"], project_id=row["project_id"], app_slug=row["app_slug"])
+    caller.require(permission, scope, "member", member_id)
+    return row
+
+
+async def get_member(tx: Transaction, caller: Caller, member_id: str) -> Member:
+    return Member.model_validate(await require_member(tx, caller, member_id, Permission.INSTANCE_READ))
 
 
 async def end_if_gone(tx: Transaction, instance_id: str) -> None:

@@ -93,6 +93,8 @@ async def list_operations(
     limit: int,
 ) -> OperationPage:
     projects = await visible_projects(tx, caller, project_id, Permission.INSTANCE_READ)
+    if instance_id is not None:
+        await instances.require_instance(tx, caller, instance_id, Permission.INSTANCE_READ)
     if claimable and caller.app_slug is None:
         raise Refusal(Code.FORBIDDEN, "only a service account that is bound to an app can claim operations")
     app = caller.app_slug if claimable else None

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Condition, Instance, InstanceReport, Member, MemberReport
 from gpuaas_contract.problems import Code
-from gpuaas_platform.domain.errors import Refusal, not_found
+from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
-from gpuaas_platform.services.instances import require_instance, reread, to_model
+from gpuaas_platform.services.instances import require_instance, require_member, reread, to_model
 from gpuaas_platform.services.operations import require_lease
 from gpuaas_platform.storage import instances as store
 from gpuaas_platform.storage.database import Transaction
@@ -41,9 +41,7 @@ def _merge_conditions(present: list[JsonObject], reported: list[Condition] | Non
 
 
 async def report_member(tx: Transaction, caller: Caller, member_id: str, body: MemberReport) -> Member:
-    member = await store.get_member(tx, member_id)
-    if member is None:
-        raise not_found("member", member_id)
+    member = await require_member(tx, caller, member_id, Permission.OPERATION_WORK)
     instance_id = member["instance_id"]
     instance = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK, lock=True)
     operation = await require_lease(tx, caller, body.operation_id, body.fencing_token, instance_id=instance_id)

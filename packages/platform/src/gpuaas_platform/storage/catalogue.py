@@ -104,8 +104,9 @@ async def insert_delivery(
 
 async def get_delivery(tx: Transaction, id: str) -> Row | None:
     return await tx.one(
-        """SELECT d.*, o.project_id, o.app_slug, o.instance_id
-           FROM deliveries d JOIN operations o ON o.id = d.operation_id WHERE d.id = %(id)s""",
+        """SELECT d.*, o.project_id, o.app_slug, o.instance_id, p.tenant_id
+           FROM deliveries d JOIN operations o ON o.id = d.operation_id JOIN projects p ON p.id = o.project_id
+           WHERE d.id = %(id)s""",
         id=id,
     )
 

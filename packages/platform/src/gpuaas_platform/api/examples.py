@@ -1,0 +1,124 @@
+"""Examples of request bodies for the OpenAPI document, made from the schema by the names of its fields.
+
+A new route needs nothing here unless a field has a pattern of its own: then the example is refused by its
+schema, and the test of the document says which field wants an entry in `FIELDS`. `VARIANTS` holds bodies that
+one route takes for more than one purpose; the policy matrix has a row for each."""
+
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def _id(prefix: str) -> str:
+    return f"{prefix}_06e5k3m7q9v1x3z5b7d9f1h3j5"
+
+
+FIELDS: dict[str, Any] = {
+    "tenant_id": _id("ten"),
+    "project_id": _id("prj"),
+    "user_id": _id("usr"),
+    "service_account_id": _id("sva"),
+    "node_id": _id("nod"),
+    "allocation_id": _id("alc"),
+    "instance_id": _id("ins"),
+    "member_id": _id("mem"),
+    "operation_id": _id("op"),
+    "name": "research",
+    "node_name": "rack-7",
+    "slug": "echo",
+    "app_slug": "echo",
+    "title": "Research",
+    "holder": "controller-1",
+    "email": "ada@example.com",
+    "password": "correct horse battery",
+    "digest": "sha256:" + 64 * "0",
+    "public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl ada",
+    "public_key_pem": "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n"
+    "-----END PUBLIC KEY-----\n",
+    "join_token": "gpuaas-join-shown-once",
+    "grant_type": "client_credentials",
+    "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
+    "client_assertion": "a.signed.assertion",
+    "fencing_token": 7,
+    "component_key": "head",
+    "key": "head",
+    "kind": "decommission",
+    "code": "timeout",
+    "type": "Ready",
+    "version": "1.0.0",
+}
+_KEY = {"public_key_pem": FIELDS["public_key_pem"]}
+_ROLE = {"user_id": FIELDS["user_id"]}
+VARIANTS: dict[str, dict[str, Json]] = {
+    "MembershipCreate": {
+        "project role": {**_ROLE, "role": "project_viewer", "project_id": FIELDS["project_id"]},
+        "tenant role": {**_ROLE, "role": "tenant_admin", "tenant_id": FIELDS["tenant_id"]},
+        "platform role": {**_ROLE, "role": "app_publisher"},
+    },
+    "ServiceAccountCreate": {
+        "of a project": {"project_id": FIELDS["project_id"], "name": "automation", **_KEY},
+        "of a tenant": {"tenant_id": FIELDS["tenant_id"], "name": "automation", **_KEY},
+        "controller": {"project_id": FIELDS["project_id"], "name": "controller", "app_slug": "echo", **_KEY},
+    },
+    "AppVersionPublish": {
+        "two components": {
+            "manifest": {
+                "schema": "gpuaas.app/v1",
+                "slug": "echo",
+                "title": "Echo",
+                "version": "1.0.0",
+                "runtime": {"name": "echo", "version": "7"},
+                "components": [
+                    {"key": "head", "title": "Head", "primary": True},
+                    {"key": "tail", "title": "Tail", "min": 0, "max": 3},
+                ],
+                "operations": [
+                    {"kind": "deploy", "title": "Deploy"},
+                    {"kind": "add", "title": "Add a tail", "component": "tail"},
+                    {"kind": "decommission", "title": "Decommission"},
+                ],
+            }
+        }
+    },
+}
+
+
+def examples_of(schema: Json, schemas: Json) -> dict[str, Any]:
+    """One example, or the variants of a body that has several uses."""
+    name = schema.get("$ref", "").rpartition("/")[2]
+    return VARIANTS.get(name) or {"example": _example(schema, schemas)}
+
+
+def _example(schema: Json, schemas: Json) -> Any:
+    if "$ref" in schema:
+        return _example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    for simple in ("const", "default"):
+        if schema.get(simple) is not None:
+            return schema[simple]
+    if "enum" in schema:
+        return schema["enum"][0]
+    for choice in ("anyOf", "oneOf", "allOf"):
+        if choice in schema:
+            return _example(schema[choice][0], schemas)
+    match schema.get("type"):
+        case "object":
+            return _object(schema, schemas)
+        case "array":
+            return [_example(schema["items"], schemas)] if schema.get("minItems") else []
+        case "integer" | "number":
+            return schema.get("minimum", 1)
+        case "boolean":
+            return True
+        case "string":
+            return "text".ljust(schema.get("minLength", 0), ".")
+    return {}
+
+
+def _object(schema: Json, schemas: Json) -> Json:
+    """What is required, and what people would look for."""
+    required = schema.get("required", [])
+    return {
+        name: FIELDS[name] if name in FIELDS else _example(part, schemas)
+        for name, part in schema.get("properties", {}).items()
+        if name in required
+    }

@@ -1,0 +1,238 @@
+"""Everything that a request can name, and everybody who can ask: the world that the policy matrix walks in."""
+
+import hashlib
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuaas_contract import ids
+from gpuaas_contract.access import AccessGrant
+from gpuaas_contract.agent_link import AGENT_AUDIENCE
+from gpuaas_contract.identity import PrincipalKind, Role
+from gpuaas_platform.domain.policy import CONTROLLER, Caller, RoleGrant, Scope
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials
+from gpuaas_sdk.errors import ApiError
+from gpuaas_stack.settings import Settings
+from tests.support.services import admin_credentials
+from tests.support.world import World, make_key, sign_assertion
+
+PASSWORD = "a long enough password"
+ARTIFACT = b"what the matrix uploads"
+DIGEST = "sha256:" + hashlib.sha256(ARTIFACT).hexdigest()
+
+
+@dataclass
+class Asker:
+    """One kind of principal: who it is by the policy, and a bearer for its next request."""
+
+    name: str
+    bearer: Callable[[], Awaitable[str | None]]
+    caller: Caller | None = None
+    client: GpuaasClient | None = None
+    is_agent_of: str | None = None
+    is_stranger: bool = False
+    """Has no role in the project that the world is about: must not learn anything of it."""
+
+
+@dataclass
+class PolicyWorld:
+    world: World
+    askers: list[Asker]
+    values: dict[str, str]
+    """By the name of a path parameter, a query parameter or a field of a body."""
+    project_ids: set[str] = field(default_factory=set)
+    """Ids that a stranger must not see in any answer."""
+    login: dict[str, str] = field(default_factory=dict)
+    account_key: str = ""
+
+    @property
+    def tenant_scope(self) -> Scope:
+        return Scope(tenant_id=self.world.tenant.id)
+
+    @property
+    def project_scope(self) -> Scope:
+        return Scope(self.world.tenant.id, self.world.project.id)
+
+    @property
+    def instance_scope(self) -> Scope:
+        return Scope(self.world.tenant.id, self.world.project.id, self.world.app_slug)
+
+    async def fresh(self, name: str) -> str:
+        """For what works once, or must not be taken yet."""
+        if name == "join_token":
+            return (await self.world.admin.join_tokens.create(f"node-{secrets.token_hex(4)}")).token
+        if name == "client_assertion":
+            return sign_assertion(self.account_key, self.values["service_account_id"], "gpuaas")
+        return f"x{secrets.token_hex(6)}"
+
+    async def grant_for(self, asker: Asker) -> str:
+        """A stream needs a grant of one's own; who may not have one tries with somebody else's."""
+        public_key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
+        for client in (asker.client, self.world.admin):
+            try:
+                if client is not None:
+                    grant: AccessGrant = await client.allocations.access(self.values["allocation_id"], public_key)
+                    return grant.id
+            except ApiError:
+                continue
+        raise AssertionError("nobody may have access")
+
+
+@asynccontextmanager
+async def policy_world(settings: Settings) -> AsyncIterator[PolicyWorld]:
+    name = secrets.token_hex(4)
+    async with AsyncExitStack() as stack:
+        credentials = PasswordCredentials(*admin_credentials(settings))
+        admin = await stack.enter_async_context(GpuaasClient(settings.api_url, credentials))
+        world = await stack.enter_async_context(World.create(admin, name))
+        makers = _Makers(world, stack, name)
+        askers = await makers.askers()
+        values = await _values(world)
+        seen_by_members = {values[key] for key in ("project_id", "allocation_id", "instance_id", "member_id")}
+        hidden = seen_by_members | {values["operation_id"], values["delivery_id"], makers.account_id}
+        values |= {"service_account_id": makers.account_id, "user_id": makers.user_id}
+        yield PolicyWorld(world, askers, values, hidden, makers.login, makers.account_key)
+
+
+async def _values(world: World) -> dict[str, str]:
+    """An instance with an operation that is being worked on, one delivery of which is still under way."""
+    with tempfile.NamedTemporaryFile() as file:
+        Path(file.name).write_bytes(ARTIFACT)  # noqa: ASYNC240 - a few bytes
+        await world.admin.artifacts.upload(world.app_slug, Path(file.name), "application/octet-stream")
+    allocation = await world.allocation()
+    instance = await world.deploy(head=allocation)
+    members = [member async for member in world.admin.instances.members(instance.id)]
+    (operation_id,) = await world.claimable()
+    claim = await world.controller.operations.claim(operation_id, "matrix")
+    world.node.holds = {"deliver_artifact"}
+    delivery = await world.controller.operations.deliver(
+        operation_id, claim.fencing_token, allocation_id=allocation.id, digest=DIGEST
+    )
+    return {
+        "tenant_id": world.tenant.id,
+        "project_id": world.project.id,
+        "allocation_id": allocation.id,
+        "instance_id": instance.id,
+        "member_id": members[0].id,
+        "operation_id": operation_id,
+        "delivery_id": delivery.id,
+        "node_id": world.node.node_id,
+        "stream_id": ids.new_id(ids.STREAM),
+        "slug": world.app_slug,
+        "app_slug": world.app_slug,
+        "version": "latest",
+        "digest": DIGEST,
+        "component_key": "head",
+    }
+
+
+@dataclass
+class _Makers:
+    world: World
+    stack: AsyncExitStack
+    name: str
+    account_id: str = ""
+    account_key: str = ""
+    user_id: str = ""
+    login: dict[str, str] = field(default_factory=dict)
+
+    async def askers(self) -> list[Asker]:
+        world, admin = self.world, self.world.admin
+        tenant, project = world.tenant.id, world.project.id
+        other_tenant = await admin.tenants.create(f"other-{self.name}")
+        other_project = await admin.projects.create(tenant, f"other-{self.name}")
+        other_app = f"other-{self.name}"
+        await self._node()
+        # Nobody of the askers: what they do to this one must not change who they are.
+        target = await admin.users.create(f"target-{self.name}@example.com", PASSWORD)
+        self.user_id, self.login = target.id, {"email": target.email, "password": PASSWORD}
+        return [
+            Asker("anonymous", _nothing, is_stranger=True),
+            Asker("bogus token", _bogus, is_stranger=True),
+            await self._person("other tenant's admin", Role.TENANT_ADMIN, other_tenant.id, None, stranger=True),
+            await self._person("other project's admin", Role.PROJECT_ADMIN, tenant, other_project.id, stranger=True),
+            Asker("platform admin", _token(admin), _caller((RoleGrant(Role.PLATFORM_ADMIN),)), admin),
+            await self._person("app publisher", Role.APP_PUBLISHER, None, None, stranger=True),
+            await self._person("tenant admin", Role.TENANT_ADMIN, tenant, None),
+            await self._person("project admin", Role.PROJECT_ADMIN, tenant, project),
+            await self._person("project member", Role.PROJECT_MEMBER, tenant, project),
+            await self._person("project viewer", Role.PROJECT_VIEWER, tenant, project),
+            await self._account("app's controller", world.app_slug),
+            await self._account("other app's controller", other_app),
+            await self._account("viewer account", None),
+            Asker("node agent", self._agent, is_agent_of=world.node.node_id),
+            Asker("other node's agent", self._other_agent, is_agent_of=self._other_node, is_stranger=True),
+        ]
+
+    async def _person(
+        self, title: str, role: Role, tenant_id: str | None, project_id: str | None, *, stranger: bool = False
+    ) -> Asker:
+        admin = self.world.admin
+        user = await admin.users.create(
+            f"{title.replace(' ', '-').replace(chr(39), '')}-{self.name}@example.com", PASSWORD
+        )
+        where = {"project_id": project_id} if project_id else {"tenant_id": tenant_id} if tenant_id else {}
+        await admin.memberships.create(user.id, role, **where)
+        client = GpuaasClient(admin.api_url, PasswordCredentials(user.email, PASSWORD))
+        await self.stack.enter_async_context(client)
+        grant = RoleGrant(role, where.get("tenant_id"), project_id)
+        caller = _caller((grant,), tenant_ids=frozenset({tenant_id} if tenant_id else ()))
+        return Asker(title, _token(client), caller, client, is_stranger=stranger)
+
+    async def _account(self, title: str, app_slug: str | None) -> Asker:
+        admin, project = self.world.admin, self.world.project
+        private, public = make_key()
+        name = title.replace(" ", "-").replace("'", "")
+        account = await admin.service_accounts.create(project.id, name, public, app_slug=app_slug)
+        client = GpuaasClient(admin.api_url, ServiceAccountCredentials(account.id, private))
+        await self.stack.enter_async_context(client)
+        self.account_id, self.account_key = account.id, private
+        role = CONTROLLER if app_slug else Role.PROJECT_VIEWER
+        grants = (RoleGrant(role, project_id=project.id),)
+        caller = _caller(grants, app_slug=app_slug, tenant_ids=frozenset({project.tenant_id}))
+        return Asker(title, _token(client), caller, client)
+
+    async def _node(self) -> None:
+        private, public = make_key()
+        join = await self.world.admin.join_tokens.create(f"second-{self.name}")
+        self._other_node = (await self.world.admin.nodes.enrol(join.token, public)).node_id
+        self._other_key = private
+
+    _other_node: str = ""
+    _other_key: str = ""
+
+    async def _agent(self) -> str:
+        return self.world.node.token()
+
+    async def _other_agent(self) -> str:
+        return sign_assertion(self._other_key, self._other_node, AGENT_AUDIENCE)
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _bogus() -> str:
+    return "eyJraWQiOiIxIn0.e30.AAAA"
+
+
+def _token(client: GpuaasClient) -> Callable[[], Awaitable[str | None]]:
+    token: str | None = None
+
+    async def cached() -> str | None:
+        nonlocal token
+        if token is None:
+            token = (await client.fetch_token()).access_token
+        return token
+
+    return cached
+
+
+def _caller(
+    grants: tuple[RoleGrant, ...], app_slug: str | None = None, tenant_ids: frozenset[str] = frozenset()
+) -> Caller:
+    return Caller(PrincipalKind.USER, "usr_matrix", "matrix", grants, app_slug, tenant_ids)
