@@ -14,6 +14,7 @@ from gpuaas_contract.identity import PrincipalKind
 from gpuaas_contract.operations import Claim, Operation
 from gpuaas_sdk.changes import Relist
 from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.correlation import correlation
 from gpuaas_sdk.errors import GpuaasError
 from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_sdk.runtime.context import MachineAccess, OperationContext
@@ -213,7 +214,8 @@ class Controller:
         operation = job.operation
         later: RetryLater | None = None
         try:
-            claimed = await claim_operation(self._client, operation.id, self._holder)
+            with correlation(operation.correlation_id):
+                claimed = await claim_operation(self._client, operation.id, self._holder)
             if claimed is not None:
                 claim, job.lease = claimed
                 logger.info("%s: claimed, %s, attempt %s", operation.id, operation.kind, claim.operation.attempt)
