@@ -16,6 +16,7 @@ from gpuaas_contract.instances import Instance
 from gpuaas_stack import demo
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.packs import program
+from gpuaas_stack.platform_services import ADMIN_EMAIL
 from gpuaas_stack.progress import Progress
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
@@ -37,8 +38,9 @@ def next_steps(settings: Settings, deployed: Sequence[tuple[Instance, Allocation
     """What a newcomer types next, ready to copy."""
     gpuaas = program("gpuaas")
     lines = [
-        f"The administrator is in {settings.admin_file} (e-mail and password). Log in:",
-        f"  {gpuaas} login --api-url {settings.api_url} --from-file {settings.admin_file}",
+        "Log in as its administrator:",
+        f"  {gpuaas} login --api-url {settings.api_url} --email {ADMIN_EMAIL} --password-stdin "
+        f"< {settings.admin_password_file}",
     ]
     for instance, machine in deployed:
         lines += [

@@ -14,13 +14,16 @@ from gpuaas_stack.packs import Pack, program
 from gpuaas_stack.service import Ready, Service
 from gpuaas_stack.settings import Settings
 
+ADMIN_EMAIL = "admin@gpuaas.example"
 API_ORDER, AGENT_ORDER, CONTROLLER_ORDER = 30, 40, 50
 
 
 def ensure_admin_file(settings: Settings) -> None:
-    """The first administrator. The API makes this user while it has none; people find the password here."""
+    """The first administrator. The API makes this user while it has none; people find the password beside it."""
     if not settings.admin_file.exists():
-        content = {"email": "admin@gpuaas.example", "password": secrets.token_urlsafe(18)}
+        password = secrets.token_urlsafe(18)
+        users.write_private(settings.admin_password_file, password + "\n")
+        content = {"email": ADMIN_EMAIL, "password": password}
         users.write_private(settings.admin_file, json.dumps(content) + "\n", users.API)
 
 

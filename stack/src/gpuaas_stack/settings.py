@@ -83,6 +83,11 @@ class Settings(BaseSettings):
         return stand_in_dir(self.environment)
 
     @property
+    def admin_password_file(self) -> Path:
+        """The password alone, to be piped into a login."""
+        return self.state_dir / "admin-password"
+
+    @property
     def join_token_file(self) -> Path:
         return self.state_dir / "agent" / "join-token"
 

@@ -25,7 +25,18 @@ from gpuaas_stack.settings import Settings
 from gpuaas_stack.supervision import Supervision
 
 # What `reset` removes of the state directory; anything else in it is not ours.
-OWN_STATE = ("postgres", "openbao", "platform", "agent", "apps", "logs", "run", "services", "admin.json")
+OWN_STATE = (
+    "postgres",
+    "openbao",
+    "platform",
+    "agent",
+    "apps",
+    "logs",
+    "run",
+    "services",
+    "admin.json",
+    "admin-password",
+)
 
 
 class Stack:

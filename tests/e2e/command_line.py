@@ -1,0 +1,47 @@
+"""The `gpuaas` program, used as a person or a script uses it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+GPUAAS = Path(sys.executable).parent / "gpuaas"
+
+
+class CommandLine:
+    def __init__(self, home: Path) -> None:
+        self._environment = {"HOME": str(home), "PATH": f"{GPUAAS.parent}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
+
+    def call(self, *words: str, stdin: str = "", timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(GPUAAS), *words],
+            input=stdin,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def run(self, *words: str, stdin: str = "", timeout: float = 300) -> str:
+        """The command's standard output; anything but success is the test's failure, with all that was said."""
+        done = self.call(*words, stdin=stdin, timeout=timeout)
+        assert done.returncode == 0, f"gpuaas {' '.join(words)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def json(self, *words: str, timeout: float = 300) -> Any:
+        return json.loads(self.run(*words, "-o", "json", timeout=timeout))
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(GPUAAS), *words],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ssh(self, machine: str, *words: str) -> str:
+        return self.run("ssh", machine, "--", *words)

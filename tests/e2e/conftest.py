@@ -1,0 +1,112 @@
+"""One stack of its own for all of these tests: state, ports, subnet and names that no `make up` uses."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuaas_stack import platform_services
+from gpuaas_stack.packs import find_packs
+from gpuaas_stack.platform_services import ADMIN_EMAIL
+from gpuaas_stack.progress import Progress
+from gpuaas_stack.settings import Settings
+from gpuaas_stack.stack import Stack
+from tests.e2e.command_line import CommandLine
+from tests.e2e.isolation import IsolatedController, NetworkOfOne
+from tests.support.waiting import wait_until
+
+ENVIRONMENT = "e2e"
+APPS = Path(__file__).parents[2] / "apps"
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """Empty at the start, whatever an earlier run left behind; gone at the end."""
+    settings = Settings(
+        state_dir=Path("/var/lib/gpuaas-e2e"),
+        environment=ENVIRONMENT,
+        api_port=8480,
+        postgres_port=8481,
+        openbao_port=8482,
+        openbao_cluster_port=8483,
+        subnet="10.84.0.0/16",
+        pool_size="20GiB",
+        app_dirs=(APPS,),
+    )
+    stack = Stack(settings, Progress())
+    stack.reset()
+    stack.up()
+    yield stack
+    stack.reset()
+
+
+@pytest.fixture(scope="session")
+def cli(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """A newcomer's command line: an empty home directory, logged in as the administrator."""
+    cli = CommandLine(tmp_path_factory.mktemp("home"))
+    login = ["login", "--api-url", stack.settings.api_url, "--email", ADMIN_EMAIL, "--password-stdin"]
+    cli.run(*login, stdin=stack.settings.admin_password_file.read_text())
+    return cli
+
+
+@pytest.fixture(scope="session")
+def project(cli: CommandLine) -> str:
+    cli.json("tenant", "create", "acme")
+    return str(cli.json("project", "create", "research", "--tenant", "acme")["id"])
+
+
+@pytest.fixture(scope="session")
+def node(stack: Stack, cli: CommandLine) -> str:
+    """What an operator does on a new host: a token, the agent, and the host is there."""
+    token = cli.json("node", "join-token", "host-one")["token"]
+    platform_services.write_join_token(stack.settings, token)
+    stack.start_agent()
+    ready = {"name": "host-one", "status": "ready"}
+    wait_until(lambda: any(ready.items() <= node.items() for node in cli.json("node", "list")), "the node is ready")
+    return "host-one"
+
+
+@pytest.fixture(scope="session")
+def machines(cli: CommandLine, project: str, node: str) -> dict[str, dict[str, object]]:
+    shapes = {
+        "one": ["--cpus", "2", "--memory-mib", "3072", "--gpus", "2"],
+        "two": ["--cpus", "1", "--memory-mib", "2048"],
+    }
+    return {name: cli.json("allocation", "create", "--name", name, *shape, "--wait") for name, shape in shapes.items()}
+
+
+@pytest.fixture(scope="session")
+def published(stack: Stack, cli: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> str:
+    (pack,) = find_packs([APPS])
+    bundle = tmp_path_factory.mktemp("bundle") / "packages.tar"
+    assert stack.image is not None
+    pack.build_bundle(bundle, stack.image.dpkg_status)
+    cli.run("app", "publish", str(pack.manifest_path), "--artifact", f"packages={bundle}")
+    return pack.slug
+
+
+@pytest.fixture(scope="session")
+def network() -> Iterator[NetworkOfOne]:
+    with NetworkOfOne("gpuaas-e2e", 8480) as network:
+        yield network
+
+
+@pytest.fixture(scope="session")
+def controller_account(cli: CommandLine, project: str, published: str) -> Path:
+    path = Path("/var/tmp/gpuaas-e2e-controller.json")
+    path.unlink(missing_ok=True)
+    cli.run("service-account", "create", "slurm-controller", "--app", published, "--file", str(path))
+    return path
+
+
+@pytest.fixture
+def controller(network: NetworkOfOne, controller_account: Path) -> Iterator[IsolatedController]:
+    """The controller as another team would run it: its own user, its own account, and only the API in reach."""
+    with IsolatedController(network, controller_account) as controller:
+        yield controller
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if os.geteuid() != 0:
+        pytest.exit("the end-to-end tests make machines, which takes root", returncode=1)

@@ -1,0 +1,130 @@
+"""The chain that the product is for, through the command line and the public API, on real machines."""
+
+import signal
+
+import pytest
+
+from gpuaas_stack.settings import Settings
+from gpuaas_stack.stack import Stack
+from tests.e2e.command_line import CommandLine
+from tests.e2e.isolation import IsolatedController, NetworkOfOne
+from tests.support.waiting import wait_until
+
+Machines = dict[str, dict[str, object]]
+SAME_NODE = ["--place", "controller=one", "--place", "worker=one"]
+WHAT_IS_THERE = (
+    "dpkg-query -W -f '${Package} ${Version}\\n'; getent passwd; getent group; "
+    "systemctl list-unit-files --no-legend; sudo find /etc /usr /opt /srv /var/lib /home -xdev "
+    "-not -path '/var/lib/gpuaas*' -not -path '/var/lib/dpkg/*' -not -path '/var/lib/ucf/*' "
+    "-not -path '/var/lib/systemd/*' | sort"
+)
+"""Packages, users, units and files; not the books that dpkg, ucf and systemd keep about them."""
+
+
+def what_is_there(cli: CommandLine) -> set[str]:
+    return set(cli.ssh("one", WHAT_IS_THERE).splitlines())
+
+
+def step_states(cli: CommandLine, instance: str) -> dict[str, str]:
+    operations = cli.json("operation", "list", "--instance", instance)
+    return {step["key"]: step["status"] for operation in operations for step in operation["steps"]}
+
+
+@pytest.fixture
+def empty(cli: CommandLine, machines: Machines) -> set[str]:
+    return what_is_there(cli)
+
+
+def test_deploy_use_take_apart_deploy_again(cli: CommandLine, controller: IsolatedController, empty: set[str]) -> None:
+    instance = cli.json("instance", "deploy", "slurm", "--name", "first", *SAME_NODE, "--wait")
+    assert instance["status"] == "running"
+    assert instance["versions"]["observed_runtime"].endswith("22.05.8")
+    conditions = {condition["type"]: condition["status"] for condition in instance["conditions"]}
+    assert (conditions["Ready"], conditions["VersionDrift"]) == ("true", "false")
+
+    # A person's own use, with Slurm's own words.
+    assert cli.ssh("one", "sinfo", "--noheader", "--format=%T").split() == ["idle"]
+    assert cli.ssh("one", "srun", "hostname").strip() == "one"
+    assert "CUDA_VISIBLE_DEVICES=0,1" in cli.ssh("one", "srun", "--gres=gpu:2", "env")
+    job = cli.ssh("one", "sbatch", "--wait", "--parsable", "--wrap=hostname").strip()
+
+    def accounted() -> bool:
+        return "COMPLETED" in cli.ssh("one", "sacct", "--jobs", job, "--noheader", "--format=state")
+
+    wait_until(accounted, f"job {job} is in sacct as COMPLETED")
+    for note in instance["access_notes"]:
+        if note["command"].startswith("gpuaas ssh one -- "):
+            cli.ssh("one", note["command"].partition(" -- ")[2])
+
+    # The machine cannot be pulled from under the cluster.
+    refused = cli.call("allocation", "release", "one")
+    assert refused.returncode == 5, refused.stderr
+    assert "decommission" in refused.stderr
+
+    cli.run("instance", "decommission", "first", "--yes", "--wait")
+    receipt = cli.json("instance", "receipt", "first")
+    assert receipt["ok"] is True
+    checks = [check for member in receipt["members"] for check in member["checks"]]
+    assert {"packages", "processes", "users", "ports", "paths"} <= {check["check"] for check in checks}
+    assert all(check["ok"] is True and check["command"] and check["at"] for check in checks)
+    # The receipt is the app's word; this is ours. Nothing came, nothing went, but for what the person made.
+    assert cli.ssh("one", "ls ~/slurm-*.out && rm ~/slurm-*.out")
+    assert what_is_there(cli) == empty
+
+    again = cli.json("instance", "deploy", "slurm", "--name", "first", *SAME_NODE, "--wait")
+    assert again["status"] == "running"
+    assert again["id"] != instance["id"]
+    cli.run("instance", "decommission", again["id"], "--yes", "--wait")
+
+
+@pytest.mark.parametrize("step", ["install-packages", "start-database", "run-first-job"])
+def test_a_controller_killed_in_the_middle_of_a_deploy_converges(
+    cli: CommandLine, controller: IsolatedController, machines: Machines, step: str
+) -> None:
+    name = f"killed-{step}"
+    cli.run("instance", "deploy", "slurm", "--name", name, *SAME_NODE)
+    wait_until(lambda: step in step_states(cli, name), f"step {step} has begun")
+    controller.end(signal.SIGKILL)
+    controller.start()
+    cli.run("instance", "wait", name)
+    assert cli.json("instance", "show", name)["status"] == "running"
+    operations = cli.json("operation", "list", "--instance", name)
+    assert max(operation["attempt"] for operation in operations) >= 2
+    assert cli.ssh("one", "srun", "hostname").strip() == "one"
+    cli.run("instance", "decommission", name, "--yes", "--wait")
+    assert cli.json("instance", "receipt", name)["ok"] is True
+
+
+def test_decommission_in_the_middle_of_a_deploy_leaves_nothing(
+    cli: CommandLine, controller: IsolatedController, empty: set[str]
+) -> None:
+    cli.run("instance", "deploy", "slurm", "--name", "halfway", *SAME_NODE)
+    wait_until(lambda: "install-packages" in step_states(cli, "halfway"), "packages are being installed")
+    cli.run("instance", "decommission", "halfway", "--yes", "--wait")
+    assert cli.json("instance", "receipt", "halfway")["ok"] is True
+    assert what_is_there(cli) == empty
+
+
+def test_the_controller_reaches_nothing_but_the_api(
+    stack: Stack, network: NetworkOfOne, controller: IsolatedController, machines: Machines
+) -> None:
+    """All the other tests here ran with this controller: what it cannot reach, it did not need."""
+    settings: Settings = stack.settings
+    assert network.reaches("127.0.0.1", settings.api_port)
+    assert not network.reaches("127.0.0.1", settings.postgres_port)
+    assert not network.reaches("127.0.0.1", settings.openbao_port)
+    for machine in machines.values():
+        assert not network.reaches(str(machine["address"]), 22)
+
+
+def test_people_reach_only_what_they_may(cli: CommandLine, machines: Machines) -> None:
+    assert cli.ssh("two", "id", "-un").strip() == "gpuaas"
+    assert cli.ssh("two", "sudo", "id", "-un").strip() == "root"
+    # From one machine the other one is there, and the host is not.
+    assert cli.ssh("one", "getent", "hosts", "two").split()[0] == machines["two"]["address"]
+    gateway = ".".join([*str(machines["one"]["address"]).split(".")[:3], "1"])
+    probe = f"timeout 3 bash -c '</dev/tcp/{gateway}/22'; echo $?"
+    assert cli.ssh("one", probe).strip() != "0"
+    missing = cli.call("ssh", "nowhere", "--", "true")
+    assert missing.returncode == 3
+    assert "nowhere" in missing.stderr

@@ -1,0 +1,48 @@
+"""The stack stops, starts and survives: machines and data are there again afterwards."""
+
+import os
+import signal
+
+from gpuaas_stack.stack import Stack
+from tests.e2e.command_line import CommandLine
+from tests.e2e.isolation import IsolatedController
+
+Machines = dict[str, dict[str, object]]
+
+
+def test_down_and_up_and_kill_all(
+    stack: Stack, cli: CommandLine, controller: IsolatedController, machines: Machines
+) -> None:
+    cli.run(
+        "instance",
+        "deploy",
+        "slurm",
+        "--name",
+        "lasting",
+        "--place",
+        "controller=one",
+        "--place",
+        "worker=one",
+        "--wait",
+    )
+    stack.down()
+    stack.down()
+    stack.up()
+    stack.up()
+    still_works(cli)
+
+    daemon = stack.supervision.running()
+    assert daemon is not None
+    for process in (daemon, *(state.process for state in stack.supervision.states())):
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+    stack.up()
+    still_works(cli)
+    cli.run("instance", "decommission", "lasting", "--yes", "--wait")
+    assert cli.json("instance", "receipt", "lasting")["ok"] is True
+
+
+def still_works(cli: CommandLine) -> None:
+    assert cli.json("instance", "show", "lasting")["status"] == "running"
+    assert cli.json("allocation", "show", "one")["status"] == "active"
+    assert cli.ssh("one", "timeout", "60", "srun", "hostname").strip() == "one"
