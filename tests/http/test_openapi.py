@@ -1,6 +1,5 @@
 """The OpenAPI document: committed as it is generated, and complete."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path

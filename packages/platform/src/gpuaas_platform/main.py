@@ -3,14 +3,13 @@
 import argparse
 import asyncio
 import json
-import logging
 
-import structlog
 import uvicorn
 
 from gpuaas_platform.adapters.blobs import BlobStore
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.api.app import create_app, declare_app
+from gpuaas_platform.observability.logs import configure_logs
 from gpuaas_platform.services import identity
 from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.allocations import AddressPlan
@@ -76,19 +75,6 @@ async def _make_first_admin(platform: Platform, settings: Settings) -> None:
         await identity.create_first_admin(tx, admin["email"], password_hash)
 
 
-def _configure_logs() -> None:
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="gpuaas-platform", description="The GPUaaS control plane.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -99,7 +85,7 @@ def main() -> None:
     if arguments.command == "openapi":
         print(json.dumps(declare_app().openapi(), indent=2, sort_keys=True))
         return
-    _configure_logs()
+    configure_logs()
     settings = Settings()
     migrate(settings.database_url)
     if arguments.command == "serve":

@@ -11,10 +11,21 @@ from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.middleware import RequestMiddleware
 from gpuaas_platform.api.openapi import openapi_document
 from gpuaas_platform.api.problems import install_handlers
-from gpuaas_platform.api.routes import agents, audit, catalogue, changes, identity, instances, machines, operations
+from gpuaas_platform.api.routes import (
+    agents,
+    audit,
+    catalogue,
+    changes,
+    health,
+    identity,
+    instances,
+    machines,
+    operations,
+)
 from gpuaas_platform.api.routing import add_routes, check_permissions
 from gpuaas_platform.api.streams import StreamBroker
 from gpuaas_platform.jobs.background import for_ever, seal_audit, sequence_changes, sweep
+from gpuaas_platform.observability.metrics import Metrics
 from gpuaas_platform.services.platform import Platform
 
 ROUTES = [
@@ -25,7 +36,7 @@ ROUTES = [
     operations.routes,
     changes.routes,
     audit.routes,
-    changes.health,
+    health.routes,
     agents.routes,
 ]
 
@@ -33,13 +44,14 @@ ROUTES = [
 def create_app(platform: Platform) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        loops = [
-            asyncio.create_task(platform.wakeups.run()),
-            asyncio.create_task(for_ever("sequencer", lambda: sequence_changes(platform))),
-            asyncio.create_task(for_ever("audit", lambda: seal_audit(platform))),
-            asyncio.create_task(for_ever("sweeper", lambda: sweep(platform))),
-            asyncio.create_task(app.state.streams.cut_ended()),
-        ]
+        work = {
+            "wake-ups": platform.wakeups.run(),
+            "sequencer": for_ever("sequencer", lambda: sequence_changes(platform)),
+            "audit": for_ever("audit", lambda: seal_audit(platform)),
+            "sweeper": for_ever("sweeper", lambda: sweep(platform)),
+            "streams": app.state.streams.cut_ended(),
+        }
+        loops = app.state.loops = [asyncio.create_task(loop, name=name) for name, loop in work.items()]
         yield
         for loop in loops:
             loop.cancel()
@@ -66,7 +78,8 @@ def declare_app(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     )
     add_routes(app, ROUTES)
     install_handlers(app)
-    app.add_middleware(RequestMiddleware)
+    app.state.metrics = Metrics()
+    app.add_middleware(RequestMiddleware, metrics=app.state.metrics)
     check_permissions(app)
     app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]
     return app

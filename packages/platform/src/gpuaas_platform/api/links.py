@@ -33,6 +33,10 @@ class AgentLinks:
         self.refused_streams: dict[str, asyncio.Future[WebSocket]] = {}
         """Filled by the stream broker: who waits for the agent to open which stream."""
 
+    @property
+    def count(self) -> int:
+        return len(self._sockets)
+
     def is_connected(self, node_id: str) -> bool:
         return node_id in self._sockets
 

@@ -1,4 +1,4 @@
-"""Around every request: one correlation id, a limit on the body, one log line, and never a stack trace."""
+"""Around every request: one correlation id, a limit on the body, one log line, one count, and never a stack trace."""
 
 import re
 import secrets
@@ -12,6 +12,7 @@ from gpuaas_contract import ids
 from gpuaas_contract.problems import CORRELATION_HEADER, Code
 from gpuaas_platform.api.problems import internal_error, problem_response
 from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.observability.metrics import Metrics
 
 log = structlog.get_logger()
 _CORRELATION_ID = re.compile(r"^[A-Za-z0-9._:-]{8,64}$")
@@ -22,8 +23,9 @@ _UPLOAD = re.compile(r"^/v1/apps/[^/]+/artifacts/[^/]+$")
 
 
 class RequestMiddleware:
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -34,12 +36,15 @@ class RequestMiddleware:
         scope.setdefault("state", {})["correlation_id"] = correlation_id
         structlog.contextvars.bind_contextvars(correlation_id=correlation_id)
         started, status = time.perf_counter(), 0
+        self._metrics.in_flight.inc()
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] in {"http.response.start", "websocket.http.response.start"}:
                 status = message["status"]
                 MutableHeaders(scope=message).update(answer_headers)
+            elif message["type"] == "websocket.accept":
+                status = 101
             await send(message)
 
         try:
@@ -53,9 +58,16 @@ class RequestMiddleware:
             if scope["type"] == "http" and status == 0:
                 await problem_response(internal_error(), correlation_id)(scope, receive, send_with_headers)
         finally:
-            milliseconds = round((time.perf_counter() - started) * 1000, 1)
-            log.info("request", method=scope.get("method", "WS"), path=scope["path"], status=status, ms=milliseconds)
+            self._note(scope, status, time.perf_counter() - started)
             structlog.contextvars.clear_contextvars()
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        method = scope.get("method", "WS")
+        # A path that no route matches is anybody's invention, and must not become a label.
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self._metrics.in_flight.dec()
+        self._metrics.answered(method, route, status, seconds)
+        log.info("request", method=method, path=scope["path"], status=status, ms=round(seconds * 1000, 1))
 
 
 def _correlate(headers: Headers) -> tuple[dict[str, str], str]:

@@ -53,6 +53,10 @@ class StreamBroker:
         self._open: dict[str, tuple[str, asyncio.Event]] = {}
         """Open streams: the grant behind each, and the event that cuts it."""
 
+    @property
+    def count(self) -> int:
+        return len(self._open)
+
     async def serve_client(self, websocket: WebSocket, grant: Row, machine: Row, correlation_id: str) -> None:
         node_id = machine["node_id"]
         if not self._links.is_connected(node_id):

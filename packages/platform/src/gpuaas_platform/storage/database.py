@@ -141,6 +141,14 @@ class Database:
     async def close(self) -> None:
         await self._pool.close()
 
+    def pool_gauges(self) -> dict[str, float]:
+        stats = self._pool.get_stats()
+        return {
+            "database_pool_size": stats.get("pool_size", 0),
+            "database_pool_available": stats.get("pool_available", 0),
+            "database_pool_waiting": stats.get("requests_waiting", 0),
+        }
+
     @asynccontextmanager
     async def transaction(self, principal_id: str, correlation_id: str) -> AsyncIterator[Transaction]:
         async with self._pool.connection() as connection:

@@ -1,20 +1,16 @@
-"""The change feed, and the health of the process."""
+"""The change feed."""
 
 from typing import Annotated
 
-from fastapi import Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import Query
 
 from gpuaas_contract.changes import ChangePage
-from gpuaas_contract.problems import Code
-from gpuaas_platform.api.context import Ctx, platform_of
+from gpuaas_platform.api.context import Ctx
 from gpuaas_platform.api.routing import Routes
-from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Permission
 from gpuaas_platform.services.changes import MAX_WAIT_SECONDS
 
 routes = Routes("changes")
-health = Routes("health", prefix="")
 
 
 @routes.get("/changes", Permission.AUTHENTICATED, response_model=ChangePage)
@@ -27,19 +23,3 @@ async def read_changes(
 ) -> ChangePage:
     """Without `since`, a cursor for the present. With `wait`, answer when something happened."""
     return await ctx.platform.feed.read(ctx.caller, ctx.correlation_id, since, wait, project_id, instance_id)
-
-
-@health.get("/healthz", Permission.ANONYMOUS)
-async def is_alive() -> Response:
-    return JSONResponse({"status": "alive"})
-
-
-@health.get("/readyz", Permission.ANONYMOUS)
-async def is_ready(request: Request) -> Response:
-    """Really asks PostgreSQL and OpenBao."""
-    platform = platform_of(request)
-    async with platform.database.system_transaction() as tx:
-        await tx.one("SELECT 1")
-    if not await platform.openbao.is_healthy():
-        raise Refusal(Code.UNAVAILABLE, "the secrets server does not answer", retry_after=2)
-    return JSONResponse({"status": "ready"})

@@ -1,0 +1,25 @@
+"""The test platform's database, looked at from behind."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from gpuaas_stack.postgres import BIN_DIR, Postgres
+from gpuaas_stack.settings import Settings
+
+
+def database_url(settings: Settings) -> str:
+    return Postgres(settings.state_dir / "postgres", settings.postgres_port).database_url()
+
+
+@contextmanager
+def connect(settings: Settings) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(database_url(settings), autocommit=True) as connection:
+        yield connection
+
+
+def dump(settings: Settings) -> str:
+    command = [str(BIN_DIR / "pg_dump"), "--inserts", database_url(settings)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
