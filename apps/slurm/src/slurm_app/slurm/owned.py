@@ -46,8 +46,8 @@ TREES = (
 )
 LOG_TREES = ("/var/log/slurm", "/var/log/munge", "/var/log/mysql", "/var/log/slurm-llnl")
 
-# Files of the system itself that any installation writes; they hold nothing of ours once the packages are
-# gone. Patterns of `case`, each with its reason.
+# Files of the system itself that an installation of anything writes; they hold nothing of ours once the
+# packages are gone. Patterns of `case`, each with its reason.
 SYSTEM_PATHS: dict[str, str] = {
     "/etc/.pwd.lock": "lock of useradd",
     "/etc/ld.so.cache": "rebuilt by ldconfig",
@@ -60,11 +60,10 @@ SYSTEM_PATHS: dict[str, str] = {
     "/var/cache/apt/*": "cache of apt",
     "/var/cache/debconf/*": "cache of debconf",
     "/var/cache/ldconfig/*": "cache of ldconfig",
-    "/var/lib/apt/*": "state of apt",
     "/var/lib/dpkg/*-old": "the previous version, kept by dpkg",
-    "/var/lib/dpkg/available": "list of dpkg",
     "/var/lib/dpkg/lock*": "lock of dpkg",
-    "/var/lib/dpkg/triggers/*": "state of dpkg",
-    "/var/lib/systemd/*": "state of systemd",
-    "/var/lib/ucf/*": "registry of ucf",
+    "/var/lib/dpkg/updates/*": "journal of dpkg",
+    "/var/lib/systemd/random-seed": "written by systemd at any time",
+    "/var/lib/systemd/timers/*": "written by systemd at any time",
+    "/var/lib/ucf/hashfile*": "registry of ucf",
 }

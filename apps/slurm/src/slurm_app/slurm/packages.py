@@ -77,6 +77,8 @@ def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
 
 
 # The machine's own apt sources and lists are not touched: source, lists and cache are those of the bundle.
+# The slurm user is made here, with the uid that Debian reserves for it: Debian's own packages make it only
+# when they are unpacked for the first time, so an install that was killed just then never gets one.
 # The role lists come first in the bundle, so a run that finds nothing to do does not unpack it.
 _INSTALL = f"""
 mkdir -p "$state/bundle"
@@ -89,6 +91,9 @@ if [ -n "$missing" ]; then
     trap 'allow_daemon_starts' EXIT
     forbid_daemon_starts
     export DEBIAN_FRONTEND=noninteractive
+    getent group slurm >/dev/null || groupadd --system --gid 64030 slurm
+    getent passwd slurm >/dev/null || useradd --system --uid 64030 --gid slurm --home-dir /nonexistent \\
+        --no-create-home --shell /usr/sbin/nologin slurm
     if [ -n "$(dpkg --audit)" ]; then dpkg --force-unsafe-io --configure -a; fi
     rm -rf "$state/repository" "$state/apt"
     mkdir -p "$state/repository" "$state/apt/lists/partial" "$state/apt/archives/partial"
