@@ -4,12 +4,12 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.support.services import admin_credentials, platform_services
-from tests.support.world import World
 
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.settings import Settings
+from tests.support.services import admin_credentials, platform_services
+from tests.support.world import World
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import httpx
 import pytest
-from tests.support.world import World, make_key
 
 from gpuaas_contract.allocations import Shape
 from gpuaas_contract.instances import Condition, ConditionStatus, InstanceStatus, MemberStatus
@@ -21,6 +20,7 @@ from gpuaas_sdk.errors import (
     StaleLeaseError,
 )
 from gpuaas_stack.settings import Settings
+from tests.support.world import World, make_key
 
 
 def ready(generation: int) -> list[Condition]:

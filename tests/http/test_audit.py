@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from tests.support.world import World
 
 from gpuaas_contract.identity import Role
 from gpuaas_sdk.audit import AuditBroken, verify_audit
@@ -13,6 +12,7 @@ from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_sdk.errors import ForbiddenError
 from gpuaas_stack.postgres import Postgres
 from gpuaas_stack.settings import Settings
+from tests.support.world import World
 
 
 @pytest.fixture

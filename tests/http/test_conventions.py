@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from tests.support.world import World, make_key, sign_assertion
 
 from gpuaas_contract.identity import Role
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials
 from gpuaas_sdk.errors import ForbiddenError, NotFoundError, UnauthenticatedError
 from gpuaas_stack.settings import Settings
+from tests.support.world import World, make_key, sign_assertion
 
 ANONYMOUS = {"/v1/auth/login", "/v1/oauth/token", "/v1/nodes/enrol", "/healthz", "/readyz"}
 

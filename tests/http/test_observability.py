@@ -7,13 +7,13 @@ import secrets
 import httpx
 import pytest
 import websockets
-from tests.support.database import dump
-from tests.support.services import admin_credentials
-from tests.support.world import World, make_key, sign_assertion
 
 from gpuaas_contract.identity import Role
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_stack.settings import Settings
+from tests.support.database import dump
+from tests.support.services import admin_credentials
+from tests.support.world import World, make_key, sign_assertion
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 

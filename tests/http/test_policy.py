@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from fastapi import APIRouter, FastAPI
-from tests.support.policy_matrix import EXCEPTIONS, Matrix, rows, run_walk, to_markdown
 
 from gpuaas_platform.api.app import declare_app
 from gpuaas_platform.api.routing import check_permissions
 from gpuaas_platform.domain.policy import POLICY, Permission
 from gpuaas_stack.settings import Settings
+from tests.support.policy_matrix import EXCEPTIONS, Matrix, rows, run_walk, to_markdown
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "policy-matrix.md"
 

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import websockets
 from fastapi.routing import APIRoute, APIWebSocketRoute
-from tests.support.policy_world import ARTIFACT, Asker, PolicyWorld, policy_world
 
 from gpuaas_contract import ids
 from gpuaas_contract.problems import Code
@@ -19,6 +18,7 @@ from gpuaas_platform.api.app import declare_app
 from gpuaas_platform.api.routing import permission_of
 from gpuaas_platform.domain.policy import POLICY, Permission, Scope
 from gpuaas_stack.settings import Settings
+from tests.support.policy_world import ARTIFACT, Asker, PolicyWorld, policy_world
 
 ALLOWED, UNKNOWN, DENIED, HIDDEN = "yes", "401", "403", "404"
 _OUTCOMES = {Code.UNAUTHENTICATED: UNKNOWN, Code.FORBIDDEN: DENIED, Code.NOT_FOUND: HIDDEN}

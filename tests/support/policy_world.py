@@ -8,9 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.services import admin_credentials
-from tests.support.world import World, make_key, sign_assertion
-
 from gpuaas_contract import ids
 from gpuaas_contract.access import AccessGrant
 from gpuaas_contract.agent_link import AGENT_AUDIENCE
@@ -20,6 +17,8 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials
 from gpuaas_sdk.errors import ApiError
 from gpuaas_stack.settings import Settings
+from tests.support.services import admin_credentials
+from tests.support.world import World, make_key, sign_assertion
 
 PASSWORD = "a long enough password"
 ARTIFACT = b"what the matrix uploads"
