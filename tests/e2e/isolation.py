@@ -36,7 +36,7 @@ class NetworkOfOne:
         door = self._directory / "api.sock"
         outside = ["socat", f"UNIX-LISTEN:{door},fork", f"TCP:127.0.0.1:{self.port}"]
         inside = self.command("socat", f"TCP-LISTEN:{self.port},bind=127.0.0.1,fork,reuseaddr", f"UNIX-CONNECT:{door}")
-        self._relays = [subprocess.Popen(words) for words in (outside, inside)]
+        self._relays = [subprocess.Popen(words, stderr=subprocess.DEVNULL) for words in (outside, inside)]
         wait_until(lambda: self.reaches("127.0.0.1", self.port), "the API is in reach of the controller's network")
         return self
 

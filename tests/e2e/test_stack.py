@@ -6,6 +6,7 @@ import signal
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController
+from tests.support.waiting import wait_until
 
 Machines = dict[str, dict[str, object]]
 
@@ -36,6 +37,7 @@ def test_down_and_up_and_kill_all(
     for process in (daemon, *(state.process for state in stack.supervision.states())):
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: stack.supervision.running() is None, "the supervisor is dead")
     stack.up()
     still_works(cli)
     cli.run("instance", "decommission", "lasting", "--yes", "--wait")

@@ -47,6 +47,10 @@ def api_service(settings: Settings, database_url: str, vault_addr: str, vault_to
             "GPUAAS_ENVIRONMENT": settings.environment,
             "GPUAAS_NETWORK_RANGE": str(settings.subnet),
             "GPUAAS_BOOTSTRAP_ADMIN_FILE": str(settings.admin_file),
+            # Everything on one machine: its owner reads the password from the file again and again.
+            "GPUAAS_BOOTSTRAP_ADMIN_PERMANENT": "true",
+            # A database of somebody else's is changed by command only.
+            **({"GPUAAS_MIGRATE_AT_START": "true"} if settings.database_url is None else {}),
         },
         ready=Ready("http", f"{settings.api_url}/readyz"),
     )

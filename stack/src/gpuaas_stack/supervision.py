@@ -98,7 +98,7 @@ class Supervision:
         while True:
             state = read_state(self.run_dir, name)
             if state and state.fingerprint == wanted:
-                if state.phase == "ready":
+                if state.phase == "ready" and state.running:
                     return state
                 first_starts = state.starts if first_starts is None else first_starts
                 if state.starts - first_starts >= HOPELESS_AFTER:
