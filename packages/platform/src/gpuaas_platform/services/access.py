@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
 from gpuaas_contract import ids
 from gpuaas_contract.access import (
     OPERATOR_LOGIN,
@@ -14,7 +18,7 @@ from gpuaas_contract.access import (
 from gpuaas_contract.agent_link import DeliverArtifact, HostCertificate, HostCertificateRequest
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliveryStatus
-from gpuaas_contract.problems import Code
+from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
@@ -50,6 +54,7 @@ class AccessService:
     async def grant_person(
         self, caller: Caller, correlation_id: str, allocation_id: str, body: AccessRequest
     ) -> AccessGrant:
+        check_ssh_key(body.public_key)
         async with self._database.transaction(caller.id, correlation_id) as tx:
             row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_ACCESS)
             _require_active(row)
@@ -67,6 +72,7 @@ class AccessService:
     async def grant_operation(
         self, caller: Caller, correlation_id: str, operation_id: str, body: OperationAccessRequest
     ) -> AccessGrant:
+        check_ssh_key(body.public_key)
         async with self._database.transaction(caller.id, correlation_id) as tx:
             operation = await operations.require_lease(tx, caller, operation_id, body.fencing_token)
             machine_ids = await list_machines(tx, operation)
@@ -113,6 +119,7 @@ class AccessService:
         )
 
     async def certify_host(self, node: Caller, body: HostCertificateRequest) -> HostCertificate:
+        check_ssh_key(body.public_key)
         async with self._database.system_transaction() as tx:
             row = await allocation_store.get(tx, body.allocation_id)
             if row is None or row["node_id"] != node.id or row["status"] == AllocationStatus.RELEASED:
@@ -123,6 +130,17 @@ class AccessService:
             certificate=await self._openbao.sign_host_key(row["project_id"], body.public_key, row["id"]),
             user_authority=authority,
         )
+
+
+def check_ssh_key(public_key: str) -> None:
+    """Before anything is written: the authority would refuse it only after the grant was made."""
+    try:
+        key = load_ssh_public_key(public_key.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        detail = "public_key must be an ed25519 key in OpenSSH form"
+        raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/public_key", detail=detail)])
 
 
 def _require_active(row: Row) -> None:
