@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit e2e lock
+.PHONY: help setup up down status reset lint format test unit http machines e2e lock
 
 BIN := .venv/bin
 SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
@@ -42,10 +42,17 @@ format: setup ## write the style that lint checks
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint unit e2e ## everything that CI runs
+test: lint unit http machines e2e ## everything that CI runs
 
 unit: setup ## tests of each package
-	$(BIN)/python -m pytest -n auto $(UNIT_TESTS)
+	$(BIN)/python -m pytest -n auto -m "not machines" $(UNIT_TESTS)
+
+machines: setup ## tests of each package that need real machines
+	GPUAAS_ENVIRONMENT=tests GPUAAS_STATE_DIR=/var/lib/gpuaas-tests GPUAAS_SUBNET=10.87.0.0/16 \
+		$(BIN)/gpuaas-stack with-machines -- $(BIN)/python -m pytest -m machines $(UNIT_TESTS)
+
+http: setup ## the API on real PostgreSQL and OpenBao
+	$(BIN)/python -m pytest tests/http
 
 e2e: setup ## the whole chain on real machines
 ifneq ($(E2E_TESTS),)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 ENVIRONMENT = "agenttest"
 RANGE = "10.85.0.0/16"
-OWN_POOL = "gpuaas-agenttest"
 DEVICES = Path("/dev/gpuaas-agenttest")
 """Stand-in GPUs; LXD takes devices from below /dev only."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +23,8 @@ from gpuaas_stack.progress import Progress
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
 from gpuaas_stack.status import collect, show
+
+POOL_VARIABLE = "GPUAAS_TEST_POOL"
 
 
 def up(settings: Settings, *, bare: bool) -> int:
@@ -85,12 +89,23 @@ def reset(settings: Settings, *, yes: bool) -> int:
     return 0
 
 
+def with_machines(settings: Settings, command: Sequence[str]) -> int:
+    """For tests that make machines of their own: LXD, the image and a pool while the command runs."""
+    if not command:
+        raise StackError("cannot run nothing: give a command after --")
+    with Stack(settings, Progress()).machines_only() as pool:
+        done = subprocess.run(list(command), check=False, env={**os.environ, POOL_VARIABLE: pool})
+    return done.returncode
+
+
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="gpuaas-stack", description=__doc__)
     commands = root.add_subparsers(dest="command", required=True)
     started = commands.add_parser("up", help="start everything, with a demo in it; returns when it is usable")
     started.add_argument("--bare", action="store_true", help="services only: no tenant, no machines, no apps")
     commands.add_parser("down", help="stop everything; machines and data are kept")
+    bare = commands.add_parser("with-machines", help=f"run a command with LXD, the image and {POOL_VARIABLE}")
+    bare.add_argument("words", nargs=argparse.REMAINDER, help="-- COMMAND …")
     shown = commands.add_parser("status", help="what runs; exit status 3 when it is not all up")
     shown.add_argument("--json", action="store_true", dest="as_json")
     wiped = commands.add_parser("reset", help="stop everything and delete all data")
@@ -105,6 +120,9 @@ def run(arguments: argparse.Namespace) -> int:
             return up(settings, bare=arguments.bare)
         case "down":
             return down(settings)
+        case "with-machines":
+            words: list[str] = arguments.words
+            return with_machines(settings, words[1:] if words[:1] == ["--"] else words)
         case "status":
             return status(settings, as_json=arguments.as_json)
         case _:

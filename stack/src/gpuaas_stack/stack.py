@@ -196,6 +196,18 @@ class Stack:
         """LXD answers, or it was killed while this environment used it: its machines may still run."""
         return self.lxd_daemon.api.answers() or self.lxd_daemon.used_by(self.settings.environment)
 
+    # -- machines alone ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def machines_only(self) -> Iterator[str]:
+        """LXD, the image and a storage pool, for as long as it takes; no service. Yields the pool's name."""
+        with self._alone():
+            self._ensure_machines()
+            try:
+                yield self.settings.storage_pool
+            finally:
+                self._delete_machines()
+
     # -- reset ------------------------------------------------------------------------------------------
 
     def losses(self) -> list[str]:
@@ -221,3 +233,10 @@ class Stack:
                         shutil.rmtree(path)
                     else:
                         path.unlink(missing_ok=True)
+
+    def _delete_machines(self) -> None:
+        with self.progress.phase("machines deleted") as phase:
+            self.lxd_daemon.acquire(self.settings.environment)
+            deleted = self.lxd.delete_everything()
+            phase.note = f"{len(deleted)} objects; {self.lxd_daemon.release(self.settings.environment)}"
+            self.lxd.remove_route()
