@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpuaas_sdk.changes import ChangeFeed, Relist
     from gpuaas_sdk.client import GpuaasClient
-    from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials, StaticToken
+    from gpuaas_sdk.credentials import (
+        ClientSecretCredentials,
+        PasswordCredentials,
+        RefreshTokenCredentials,
+        ServiceAccountCredentials,
+        StaticToken,
+    )
+    from gpuaas_sdk.device import DeviceLogin
     from gpuaas_sdk.errors import (
         ApiError,
         ConflictError,
@@ -36,7 +43,14 @@ if TYPE_CHECKING:
 _HOME = {
     "changes": ["ChangeFeed", "Relist"],
     "client": ["GpuaasClient"],
-    "credentials": ["PasswordCredentials", "ServiceAccountCredentials", "StaticToken"],
+    "credentials": [
+        "ClientSecretCredentials",
+        "PasswordCredentials",
+        "RefreshTokenCredentials",
+        "ServiceAccountCredentials",
+        "StaticToken",
+    ],
+    "device": ["DeviceLogin"],
     "errors": [
         "ApiError",
         "ConflictError",
@@ -64,10 +78,12 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "ApiError",
     "ChangeFeed",
+    "ClientSecretCredentials",
     "CommandError",
     "CommandResult",
     "ConflictError",
     "Controller",
+    "DeviceLogin",
     "ForbiddenError",
     "GpuaasClient",
     "GpuaasError",
@@ -82,6 +98,7 @@ __all__ = [
     "OperationFailed",
     "PasswordCredentials",
     "ProtocolError",
+    "RefreshTokenCredentials",
     "Relist",
     "RetryLater",
     "RetryPolicy",

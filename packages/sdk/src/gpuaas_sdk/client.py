@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.instances import Instances, Members
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
     from gpuaas_sdk.resources.operations import Deliveries, Operations
+    from gpuaas_sdk.resources.sessions import Sessions
     from gpuaas_sdk.streams import ByteStream
 
 
@@ -125,6 +126,12 @@ class GpuaasClient:
         from gpuaas_sdk.resources.identity import ServiceAccounts
 
         return ServiceAccounts(self._transport)
+
+    @cached_property
+    def sessions(self) -> "Sessions":
+        from gpuaas_sdk.resources.sessions import Sessions
+
+        return Sessions(self._transport)
 
     @cached_property
     def join_tokens(self) -> "JoinTokens":

@@ -3,23 +3,27 @@
 import json
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
 from gpuaas_contract.identity import LoginRequest, Token
 
-ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 TOKEN_AUDIENCE = "gpuaas"  # noqa: S105 - the name of the audience
 ASSERTION_SECONDS = 50
 """Less than the 60 seconds that the platform accepts, which leaves room for clocks that differ a little."""
 
 
 class TokenRoutes(Protocol):
-    """The two anonymous routes that turn credentials into a token."""
+    """The anonymous routes that turn credentials into a token."""
 
     async def login(self, request: LoginRequest) -> Token: ...
 
     async def exchange_assertion(self, assertion: str) -> Token: ...
+
+    async def exchange_secret(self, service_account_id: str, secret: str) -> Token: ...
+
+    async def exchange_refresh_token(self, refresh_token: str) -> Token: ...
 
 
 class Credentials(Protocol):
@@ -90,3 +94,39 @@ class ServiceAccountCredentials:
 
     async def fetch(self, routes: TokenRoutes) -> Token:
         return await routes.exchange_assertion(self.assertion())
+
+
+class ClientSecretCredentials:
+    """A service account with a secret, for programs that cannot sign. Prefer the key."""
+
+    renewable = True
+
+    def __init__(self, service_account_id: str, secret: str) -> None:
+        self.service_account_id = service_account_id
+        self._secret = secret
+
+    async def fetch(self, routes: TokenRoutes) -> Token:
+        return await routes.exchange_secret(self.service_account_id, self._secret)
+
+
+class RefreshTokenCredentials:
+    """A login from the device flow. Every token that is fetched brings the next refresh token with it.
+
+    `persist` gets that one before anything is done with the token, and must have kept it when it returns: the
+    old one is worthless from then on, and to show it again ends the whole login. Two processes that share a
+    login must take turns, from reading the kept token until the next one is kept."""
+
+    renewable = True
+
+    def __init__(self, refresh_token: str, persist: Callable[[str], Awaitable[None] | None]) -> None:
+        self._refresh_token = refresh_token
+        self._persist = persist
+
+    async def fetch(self, routes: TokenRoutes) -> Token:
+        token = await routes.exchange_refresh_token(self._refresh_token)
+        if token.refresh_token is not None:
+            self._refresh_token = token.refresh_token
+            kept = self._persist(token.refresh_token)
+            if kept is not None:
+                await kept
+        return token

@@ -12,6 +12,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from gpuaas_contract.base import API_PREFIX
 from gpuaas_contract.identity import LoginRequest, Token
+from gpuaas_contract.oauth import ASSERTION_TYPE, CLIENT_CREDENTIALS, DEVICE_CODE, REFRESH_TOKEN
 from gpuaas_contract.problems import (
     CORRELATION_HEADER,
     IDEMPOTENCY_HEADER,
@@ -19,7 +20,7 @@ from gpuaas_contract.problems import (
     Problem,
 )
 from gpuaas_sdk.correlation import current_correlation_id
-from gpuaas_sdk.credentials import ASSERTION_TYPE, Credentials
+from gpuaas_sdk.credentials import Credentials
 from gpuaas_sdk.errors import (
     ApiError,
     ProtocolError,
@@ -105,6 +106,11 @@ def _detail_of(content: bytes) -> str | None:
     return detail if isinstance(detail, str) else None
 
 
+def _change_headers(revision: int | None, idempotency_key: str | None) -> dict[str, str]:
+    headers = {IDEMPOTENCY_HEADER: idempotency_key or uuid.uuid4().hex}
+    return headers if revision is None else {**headers, "If-Match": f'"{revision}"'}
+
+
 class Transport:
     """Sends requests for all resources of a client; holds the connection pool and the token."""
 
@@ -149,11 +155,34 @@ class Transport:
     ) -> Model:
         """`keyed=False` is for what is the same when done twice, and done so often that keys would pile up."""
         headers = {IDEMPOTENCY_HEADER: idempotency_key or uuid.uuid4().hex} if keyed else {}
+        return parse(model, await self._send_body("POST", path, headers, body))
+
+    async def patch(
+        self,
+        path: str,
+        model: type[Model],
+        body: BaseModel,
+        *,
+        revision: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Model:
+        """With `revision`, only while the target is as the caller saw it."""
+        return parse(model, await self._send_body("PATCH", path, _change_headers(revision, idempotency_key), body))
+
+    async def delete(
+        self, path: str, model: type[Model], *, revision: int | None = None, idempotency_key: str | None = None
+    ) -> Model:
+        """The answer is what the target was."""
+        return parse(model, await self._send_body("DELETE", path, _change_headers(revision, idempotency_key), None))
+
+    async def _send_body(
+        self, method: str, path: str, headers: dict[str, str], body: BaseModel | None
+    ) -> httpx.Response:
         content = None
         if body is not None:
             headers["Content-Type"] = "application/json"
             content = encode_body(body)
-        return parse(model, await self.send("POST", path, headers=headers, content=content))
+        return await self.send(method, path, headers=headers, content=content)
 
     async def send(
         self,
@@ -237,11 +266,22 @@ class Transport:
         return parse(Token, response)
 
     async def exchange_assertion(self, assertion: str) -> Token:
-        form = {
-            "grant_type": "client_credentials",
-            "client_assertion_type": ASSERTION_TYPE,
-            "client_assertion": assertion,
-        }
         # An assertion is good for one token, so a lost answer needs a new one: no retry at this level.
-        response = await self.send("POST", "/oauth/token", form=form, authenticated=False, retry=NO_RETRY)
+        form = {"client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}
+        return await self._exchange({"grant_type": CLIENT_CREDENTIALS, **form}, NO_RETRY)
+
+    async def exchange_secret(self, service_account_id: str, secret: str) -> Token:
+        form = {"client_id": service_account_id, "client_secret": secret}
+        return await self._exchange({"grant_type": CLIENT_CREDENTIALS, **form}, self.retry)
+
+    async def exchange_refresh_token(self, refresh_token: str) -> Token:
+        # The second use of one ends the login: where no answer came, nobody knows whether it was used.
+        return await self._exchange({"grant_type": REFRESH_TOKEN, "refresh_token": refresh_token}, NO_RETRY)
+
+    async def exchange_device_code(self, client_id: str, device_code: str) -> Token:
+        form = {"client_id": client_id, "device_code": device_code}
+        return await self._exchange({"grant_type": DEVICE_CODE, **form}, NO_RETRY)
+
+    async def _exchange(self, form: Mapping[str, str], retry: RetryPolicy) -> Token:
+        response = await self.send("POST", "/oauth/token", form=form, authenticated=False, retry=retry)
         return parse(Token, response)
