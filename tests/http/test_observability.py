@@ -127,4 +127,5 @@ async def test_no_secret_gets_into_logs_database_or_answers(
     for answer in answers:
         if answer.is_error:
             assert canary not in answer.text, answer.text
-            assert answer.headers["content-type"] == "application/problem+json"
+            oauth = answer.request.url.path == "/v1/oauth/token"
+            assert answer.headers["content-type"] == ("application/json" if oauth else "application/problem+json")

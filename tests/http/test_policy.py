@@ -40,7 +40,13 @@ def test_strangers_learn_nothing(matrix: Matrix) -> None:
 
 
 def test_every_permission_is_in_the_table_and_used_by_a_route() -> None:
-    open_ones = {Permission.ANONYMOUS, Permission.AUTHENTICATED, Permission.AGENT}
+    open_ones = {
+        Permission.ANONYMOUS,
+        Permission.AUTHENTICATED,
+        Permission.PERSON,
+        Permission.OWN_LOGIN,
+        Permission.AGENT,
+    }
     assert set(Permission) == set(POLICY) | open_ones
     assert {row.permission for row in rows()} == set(Permission)
 

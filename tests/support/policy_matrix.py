@@ -13,6 +13,7 @@ import websockets
 from fastapi.routing import APIRoute, APIWebSocketRoute
 
 from gpuaas_contract import ids
+from gpuaas_contract.identity import PrincipalKind
 from gpuaas_contract.problems import Code
 from gpuaas_platform.api.app import declare_app
 from gpuaas_platform.api.routing import permission_of
@@ -136,6 +137,8 @@ async def _cell(http: httpx.AsyncClient, world: PolicyWorld, row: Row, asker: As
     values = dict(world.values)
     if "grant_id" in row.parameters:
         values["grant_id"] = await world.grant_for(asker)
+    if "session_id" in row.parameters:
+        values["session_id"] = await world.session_of(asker)
     answer = await _ask(http, world, row, asker, values)
     if asker.is_stranger:
         asked = {values.get(name) for name in row.names}
@@ -243,6 +246,8 @@ def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
     if asker.caller is None:
         return UNKNOWN
     scope = _scope(world, row)
+    if row.permission in {Permission.PERSON, Permission.OWN_LOGIN}:
+        return ALLOWED if asker.caller.kind == PrincipalKind.USER else DENIED
     if row.permission not in POLICY:
         sees = not _is_project_scoped(row) or asker.caller.sees(scope)
         return ALLOWED if sees else HIDDEN
@@ -256,7 +261,7 @@ def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
 
 
 _OF_INSTANCE = {"instance_id", "member_id", "operation_id", "delivery_id"}
-_OF_PROJECT = _OF_INSTANCE | {"project_id", "allocation_id", "grant_id", "service_account_id"}
+_OF_PROJECT = _OF_INSTANCE | {"project_id", "allocation_id", "grant_id", "service_account_id", "membership_id"}
 _PLATFORM_WIDE = {Permission.NODE_READ, Permission.NODE_MANAGE, Permission.USER_MANAGE, Permission.AUDIT_READ}
 
 

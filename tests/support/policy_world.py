@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+
 from gpuaas_contract import ids
 from gpuaas_contract.access import AccessGrant
 from gpuaas_contract.agent_link import AGENT_AUDIENCE
@@ -69,6 +71,17 @@ class PolicyWorld:
             return sign_assertion(self.account_key, self.values["service_account_id"], "gpuaas")
         return f"x{secrets.token_hex(6)}"
 
+    async def session_of(self, asker: Asker) -> str:
+        """Everybody has only their own: who has none tries with somebody else's."""
+        owner = asker if asker.caller is not None and asker.caller.kind == PrincipalKind.USER else self.admin_asker
+        async with httpx.AsyncClient(base_url=self.world.admin.api_url) as http:
+            headers = {"Authorization": f"Bearer {await owner.bearer()}"}
+            return str((await http.get("/v1/auth/session", headers=headers)).json()["id"])
+
+    @property
+    def admin_asker(self) -> Asker:
+        return next(asker for asker in self.askers if asker.name == "platform admin")
+
     async def grant_for(self, asker: Asker) -> str:
         """A stream needs a grant of one's own; who may not have one tries with somebody else's."""
         public_key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
@@ -80,6 +93,13 @@ class PolicyWorld:
             except ApiError:
                 continue
         raise AssertionError("nobody may have access")
+
+
+async def _user_code(settings: Settings) -> str:
+    """Of a command line that waits to be let in."""
+    async with httpx.AsyncClient(base_url=settings.api_url) as http:
+        answer = await http.post("/v1/oauth/device_authorization", data={"client_id": "matrix"})
+        return str(answer.json()["user_code"])
 
 
 @asynccontextmanager
@@ -95,6 +115,10 @@ async def policy_world(settings: Settings) -> AsyncIterator[PolicyWorld]:
         seen_by_members = {values[key] for key in ("project_id", "allocation_id", "instance_id", "member_id")}
         hidden = seen_by_members | {values["operation_id"], values["delivery_id"], makers.account_id}
         values |= {"service_account_id": makers.account_id, "user_id": makers.user_id}
+        membership = await admin.memberships.create(makers.user_id, Role.PROJECT_MEMBER, project_id=world.project.id)
+        (key,) = await admin.service_accounts.list_keys(makers.account_id)
+        values |= {"membership_id": membership.id, "key_id": key.id, "user_code": await _user_code(settings)}
+        hidden |= {membership.id, key.id}
         yield PolicyWorld(world, askers, values, hidden, makers.login, makers.account_key)
 
 
@@ -193,7 +217,9 @@ class _Makers:
         self.account_id, self.account_key = account.id, private
         role = CONTROLLER if app_slug else Role.PROJECT_VIEWER
         grants = (RoleGrant(role, project_id=project.id),)
-        caller = _caller(grants, app_slug=app_slug, tenant_ids=frozenset({project.tenant_id}))
+        caller = _caller(
+            grants, PrincipalKind.SERVICE_ACCOUNT, app_slug=app_slug, tenant_ids=frozenset({project.tenant_id})
+        )
         return Asker(title, _token(client), caller, client)
 
     async def _node(self) -> None:
@@ -233,6 +259,9 @@ def _token(client: GpuaasClient) -> Callable[[], Awaitable[str | None]]:
 
 
 def _caller(
-    grants: tuple[RoleGrant, ...], app_slug: str | None = None, tenant_ids: frozenset[str] = frozenset()
+    grants: tuple[RoleGrant, ...],
+    kind: PrincipalKind = PrincipalKind.USER,
+    app_slug: str | None = None,
+    tenant_ids: frozenset[str] = frozenset(),
 ) -> Caller:
-    return Caller(PrincipalKind.USER, "usr_matrix", "matrix", grants, app_slug, tenant_ids)
+    return Caller(kind, "usr_matrix", "matrix", grants, app_slug, tenant_ids)

@@ -10,18 +10,21 @@ from gpuaas_platform.adapters.blobs import BlobStore
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.api.app import create_app, declare_app
 from gpuaas_platform.observability.logs import configure_logs
-from gpuaas_platform.services import identity
+from gpuaas_platform.services import users
 from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.allocations import AddressPlan
 from gpuaas_platform.services.audit import AuditService
 from gpuaas_platform.services.changes import FeedService
 from gpuaas_platform.services.limits import Limits
+from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.services.sessions import SessionService
+from gpuaas_platform.services.signing_keys import SigningKeys
 from gpuaas_platform.services.tasks import TaskService
 from gpuaas_platform.services.tokens import TokenService
 from gpuaas_platform.settings import Settings
 from gpuaas_platform.storage.database import Database
-from gpuaas_platform.storage.migrations import migrate
+from gpuaas_platform.storage.migrations import OldSchemaError, migrate, require_current
 from gpuaas_platform.storage.wakeups import Wakeups
 
 
@@ -30,13 +33,16 @@ def build_platform(settings: Settings) -> Platform:
     openbao = OpenBao(settings.vault_addr, settings.vault_token_file)
     wakeups = Wakeups(settings.database_url)
     plan = AddressPlan(settings.environment, settings.network_range)
+    tokens = TokenService(SigningKeys(openbao, database, settings.token_key_days), database)
     return Platform(
         database=database,
         wakeups=wakeups,
         openbao=openbao,
         blobs=BlobStore(settings.state_dir / "artifacts"),
         plan=plan,
-        tokens=TokenService(openbao, database),
+        tokens=tokens,
+        sessions=SessionService(database, tokens),
+        oauth=OAuthService(database, tokens, settings.origin),
         access=AccessService(database, openbao),
         tasks=TaskService(database, plan),
         feed=FeedService(database, wakeups),
@@ -48,7 +54,7 @@ def build_platform(settings: Settings) -> Platform:
 async def serve(settings: Settings) -> None:
     platform = build_platform(settings)
     await platform.database.open()
-    await platform.tokens.start()
+    await platform.tokens.keys.start()
     await _make_first_admin(platform, settings)
     config = uvicorn.Config(
         create_app(platform),
@@ -70,15 +76,16 @@ async def _make_first_admin(platform: Platform, settings: Settings) -> None:
     if settings.bootstrap_admin_file is None or not settings.bootstrap_admin_file.exists():
         return
     admin = json.loads(settings.bootstrap_admin_file.read_text())
-    password_hash = await identity.hash_password(admin["password"])
+    password_hash = await users.hash_password(admin["password"])
+    one_time = not settings.bootstrap_admin_permanent
     async with platform.database.system_transaction() as tx:
-        await identity.create_first_admin(tx, admin["email"], password_hash)
+        await users.create_first_admin(tx, admin["email"], password_hash, one_time=one_time)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="gpuaas-platform", description="The GPUaaS control plane.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("serve", help="migrate the database, then serve the API until stopped")
+    commands.add_parser("serve", help="serve the API until stopped")
     commands.add_parser("migrate", help="bring the database schema up to date and exit")
     commands.add_parser("openapi", help="print the OpenAPI document; needs no database and no settings")
     arguments = parser.parse_args()
@@ -87,6 +94,11 @@ def main() -> None:
         return
     configure_logs()
     settings = Settings()
-    migrate(settings.database_url)
+    if arguments.command == "migrate" or settings.migrate_at_start:
+        migrate(settings.database_url)
     if arguments.command == "serve":
+        try:
+            require_current(settings.database_url)
+        except OldSchemaError as error:
+            raise SystemExit(str(error)) from None
         asyncio.run(serve(settings))

@@ -24,3 +24,15 @@ class Settings(BaseSettings):
     """Per e-mail address and process, wrong passwords and right ones alike."""
     bootstrap_admin_file: Path | None = None
     """JSON with `email` and `password` of the first administrator, read while there is no user."""
+    bootstrap_admin_permanent: bool = False
+    """Keep that password, for demonstrations and tests; otherwise it is good for one login."""
+    migrate_at_start: bool = False
+    """Bring the schema up to date by itself: for a database that belongs to this platform alone."""
+    public_url: str | None = None
+    """How browsers and command lines reach the API, where that differs from the address it listens on."""
+    token_key_days: float = 30
+    """The key that signs tokens gets a new version when its newest one is older than this."""
+
+    @property
+    def origin(self) -> str:
+        return (self.public_url or f"http://{self.api_host}:{self.api_port}").rstrip("/")

@@ -1,6 +1,7 @@
 """OpenBao (or Vault): the token signing key and the SSH authorities never leave it."""
 
 import base64
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import httpx
 
 from gpuaas_contract.problems import Code
 from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.domain.signing_keys import KeyVersion
 
 TOKEN_KEY = "gpuaas-tokens"  # noqa: S105 - the name of a key
 
@@ -74,6 +76,17 @@ class OpenBao:
         """Raw ed25519 public keys by version: all that are still accepted."""
         answer = await self._call("GET", f"transit/keys/{TOKEN_KEY}")
         return {version: base64.b64decode(key["public_key"]) for version, key in answer["data"]["keys"].items()}
+
+    async def token_key_versions(self) -> list[KeyVersion]:
+        answer = await self._call("GET", f"transit/keys/{TOKEN_KEY}")
+        return [
+            KeyVersion(version, datetime.fromisoformat(key["creation_time"]), base64.b64decode(key["public_key"]))
+            for version, key in answer["data"]["keys"].items()
+        ]
+
+    async def rotate_token_key(self) -> None:
+        """Old versions stay there: what they signed, audit checkpoints too, can still be verified."""
+        await self._call("POST", f"transit/keys/{TOKEN_KEY}/rotate", {})
 
     async def sign_token(self, signing_input: bytes, version: str) -> bytes:
         answer = await self._call(

@@ -20,16 +20,25 @@ from gpuaas_platform.api.routes import (
     identity,
     instances,
     machines,
+    oauth,
     operations,
+    service_accounts,
+    sessions,
+    users,
 )
 from gpuaas_platform.api.routing import add_routes, check_permissions
 from gpuaas_platform.api.streams import StreamBroker
-from gpuaas_platform.jobs.background import for_ever, seal_audit, sequence_changes, sweep
+from gpuaas_platform.jobs.background import for_ever, keep_token_key, seal_audit, sequence_changes, sweep
 from gpuaas_platform.observability.metrics import Metrics
 from gpuaas_platform.services.platform import Platform
 
 ROUTES = [
+    sessions.routes,
+    oauth.routes,
+    oauth.well_known,
     identity.routes,
+    users.routes,
+    service_accounts.routes,
     machines.routes,
     catalogue.routes,
     instances.routes,
@@ -49,6 +58,7 @@ def create_app(platform: Platform) -> FastAPI:
             "sequencer": for_ever("sequencer", lambda: sequence_changes(platform)),
             "audit": for_ever("audit", lambda: seal_audit(platform)),
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
+            "token key": for_ever("token key", lambda: keep_token_key(platform)),
             "streams": app.state.streams.cut_ended(),
         }
         loops = app.state.loops = [asyncio.create_task(loop, name=name) for name, loop in work.items()]

@@ -1,25 +1,30 @@
 """What a route works with: the caller, the correlation id, and one transaction per request."""
 
 import hashlib
+import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Query, Request, Response
 from starlette.requests import HTTPConnection
 
 from gpuaas_contract.base import OwnedResource, Resource
 from gpuaas_contract.problems import IDEMPOTENCY_HEADER, Code
+from gpuaas_contract.sessions import CSRF_HEADER, SESSION_COOKIE
+from gpuaas_platform.api.routing import PERMISSION_ATTRIBUTE
 from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.domain.policy import Caller
+from gpuaas_platform.domain.policy import Caller, Permission
 from gpuaas_platform.services.pages import MAX_LIMIT
 from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.services.principals import Authenticated, not_a_person, password_change_required
 from gpuaas_platform.storage import changes as change_store
 from gpuaas_platform.storage.database import Transaction
 
 KEY_LIMIT = 200
+_READS = {"GET", "HEAD", "OPTIONS"}
 
 
 def platform_of(connection: HTTPConnection) -> Platform:
@@ -40,8 +45,14 @@ class Context:
     platform: Platform
     caller: Caller
     correlation_id: str
-    token_expires_at: datetime
+    authenticated: Authenticated
     request: Request
+
+    @property
+    def session_id(self) -> str:
+        """Of the present login. Routes that are for people only may ask."""
+        assert self.authenticated.session_id is not None
+        return self.authenticated.session_id
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
@@ -88,7 +99,9 @@ async def run_mutation(
         resource = await effect(tx)
         body = resource.model_dump_json(by_alias=True)
         if key is not None:
-            await change_store.store_answer(tx, key, fingerprint, status, body)
+            # What is shown once is not shown to whoever repeats the request, nor kept here.
+            kept = resource.model_dump_json(by_alias=True, exclude=set(resource.ONE_TIME))
+            await change_store.store_answer(tx, key, fingerprint, status, kept)
     headers = {"ETag": etag_of(resource)} if isinstance(resource, OwnedResource) else {}
     return Response(body, status, headers, media_type="application/json")
 
@@ -112,14 +125,49 @@ async def fingerprint_of(request: Request) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+async def authenticate(connection: HTTPConnection) -> Authenticated:
+    """A bearer token, else a browser's cookie. The token comes first: who shows one means it."""
+    platform = platform_of(connection)
+    correlation_id = str(connection.state.correlation_id)
+    cookie = connection.cookies.get(SESSION_COOKIE)
+    if cookie and "authorization" not in connection.headers:
+        return await platform.sessions.authenticate_cookie(cookie, correlation_id)
+    return await platform.tokens.authenticate(bearer_of(connection), correlation_id)
+
+
+def is_same_origin(connection: HTTPConnection) -> bool | None:
+    """What the browser says about the page that makes this request; None where it says nothing."""
+    site, origin = connection.headers.get("sec-fetch-site"), connection.headers.get("origin")
+    if site is None and origin is None:
+        return None
+    if site is not None and site != "same-origin":
+        return False
+    own = {connection.headers.get("host"), urlsplit(platform_of(connection).oauth.public_url).netloc}
+    return origin is None or (urlsplit(origin).netloc or "no origin") in own
+
+
+def _check_csrf(request: Request, csrf_token: str) -> None:
+    """A browser sends its cookie whichever page asks it to. Only our own page knows the token."""
+    if not is_same_origin(request):
+        raise Refusal(Code.CSRF_INVALID, "with a session cookie, changes come from this origin only", denied=True)
+    if not hmac.compare_digest(request.headers.get(CSRF_HEADER, "").encode(), csrf_token.encode()):
+        detail = f"with a session cookie, changes need the session's token in {CSRF_HEADER}"
+        raise Refusal(Code.CSRF_INVALID, detail, denied=True)
+
+
 async def authenticated_context(request: Request) -> Context:
     platform = platform_of(request)
-    correlation_id = str(request.state.correlation_id)
-    async with platform.database.system_transaction(correlation_id) as tx:
-        authenticated = await platform.tokens.authenticate(tx, bearer_of(request))
+    authenticated = await authenticate(request)
     request.state.caller = authenticated.caller
     platform.limits.requests.take(authenticated.caller.id)
-    return Context(platform, authenticated.caller, correlation_id, authenticated.expires_at, request)
+    if authenticated.csrf_token is not None and request.method not in _READS:
+        _check_csrf(request, authenticated.csrf_token)
+    permission = getattr(request.scope["route"].endpoint, PERMISSION_ATTRIBUTE)
+    if permission in {Permission.PERSON, Permission.OWN_LOGIN} and authenticated.session_id is None:
+        raise not_a_person()
+    if authenticated.password_change_required and permission != Permission.OWN_LOGIN:
+        raise password_change_required()
+    return Context(platform, authenticated.caller, str(request.state.correlation_id), authenticated, request)
 
 
 async def authenticated_agent(connection: HTTPConnection) -> Caller:
@@ -135,9 +183,10 @@ Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
 
 
 async def authenticated_context_of(connection: HTTPConnection) -> tuple[Caller, str]:
-    """The caller and correlation id of a WebSocket upgrade."""
-    platform = platform_of(connection)
-    correlation_id = str(connection.state.correlation_id)
-    async with platform.database.system_transaction(correlation_id) as tx:
-        authenticated = await platform.tokens.authenticate(tx, bearer_of(connection))
-    return authenticated.caller, correlation_id
+    """The caller and correlation id of a WebSocket upgrade. It has no CSRF token, so the page's origin must do."""
+    authenticated = await authenticate(connection)
+    if authenticated.csrf_token is not None and not is_same_origin(connection):
+        raise Refusal(Code.CSRF_INVALID, "with a session cookie, streams come from this origin only")
+    if authenticated.password_change_required:
+        raise password_change_required()
+    return authenticated.caller, str(connection.state.correlation_id)

@@ -39,6 +39,9 @@ FIELDS: dict[str, Any] = {
     "grant_type": "client_credentials",
     "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
     "client_assertion": "a.signed.assertion",
+    "client_id": "gpuaas-cli",
+    "user_code": "WDJB-MJHT",
+    "token": "a refresh token",
     "fencing_token": 7,
     "component_key": "head",
     "key": "head",
@@ -47,9 +50,21 @@ FIELDS: dict[str, Any] = {
     "type": "Ready",
     "version": "1.0.0",
 }
+_ASSERTION = {"client_assertion_type": FIELDS["client_assertion_type"], "client_assertion": FIELDS["client_assertion"]}
 _KEY = {"public_key_pem": FIELDS["public_key_pem"]}
 _ROLE = {"user_id": FIELDS["user_id"]}
 VARIANTS: dict[str, dict[str, Json]] = {
+    "Body_exchange_token": {
+        "private-key JWT": {"grant_type": "client_credentials", **_ASSERTION},
+        "secret": {"grant_type": "client_credentials", "client_id": _id("sva"), "client_secret": "shown-once"},
+        "device": {
+            "grant_type": "urn:ietf:params:oauth:grant-type:device_code",
+            "client_id": "gpuaas-cli",
+            "device_code": "from-the-start",
+        },
+        "refresh": {"grant_type": "refresh_token", "refresh_token": "from-the-last-answer"},
+    },
+    "UserUpdate": {"disable": {"disabled": True}, "one-time password": {"password": FIELDS["password"]}},
     "MembershipCreate": {
         "project role": {**_ROLE, "role": "project_viewer", "project_id": FIELDS["project_id"]},
         "tenant role": {**_ROLE, "role": "tenant_admin", "tenant_id": FIELDS["tenant_id"]},

@@ -14,14 +14,17 @@ from gpuaas_contract.problems import (
     PROBLEM_MEDIA_TYPE,
     Problem,
 )
+from gpuaas_contract.sessions import CSRF_HEADER, SESSION_COOKIE
 from gpuaas_platform.api.context import KEY_LIMIT, authenticated_agent, authenticated_context
 from gpuaas_platform.api.examples import examples_of
+from gpuaas_platform.api.problems import OAUTH_ROUTES
 from gpuaas_platform.api.routing import permission_of
 from gpuaas_platform.domain.policy import POLICY, Permission
 
 Json = dict[str, Any]
 _READS = {"GET", "HEAD"}
 _REFUSALS = {
+    400: "The request is not valid, or not now: `error` says it in OAuth's words.",
     401: "Who calls is not known, or what it showed is not valid.",
     403: "The caller may know of this, but may not do it.",
     404: "It does not exist, or the caller may not know of it: both look alike.",
@@ -81,7 +84,9 @@ def _complete(operation: Json, route: APIRoute, method: str, schemas: Json) -> N
     parameters = operation.setdefault("parameters", [])
     parameters.append({"$ref": "#/components/parameters/CorrelationId"})
     if mutates:
-        parameters += [{"$ref": f"#/components/parameters/{name}"} for name in ("IdempotencyKey", "IfMatch")]
+        parameters += [
+            {"$ref": f"#/components/parameters/{name}"} for name in ("IdempotencyKey", "IfMatch", "CsrfToken")
+        ]
     owned = isinstance(route.response_model, type) and issubclass(route.response_model, OwnedResource)
     if owned and method == "GET":
         parameters.append({"$ref": "#/components/parameters/IfNoneMatch"})
@@ -89,11 +94,14 @@ def _complete(operation: Json, route: APIRoute, method: str, schemas: Json) -> N
         operation["requestBody"] = _FILE_BODY
     _complete_body(operation, schemas)
     _complete_answers(operation, route, mutates=mutates, owned=owned)
-    for status in sorted(_refusals(operation, permission, mutates=mutates)):
+    statuses = _refusals(operation, permission, mutates=mutates)
+    if route.path in OAUTH_ROUTES:
+        statuses = statuses - {403, 404, 409, 422} | {400, 401, 429}
+    for status in sorted(statuses):
         operation["responses"][str(status)] = {"$ref": f"#/components/responses/Refused{status}"}
     if permission != Permission.ANONYMOUS:
-        scheme = "agentAssertion" if _depends_on(route, authenticated_agent) else "bearerToken"
-        operation["security"] = [{scheme: []}]
+        agent = _depends_on(route, authenticated_agent)
+        operation["security"] = [{"agentAssertion": []}] if agent else [{"bearerToken": []}, {"sessionCookie": []}]
 
 
 def _depends_on(route: APIRoute, dependency: object) -> bool:
@@ -128,6 +136,8 @@ def _refusals(operation: Json, permission: Permission, *, mutates: bool) -> set[
     if permission != Permission.ANONYMOUS:
         statuses |= {401, 429}
     if permission in POLICY:
+        statuses |= {403, 404}
+    if permission in {Permission.PERSON, Permission.OWN_LOGIN} or mutates or "requestBody" in operation:
         statuses |= {403, 404}
     if mutates:
         statuses |= {409, 412}
@@ -188,6 +198,11 @@ _PARAMETERS: Json = {
         "in": "header",
         **_text("An ETag: change the resource only while it is at that revision.", pattern='^(\\*|"?[0-9]+"?)$'),
     },
+    "CsrfToken": {
+        "name": CSRF_HEADER,
+        "in": "header",
+        **_text("The session's token; needed only where the caller is known by its session cookie."),
+    },
     "IfNoneMatch": {
         "name": "If-None-Match",
         "in": "header",
@@ -196,6 +211,12 @@ _PARAMETERS: Json = {
 }
 _SECURITY: Json = {
     "bearerToken": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A short-lived token."},
+    "sessionCookie": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": SESSION_COOKIE,
+        "description": "A browser's session. Changes also need its token in X-CSRF-Token, from the same origin.",
+    },
     "agentAssertion": {
         "type": "http",
         "scheme": "bearer",

@@ -9,12 +9,25 @@ from psycopg_pool import PoolTimeout
 from starlette.exceptions import HTTPException
 
 from gpuaas_contract.audit import AuditOutcome
+from gpuaas_contract.base import API_PREFIX
 from gpuaas_contract.problems import PROBLEM_MEDIA_TYPE, Code, FieldError, Problem
-from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.domain.errors import OAUTH_CODES, Refusal
 from gpuaas_platform.domain.policy import Caller
 from gpuaas_platform.services.platform import Platform
 
 log = structlog.get_logger()
+
+# RFC 6749 clients read `error` and `error_description`: the OAuth routes say it in their words as well.
+OAUTH_ROUTES = {f"{API_PREFIX}/oauth/{name}" for name in ("token", "revoke", "device_authorization")}
+_TOKEN_ROUTE = f"{API_PREFIX}/oauth/token"
+_OAUTH_ERRORS = {
+    Code.INVALID_REQUEST: "invalid_request",
+    Code.UNAUTHENTICATED: "invalid_client",
+    Code.INVALID_CREDENTIALS: "invalid_client",
+    Code.UNAVAILABLE: "temporarily_unavailable",
+    Code.RATE_LIMITED: "temporarily_unavailable",
+    **{code: code.value for code in OAUTH_CODES},
+}
 
 _FRAMEWORK_CODES = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.TOO_LARGE}
 
@@ -42,6 +55,26 @@ def problem_response(refusal: Refusal, correlation_id: str) -> JSONResponse:
     return JSONResponse(body, refusal.status, headers, media_type=PROBLEM_MEDIA_TYPE)
 
 
+def _answer(request: Request, refusal: Refusal) -> JSONResponse:
+    response = problem_response(refusal, _correlation_id(request))
+    return _in_oauth_words(request, refusal, response) if request.url.path in OAUTH_ROUTES else response
+
+
+def _in_oauth_words(request: Request, refusal: Refusal, response: JSONResponse) -> JSONResponse:
+    """The problem stays whole: OAuth's members are added to it."""
+    status = 400 if refusal.status == 422 else refusal.status
+    body = problem_of(refusal, _correlation_id(request)).model_dump(mode="json") | {
+        "status": status,
+        "error": _OAUTH_ERRORS.get(refusal.code, "invalid_request"),
+        "error_description": refusal.detail,
+    }
+    headers = {name: value for name in ("Retry-After",) if (value := response.headers.get(name))}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Basic"
+    media_type = "application/json" if request.url.path == _TOKEN_ROUTE else PROBLEM_MEDIA_TYPE
+    return JSONResponse(body, status, {**headers, "Cache-Control": "no-store"}, media_type=media_type)
+
+
 def internal_error() -> Refusal:
     return Refusal(
         Code.INTERNAL, "something went wrong on our side; the operator finds it in the log by the correlation id"
@@ -67,39 +100,44 @@ def install_handlers(app: FastAPI) -> None:
     async def refused(request: Request, error: Refusal) -> JSONResponse:
         if error.denied and request.method not in {"GET", "HEAD"}:
             await _audit_denial(request, error)
-        return problem_response(error, _correlation_id(request))
+        return _answer(request, error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         fields = [FieldError(pointer=_pointer(item["loc"]), detail=str(item["msg"])) for item in error.errors()]
         detail = "; ".join(f"{field.pointer}: {field.detail}" for field in fields)
         refusal = Refusal(Code.INVALID_REQUEST, f"the request is not valid: {detail}", errors=fields)
-        return problem_response(refusal, _correlation_id(request))
+        return _answer(request, refusal)
 
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> JSONResponse:
         if isinstance(error.__cause__, Refusal):
             # Ours, raised while the framework read the body: it wraps whatever happens there.
-            return problem_response(error.__cause__, _correlation_id(request))
+            return _answer(request, error.__cause__)
         code = _FRAMEWORK_CODES.get(error.status_code, Code.INVALID_REQUEST)
         if code == Code.NOT_FOUND:
             detail = f"there is no route {request.method} {request.url.path}"
         else:
             detail = str(error.detail)
-        return problem_response(Refusal(code, detail), _correlation_id(request))
+        return _answer(request, Refusal(code, detail))
 
     @app.exception_handler(psycopg.DataError)
     async def unstorable(request: Request, error: psycopg.DataError) -> JSONResponse:
         refusal = Refusal(Code.INVALID_REQUEST, "a value cannot be stored as text (a NUL character, for example)")
         log.info("unstorable", error=str(error))
-        return problem_response(refusal, _correlation_id(request))
+        return _answer(request, refusal)
+
+    @app.exception_handler(psycopg.errors.ForeignKeyViolation)
+    async def gone_meanwhile(request: Request, error: psycopg.errors.ForeignKeyViolation) -> JSONResponse:
+        log.info("gone_meanwhile", error=str(error))
+        return _answer(request, Refusal(Code.INVALID_STATE, "what this belongs to was deleted at the same moment"))
 
     @app.exception_handler(psycopg.OperationalError)
     @app.exception_handler(PoolTimeout)
     async def database_away(request: Request, error: Exception) -> JSONResponse:
         log.warning("database_away", error=str(error))
         refusal = Refusal(Code.UNAVAILABLE, "the database does not answer; try again", retry_after=2)
-        return problem_response(refusal, _correlation_id(request))
+        return _answer(request, refusal)
 
 
 def _pointer(location: tuple[int | str, ...]) -> str:

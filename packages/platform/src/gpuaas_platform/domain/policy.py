@@ -13,17 +13,28 @@ class Permission(StrEnum):
     """Anybody may call the route; it authenticates by what is in the body, or tells nothing."""
     AUTHENTICATED = "authenticated"
     """Any known principal; what it gets is filtered by what it may see."""
+    PERSON = "person"
+    """Any user, about what is their own."""
+    OWN_LOGIN = "own_login"
+    """Any user, about their present login: also while a one-time password has not been changed yet."""
     AGENT = "agent"
     """A node agent, about its own node only."""
 
     TENANT_CREATE = "tenant.create"
     TENANT_READ = "tenant.read"
+    TENANT_UPDATE = "tenant.update"
+    TENANT_DELETE = "tenant.delete"
     PROJECT_CREATE = "project.create"
     PROJECT_READ = "project.read"
+    PROJECT_UPDATE = "project.update"
+    PROJECT_DELETE = "project.delete"
     USER_MANAGE = "user.manage"
     MEMBERSHIP_CREATE = "membership.create"
+    MEMBERSHIP_DELETE = "membership.delete"
     SERVICE_ACCOUNT_CREATE = "service_account.create"
     SERVICE_ACCOUNT_READ = "service_account.read"
+    SERVICE_ACCOUNT_MANAGE = "service_account.manage"
+    """Its keys and secrets, disabling and deleting it."""
     NODE_MANAGE = "node.manage"
     NODE_READ = "node.read"
     ALLOCATION_CREATE = "allocation.create"
@@ -40,22 +51,30 @@ class Permission(StrEnum):
 
 
 CONTROLLER = "controller"
-"""The role of a service account that is bound to an app, in its project, for that app only."""
+"""The role of a service account that is bound to an app, in its project or tenant, for that app only."""
 
 _ADMINS = frozenset({Role.PLATFORM_ADMIN, Role.TENANT_ADMIN, Role.PROJECT_ADMIN})
 _USERS = _ADMINS | {Role.PROJECT_MEMBER}
 _VIEWERS = _USERS | {Role.PROJECT_VIEWER, CONTROLLER}
 _PLATFORM = frozenset({Role.PLATFORM_ADMIN})
+_TENANT_ADMINS = frozenset({Role.PLATFORM_ADMIN, Role.TENANT_ADMIN})
+PROJECT_ROLES = frozenset({Role.PROJECT_ADMIN, Role.PROJECT_MEMBER, Role.PROJECT_VIEWER})
 
 POLICY: dict[Permission, frozenset[str]] = {
     Permission.TENANT_CREATE: _PLATFORM,
     Permission.TENANT_READ: _VIEWERS,
-    Permission.PROJECT_CREATE: frozenset({Role.PLATFORM_ADMIN, Role.TENANT_ADMIN}),
+    Permission.TENANT_UPDATE: _TENANT_ADMINS,
+    Permission.TENANT_DELETE: _PLATFORM,
+    Permission.PROJECT_CREATE: _TENANT_ADMINS,
     Permission.PROJECT_READ: _VIEWERS,
+    Permission.PROJECT_UPDATE: _ADMINS,
+    Permission.PROJECT_DELETE: _TENANT_ADMINS,
     Permission.USER_MANAGE: _PLATFORM,
     Permission.MEMBERSHIP_CREATE: _ADMINS,
+    Permission.MEMBERSHIP_DELETE: _ADMINS,
     Permission.SERVICE_ACCOUNT_CREATE: _ADMINS,
     Permission.SERVICE_ACCOUNT_READ: _ADMINS,
+    Permission.SERVICE_ACCOUNT_MANAGE: _ADMINS,
     Permission.NODE_MANAGE: _PLATFORM,
     Permission.NODE_READ: _PLATFORM,
     Permission.ALLOCATION_CREATE: _ADMINS,
@@ -90,7 +109,9 @@ class RoleGrant:
         if self.project_id is not None:
             return self.project_id == scope.project_id
         if self.tenant_id is not None:
-            return self.tenant_id == scope.tenant_id
+            # A service account may have a project's role in a whole tenant: in each project, not above them.
+            inside = scope.project_id is not None or self.role not in PROJECT_ROLES
+            return inside and self.tenant_id == scope.tenant_id
         return True
 
 
@@ -115,8 +136,15 @@ class Caller:
         return [grant.project_id for grant in self.grants if grant.project_id is not None]
 
     @property
-    def admin_tenant_ids(self) -> list[str]:
-        return [g.tenant_id for g in self.grants if g.tenant_id is not None and g.project_id is None]
+    def whole_tenant_ids(self) -> list[str]:
+        """Tenants in all of whose projects it has a role."""
+        return [grant.tenant_id for grant in self.grants if grant.tenant_id is not None]
+
+    def projects_with(self, permission: Permission) -> list[str]:
+        return [g.project_id for g in self.grants if g.project_id is not None and g.role in POLICY[permission]]
+
+    def tenants_with(self, permission: Permission) -> list[str]:
+        return [g.tenant_id for g in self.grants if g.tenant_id is not None and g.role in POLICY[permission]]
 
     def sees(self, scope: Scope) -> bool:
         if any(grant.covers(scope) and grant.role != Role.APP_PUBLISHER for grant in self.grants):

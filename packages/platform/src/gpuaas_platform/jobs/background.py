@@ -9,12 +9,15 @@ from gpuaas_contract.problems import IDEMPOTENCY_HOURS
 from gpuaas_platform.services import nodes, operations
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.storage import changes as change_store
-from gpuaas_platform.storage.wakeups import OUTBOX
+from gpuaas_platform.storage import oauth as oauth_store
+from gpuaas_platform.storage import sessions as session_store
+from gpuaas_platform.storage.wakeups import OUTBOX, TOKEN_KEYS
 
 log = structlog.get_logger()
 SWEEP_SECONDS = 2
 SEAL_SECONDS = 1
 RECHECK_SECONDS = 1
+TOKEN_KEY_SECONDS = 60
 
 
 async def for_ever(name: str, once: Callable[[], Awaitable[None]]) -> None:
@@ -47,4 +50,15 @@ async def sweep(platform: Platform) -> None:
         await operations.fail_overdue(tx)
     async with platform.database.system_transaction() as tx:
         await change_store.sweep_keys(tx, IDEMPOTENCY_HOURS)
+    async with platform.database.system_transaction() as tx:
+        await session_store.sweep(tx)
+        await oauth_store.sweep(tx)
     await asyncio.sleep(SWEEP_SECONDS)
+
+
+async def keep_token_key(platform: Platform) -> None:
+    """Rotate the key when it is due, and know the versions that other processes made."""
+    woken = platform.wakeups.event(TOKEN_KEYS)
+    if not await platform.tokens.keys.rotate_if_due():
+        await platform.tokens.keys.reload()
+    await platform.wakeups.wait(woken, TOKEN_KEY_SECONDS)

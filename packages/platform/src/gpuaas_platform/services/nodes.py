@@ -20,7 +20,7 @@ from gpuaas_contract.problems import Code
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services import allocations
-from gpuaas_platform.services.identity import check_public_key
+from gpuaas_platform.services.assertions import check_public_key
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.storage import nodes as store
 from gpuaas_platform.storage.database import Row, Transaction

@@ -9,6 +9,8 @@ from gpuaas_platform.services.allocations import AddressPlan
 from gpuaas_platform.services.audit import AuditService
 from gpuaas_platform.services.changes import FeedService
 from gpuaas_platform.services.limits import Limits
+from gpuaas_platform.services.oauth import OAuthService
+from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.tasks import TaskService
 from gpuaas_platform.services.tokens import TokenService
 from gpuaas_platform.storage.database import Database
@@ -23,6 +25,8 @@ class Platform:
     blobs: BlobStore
     plan: AddressPlan
     tokens: TokenService
+    sessions: SessionService
+    oauth: OAuthService
     access: AccessService
     tasks: TaskService
     feed: FeedService

@@ -46,6 +46,17 @@ async def end_of_operation(tx: Transaction, operation_id: str) -> None:
     await tx.notify(ACCESS)
 
 
+async def end_of_principal(tx: Transaction, principal_id: str, project_id: str | None = None) -> None:
+    """Everywhere, or in one project: streams that are open are cut."""
+    await tx.run(
+        """UPDATE access_grants SET ended_at = now() WHERE principal_id = %(id)s AND ended_at IS NULL
+             AND (%(project)s::text IS NULL OR project_id = %(project)s)""",
+        id=principal_id,
+        project=project_id,
+    )
+    await tx.notify(ACCESS)
+
+
 async def list_ended(tx: Transaction, grant_ids: list[str]) -> set[str]:
     """Which of these grants may not be used any more. An expired lease ends its grants, too."""
     rows = await tx.all(

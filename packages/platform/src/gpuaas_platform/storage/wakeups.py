@@ -15,7 +15,9 @@ FEED = "feed"
 NODE_TASKS = "node_tasks"
 ACCESS = "access"
 """A grant ended."""
-CHANNELS = (OUTBOX, FEED, NODE_TASKS, ACCESS)
+TOKEN_KEYS = "token_keys"  # noqa: S105 - the name of a channel
+"""The key that signs tokens has a new version."""
+CHANNELS = (OUTBOX, FEED, NODE_TASKS, ACCESS, TOKEN_KEYS)
 
 
 class Wakeups:
