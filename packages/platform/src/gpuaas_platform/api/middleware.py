@@ -13,6 +13,7 @@ from gpuaas_contract.problems import CORRELATION_HEADER, Code
 from gpuaas_platform.api.problems import internal_error, problem_response
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.observability.metrics import Metrics
+from gpuaas_platform.services.pages import current_list
 
 log = structlog.get_logger()
 _CORRELATION_ID = re.compile(r"^[A-Za-z0-9._:-]{8,64}$")
@@ -35,6 +36,7 @@ class RequestMiddleware:
         answer_headers, correlation_id = _correlate(headers)
         scope.setdefault("state", {})["correlation_id"] = correlation_id
         structlog.contextvars.bind_contextvars(correlation_id=correlation_id)
+        current_list.set(scope["path"])
         started, status = time.perf_counter(), 0
         self._metrics.in_flight.inc()
 

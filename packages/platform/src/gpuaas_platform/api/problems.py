@@ -29,6 +29,8 @@ _OAUTH_ERRORS = {
     **{code: code.value for code in OAUTH_CODES},
 }
 
+MOST_ERRORS, LONGEST = 20, 300
+"""An answer is not made as large as the nonsense that it answers."""
 _FRAMEWORK_CODES = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.TOO_LARGE}
 
 
@@ -104,7 +106,8 @@ def install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        fields = [FieldError(pointer=_pointer(item["loc"]), detail=str(item["msg"])) for item in error.errors()]
+        found = error.errors()[:MOST_ERRORS]
+        fields = [FieldError(pointer=_pointer(item["loc"]), detail=str(item["msg"])[:LONGEST]) for item in found]
         detail = "; ".join(f"{field.pointer}: {field.detail}" for field in fields)
         refusal = Refusal(Code.INVALID_REQUEST, f"the request is not valid: {detail}", errors=fields)
         return _answer(request, refusal)
@@ -122,9 +125,10 @@ def install_handlers(app: FastAPI) -> None:
         return _answer(request, Refusal(code, detail))
 
     @app.exception_handler(psycopg.DataError)
-    async def unstorable(request: Request, error: psycopg.DataError) -> JSONResponse:
+    @app.exception_handler(UnicodeEncodeError)
+    async def unstorable(request: Request, error: Exception) -> JSONResponse:
         refusal = Refusal(Code.INVALID_REQUEST, "a value cannot be stored as text (a NUL character, for example)")
-        log.info("unstorable", error=str(error))
+        log.info("unstorable", error=type(error).__name__)
         return _answer(request, refusal)
 
     @app.exception_handler(psycopg.errors.ForeignKeyViolation)
@@ -133,6 +137,7 @@ def install_handlers(app: FastAPI) -> None:
         return _answer(request, Refusal(Code.INVALID_STATE, "what this belongs to was deleted at the same moment"))
 
     @app.exception_handler(psycopg.OperationalError)
+    @app.exception_handler(psycopg.InterfaceError)
     @app.exception_handler(PoolTimeout)
     async def database_away(request: Request, error: Exception) -> JSONResponse:
         log.warning("database_away", error=str(error))
@@ -142,6 +147,6 @@ def install_handlers(app: FastAPI) -> None:
 
 def _pointer(location: tuple[int | str, ...]) -> str:
     where, *path = location
-    if where == "body":
-        return "".join(f"/{part}" for part in path) or "/"
-    return "/".join(str(part) for part in location)
+    pointer = "".join(f"/{part}" for part in path) or "/" if where == "body" else "/".join(map(str, location))
+    # A field's name may be anything that a client thinks of, also what cannot be sent back.
+    return pointer[:LONGEST].encode(errors="replace").decode()

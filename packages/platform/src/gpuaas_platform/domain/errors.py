@@ -75,6 +75,10 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error o
         return self.code in _RETRYABLE
 
 
+LONGEST_ID = 100
+"""What is given back of an identifier that was not found."""
+
+
 def not_found(noun: str, identifier: str, *, denied: bool = False) -> Refusal:
     """Also the answer for what the caller may not know of: both look exactly alike."""
-    return Refusal(Code.NOT_FOUND, f"there is no {noun} {identifier!r}", denied=denied)
+    return Refusal(Code.NOT_FOUND, f"there is no {noun} {identifier[:LONGEST_ID]!r}", denied=denied)

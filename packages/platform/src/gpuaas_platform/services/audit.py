@@ -1,8 +1,6 @@
 """Sealing the audit trail, and showing it together with the proof that it is whole."""
 
 import base64
-import binascii
-import json
 from collections import defaultdict
 
 from gpuaas_contract.audit import (
@@ -16,12 +14,11 @@ from gpuaas_contract.audit import (
     batch_hash,
     checkpoint_message,
 )
-from gpuaas_contract.problems import Code
 from gpuaas_platform.adapters.openbao import OpenBao
-from gpuaas_platform.domain.errors import Refusal, not_found
+from gpuaas_platform.domain.errors import not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services.identity import get_tenant, require_project
-from gpuaas_platform.services.pages import cut_page, decode_cursor
+from gpuaas_platform.services.pages import cut_page, decode_cursor, encode_cursor, foreign_cursor
 from gpuaas_platform.storage import audit as store
 from gpuaas_platform.storage.database import Database, Row, Transaction
 
@@ -125,13 +122,11 @@ async def list_batches(
 
 
 def _encode_number(number: int) -> str:
-    return base64.urlsafe_b64encode(json.dumps({"after": number}).encode()).decode()
+    return encode_cursor(str(number))
 
 
 def _decode_number(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    try:
-        return int(json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))["after"])
-    except (ValueError, KeyError, TypeError, binascii.Error, UnicodeError) as error:
-        raise Refusal(Code.CURSOR_INVALID, "this cursor was not made by this list; start without one") from error
+    position = decode_cursor(cursor)
+    if position and not position.isdecimal():
+        raise foreign_cursor()
+    return int(position or 0)

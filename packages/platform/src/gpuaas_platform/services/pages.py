@@ -1,23 +1,43 @@
-"""Cursors of lists: the last id of the page before, in a form that clients do not take apart."""
+"""Cursors of lists: where the page before ended, in a form that clients do not take apart."""
 
 import base64
 import binascii
+import hashlib
+from contextvars import ContextVar
 
 from gpuaas_contract.problems import Code
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.storage.database import Row
 
 MAX_LIMIT = 500
+_TAG_LENGTH = 8
+current_list: ContextVar[str] = ContextVar("current_list", default="")
+"""The path of the list that is being read. A cursor carries its mark, so that no other list takes it."""
+
+
+def encode_cursor(position: str) -> str:
+    return base64.urlsafe_b64encode(f"{_tag()}{position}".encode()).decode()
 
 
 def decode_cursor(cursor: str | None) -> str:
-    """Return the id after which the page begins; the empty string sorts before all ids."""
+    """Return the position after which the page begins; the empty string sorts before all ids."""
     if cursor is None:
         return ""
     try:
-        return base64.urlsafe_b64decode(cursor.encode("ascii")).decode("ascii")
+        text = base64.urlsafe_b64decode(cursor.encode("ascii")).decode("ascii")
     except (ValueError, binascii.Error, UnicodeError) as error:
-        raise Refusal(Code.CURSOR_INVALID, "this cursor was not made by this list; start without one") from error
+        raise foreign_cursor() from error
+    if text[:_TAG_LENGTH] != _tag():
+        raise foreign_cursor()
+    return text[_TAG_LENGTH:]
+
+
+def _tag() -> str:
+    return hashlib.sha256(current_list.get().encode()).hexdigest()[:_TAG_LENGTH]
+
+
+def foreign_cursor() -> Refusal:
+    return Refusal(Code.CURSOR_INVALID, "this cursor was not made by this list; start without one")
 
 
 def cut_page(rows: list[Row], limit: int) -> tuple[list[Row], str | None]:
@@ -25,4 +45,4 @@ def cut_page(rows: list[Row], limit: int) -> tuple[list[Row], str | None]:
     if len(rows) <= limit:
         return rows, None
     page = rows[:limit]
-    return page, base64.urlsafe_b64encode(page[-1]["id"].encode()).decode()
+    return page, encode_cursor(page[-1]["id"])
