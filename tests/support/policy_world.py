@@ -188,6 +188,8 @@ class _Makers:
             await self._account("app's controller", world.app_slug),
             await self._account("other app's controller", other_app),
             await self._account("viewer account", None),
+            await self._account("tenant's controller", world.app_slug, of_tenant=True),
+            await self._account("tenant's viewer account", None, of_tenant=True),
             Asker("node agent", self._agent, is_agent_of=world.node.node_id),
             Asker("other node's agent", self._other_agent, is_agent_of=self._other_node, is_stranger=True),
         ]
@@ -207,16 +209,18 @@ class _Makers:
         caller = _caller((grant,), tenant_ids=frozenset({tenant_id} if tenant_id else ()))
         return Asker(title, _token(client), caller, client, is_stranger=stranger)
 
-    async def _account(self, title: str, app_slug: str | None) -> Asker:
+    async def _account(self, title: str, app_slug: str | None, *, of_tenant: bool = False) -> Asker:
         admin, project = self.world.admin, self.world.project
         private, public = make_key()
         name = title.replace(" ", "-").replace("'", "")
-        account = await admin.service_accounts.create(project.id, name, public, app_slug=app_slug)
+        project_id, tenant_id = (None, project.tenant_id) if of_tenant else (project.id, None)
+        account = await admin.service_accounts.create(project_id, name, public, tenant_id=tenant_id, app_slug=app_slug)
         client = GpuaasClient(admin.api_url, ServiceAccountCredentials(account.id, private))
         await self.stack.enter_async_context(client)
-        self.account_id, self.account_key = account.id, private
+        if not of_tenant:
+            self.account_id, self.account_key = account.id, private
         role = CONTROLLER if app_slug else Role.PROJECT_VIEWER
-        grants = (RoleGrant(role, project_id=project.id),)
+        grants = (RoleGrant(role, tenant_id, project_id),)
         caller = _caller(
             grants, PrincipalKind.SERVICE_ACCOUNT, app_slug=app_slug, tenant_ids=frozenset({project.tenant_id})
         )
