@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+from types import FrameType
 
 import uvicorn
 
@@ -15,6 +16,7 @@ from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.allocations import AddressPlan
 from gpuaas_platform.services.audit import AuditService
 from gpuaas_platform.services.changes import FeedService
+from gpuaas_platform.services.cursors import Cursors
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.platform import Platform
@@ -45,10 +47,29 @@ def build_platform(settings: Settings) -> Platform:
         oauth=OAuthService(database, tokens, settings.origin),
         access=AccessService(database, openbao),
         tasks=TaskService(database, plan),
-        feed=FeedService(database, wakeups),
+        feed=FeedService(
+            database,
+            wakeups,
+            Cursors(database, openbao),
+            streams_per_principal=settings.feed_streams_per_principal,
+            retention_hours=settings.feed_retention_hours,
+        ),
         audit=AuditService(database, openbao),
         limits=Limits.from_rates(settings.requests_per_second, settings.logins_per_minute),
     )
+
+
+class Server(uvicorn.Server):
+    """Lets those who wait for changes go as soon as it is asked to end, so that nobody holds it up."""
+
+    def __init__(self, config: uvicorn.Config, platform: Platform) -> None:
+        super().__init__(config)
+        self._platform = platform
+        self._loop = asyncio.get_running_loop()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._loop.call_soon_threadsafe(self._platform.feed.close)
+        super().handle_exit(sig, frame)
 
 
 async def serve(settings: Settings) -> None:
@@ -66,7 +87,7 @@ async def serve(settings: Settings) -> None:
         timeout_graceful_shutdown=5,
     )
     try:
-        await uvicorn.Server(config).serve()
+        await Server(config, platform).serve()
     finally:
         await platform.openbao.close()
         await platform.database.close()

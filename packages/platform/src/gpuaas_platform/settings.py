@@ -28,6 +28,10 @@ class Settings(BaseSettings):
     """Keep that password, for demonstrations and tests; otherwise it is good for one login."""
     migrate_at_start: bool = False
     """Bring the schema up to date by itself: for a database that belongs to this platform alone."""
+    feed_retention_hours: float = 168
+    """How long changes are kept; who comes back later than that lists again."""
+    feed_streams_per_principal: int = 64
+    """Change feeds that one principal may wait on at a time, in one process."""
     public_url: str | None = None
     """How browsers and command lines reach the API, where that differs from the address it listens on."""
     token_key_days: float = 30

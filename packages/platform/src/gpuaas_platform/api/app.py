@@ -28,7 +28,15 @@ from gpuaas_platform.api.routes import (
 )
 from gpuaas_platform.api.routing import add_routes, check_permissions
 from gpuaas_platform.api.streams import StreamBroker
-from gpuaas_platform.jobs.background import for_ever, keep_token_key, seal_audit, sequence_changes, sweep
+from gpuaas_platform.jobs.background import (
+    follow_feed,
+    for_ever,
+    keep_token_key,
+    seal_audit,
+    sequence_changes,
+    sweep,
+    sweep_feed,
+)
 from gpuaas_platform.observability.metrics import Metrics
 from gpuaas_platform.services.platform import Platform
 
@@ -56,6 +64,8 @@ def create_app(platform: Platform) -> FastAPI:
         work = {
             "wake-ups": platform.wakeups.run(),
             "sequencer": for_ever("sequencer", lambda: sequence_changes(platform)),
+            "feed": for_ever("feed", lambda: follow_feed(platform)),
+            "feed sweeper": for_ever("feed sweeper", lambda: sweep_feed(platform)),
             "audit": for_ever("audit", lambda: seal_audit(platform)),
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
             "token key": for_ever("token key", lambda: keep_token_key(platform)),

@@ -16,6 +16,7 @@ from gpuaas_platform.storage.wakeups import OUTBOX, TOKEN_KEYS
 log = structlog.get_logger()
 SWEEP_SECONDS = 2
 SEAL_SECONDS = 1
+FEED_SWEEP_SECONDS = 5
 RECHECK_SECONDS = 1
 TOKEN_KEY_SECONDS = 60
 
@@ -35,6 +36,15 @@ async def sequence_changes(platform: Platform) -> None:
         count = await change_store.sequence(tx)
     if count == 0:
         await platform.wakeups.wait(woken, RECHECK_SECONDS)
+
+
+async def follow_feed(platform: Platform) -> None:
+    await platform.feed.tail.follow()
+
+
+async def sweep_feed(platform: Platform) -> None:
+    if not await platform.feed.sweep():
+        await asyncio.sleep(FEED_SWEEP_SECONDS)
 
 
 async def seal_audit(platform: Platform) -> None:

@@ -60,22 +60,29 @@ class Transaction:
         project_id: str | None = None,
         instance_id: str | None = None,
     ) -> None:
-        """Write the outbox row of the change feed. Call it after the row lock of `row` was taken."""
+        """Write the outbox row of the change feed. Call it after the row lock of `row` was taken.
+
+        Where it belongs is found here, so that those who may see the thing see its changes: the project and
+        tenant of `row` or of the instance, and the app of the instance."""
         await self.run(
-            """INSERT INTO changes (noun, resource_id, event, message, revision, project_id, instance_id,
-                                    correlation_id)
-               VALUES (%(noun)s, %(id)s, %(event)s, %(message)s, %(revision)s, %(project_id)s,
-                       %(instance_id)s, %(correlation_id)s)""",
+            """WITH written AS (
+                   INSERT INTO changes (noun, resource_id, event, message, revision, project_id, tenant_id,
+                                        instance_id, app_slug, correlation_id)
+                   VALUES (%(noun)s, %(id)s, %(event)s, %(message)s, %(revision)s, %(project)s,
+                           coalesce(%(tenant)s, (SELECT tenant_id FROM projects WHERE id = %(project)s)),
+                           %(instance)s, (SELECT app_slug FROM instances WHERE id = %(instance)s),
+                           %(correlation)s))
+               SELECT pg_notify('outbox', '')""",
             noun=noun,
             id=row["id"],
             event=event,
             message=message,
             revision=row["revision"],
-            project_id=project_id,
-            instance_id=instance_id,
-            correlation_id=self.correlation_id,
+            project=project_id or row.get("project_id"),
+            tenant=row["id"] if noun == "tenant" else row.get("tenant_id"),
+            instance=instance_id,
+            correlation=self.correlation_id,
         )
-        await self.run("SELECT pg_notify('outbox', '')")
 
     async def audit(
         self,

@@ -1,6 +1,7 @@
 """LISTEN/NOTIFY: one listening connection per process, any number of waiters."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 import psycopg
@@ -17,7 +18,9 @@ ACCESS = "access"
 """A grant ended."""
 TOKEN_KEYS = "token_keys"  # noqa: S105 - the name of a channel
 """The key that signs tokens has a new version."""
-CHANNELS = (OUTBOX, FEED, NODE_TASKS, ACCESS, TOKEN_KEYS)
+PRINCIPALS = "principals"
+"""What a principal is or may do was changed; the payload is its id. Triggers send it, whoever made the change."""
+CHANNELS = (OUTBOX, FEED, NODE_TASKS, ACCESS, TOKEN_KEYS, PRINCIPALS)
 
 
 class Wakeups:
@@ -26,9 +29,15 @@ class Wakeups:
     def __init__(self, database_url: str) -> None:
         self._url = database_url
         self._events = {channel: asyncio.Event() for channel in CHANNELS}
+        self._hears: dict[str, Callable[[str], None]] = {}
 
     def event(self, channel: str) -> asyncio.Event:
         return self._events[channel]
+
+    def on(self, channel: str, hear: Callable[[str], None]) -> None:
+        """Call `hear` with the payload of each notification, in the order of the commits behind them; with an
+        empty one after a lost connection, since anything may have been missed."""
+        self._hears[channel] = hear
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -44,11 +53,13 @@ class Wakeups:
                     for channel in CHANNELS:
                         self._signal(channel)
                     async for notification in connection.notifies():
-                        self._signal(notification.channel)
+                        self._signal(notification.channel, notification.payload)
             except psycopg.Error as error:
                 log.warning("wakeups_lost", error=str(error))
                 await asyncio.sleep(1)
 
-    def _signal(self, channel: str) -> None:
+    def _signal(self, channel: str, payload: str = "") -> None:
+        if channel in self._hears:
+            self._hears[channel](payload)
         self._events[channel].set()
         self._events[channel] = asyncio.Event()

@@ -1,0 +1,51 @@
+"""Who may see which change: whoever may read the thing that changed."""
+
+from gpuaas_contract.changes import Noun
+from gpuaas_platform.domain.policy import Caller, Permission, Scope
+
+READ_PERMISSION: dict[str, Permission] = {
+    Noun.TENANT: Permission.TENANT_READ,
+    Noun.PROJECT: Permission.PROJECT_READ,
+    Noun.USER: Permission.USER_MANAGE,
+    Noun.MEMBERSHIP: Permission.MEMBERSHIP_CREATE,
+    Noun.SERVICE_ACCOUNT: Permission.SERVICE_ACCOUNT_READ,
+    Noun.NODE: Permission.NODE_READ,
+    Noun.JOIN_TOKEN: Permission.NODE_MANAGE,
+    Noun.ALLOCATION: Permission.ALLOCATION_READ,
+    Noun.APP_VERSION: Permission.AUTHENTICATED,
+    Noun.ARTIFACT: Permission.APP_PUBLISH,
+    Noun.INSTANCE: Permission.INSTANCE_READ,
+    Noun.MEMBER: Permission.INSTANCE_READ,
+    Noun.OPERATION: Permission.INSTANCE_READ,
+    Noun.DELIVERY: Permission.INSTANCE_READ,
+}
+"""A noun that is missing here is for those who see the whole platform only."""
+
+OPEN_NOUNS = sorted({Noun.APP_VERSION.value, Noun.ARTIFACT.value})
+"""Nouns that belong to no tenant and that others than platform admins may see."""
+
+
+def may_see(caller: Caller, noun: str, scope: Scope) -> bool:
+    permission = READ_PERMISSION.get(noun)
+    if permission == Permission.AUTHENTICATED:
+        return True
+    return caller.is_platform_admin if permission is None else caller.may(permission, scope)
+
+
+class Sight:
+    """What one caller may see, remembered for each kind of thing and place that came by."""
+
+    MOST = 10_000
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._known: dict[tuple[str, str | None, str | None, str | None], bool] = {}
+
+    def sees(self, noun: str, tenant_id: str | None, project_id: str | None, app_slug: str | None) -> bool:
+        key = (noun, tenant_id, project_id, app_slug)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= self.MOST:
+                self._known.clear()
+            known = self._known[key] = may_see(self._caller, noun, Scope(tenant_id, project_id, app_slug))
+        return known
