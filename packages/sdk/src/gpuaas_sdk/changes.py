@@ -5,14 +5,26 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from gpuaas_contract.changes import Change, ChangePage
-from gpuaas_sdk.errors import CursorExpiredError, ProtocolError, TransportError, UnavailableError
+from gpuaas_contract.changes import CHANGE_EVENT, END_EVENT, EVENT_STREAM, Change, ChangePage
+from gpuaas_contract.problems import Code, Problem
+from gpuaas_sdk.errors import (
+    CursorExpiredError,
+    InvalidRequestError,
+    ProtocolError,
+    TransportError,
+    UnauthenticatedError,
+    UnavailableError,
+    error_from_problem,
+)
+from gpuaas_sdk.events import parse_events
 from gpuaas_sdk.retry import RetryPolicy
-from gpuaas_sdk.transport import DEFAULT_TIMEOUT, Transport
+from gpuaas_sdk.transport import DEFAULT_TIMEOUT, Query, Transport
 
 logger = logging.getLogger(__name__)
 WAIT_SECONDS = 25
 RECONNECT = RetryPolicy(first_delay=0.2, longest_delay=10.0)
+SILENCE_SECONDS = 35.0
+"""A stream says something at least every ten seconds: one that is silent for so long is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +46,15 @@ class ChangeFeed:
         transport: Transport,
         *,
         since: str | None = None,
-        project_id: str | None = None,
-        instance_id: str | None = None,
+        filters: Query | None = None,
         wait: int = WAIT_SECONDS,
+        stream: bool = False,
     ) -> None:
         self._transport = transport
-        self._filters = {"project_id": project_id, "instance_id": instance_id}
+        self._filters = filters or {}
         self._wait = wait
+        self._stream = stream
+        self._given = since
         self.cursor = since
 
     async def page(self, *, wait: int | None = None) -> ChangePage:
@@ -56,20 +70,50 @@ class ChangeFeed:
         failures = 0
         while True:
             try:
-                page = await self.page(wait=0 if self.cursor is None else None)
+                if self.cursor is None:
+                    await self.page(wait=0)
+                if reason is not None:
+                    yield Relist(reason)
+                    reason = None
+                async for change in self._streamed() if self._stream else self._polled():
+                    failures = 0
+                    if change is not None:
+                        yield change
             except CursorExpiredError as error:
-                self.cursor = None
-                reason = error.detail
-                continue
+                self.cursor, reason = None, error.detail
+            except InvalidRequestError as error:
+                # A cursor that the platform itself gave us: its database is not the one that it was.
+                if error.code != Code.CURSOR_INVALID or self.cursor in (None, self._given):
+                    raise
+                self.cursor, reason = None, error.detail
+            except UnauthenticatedError:
+                # The token ended under an open stream. A new one helps, where we can have one; once.
+                failures += 1
+                if not self._stream or not self._transport.renewable or failures > 1:
+                    raise
             except (TransportError, UnavailableError, ProtocolError) as error:
                 failures += 1
                 pause = RECONNECT.delay(failures)
                 logger.warning("change feed lost, next try in %.1f s: %s", pause, error)
                 await asyncio.sleep(pause)
-                continue
-            failures = 0
-            if reason is not None:
-                yield Relist(reason)
-                reason = None
-            for change in page.items:
+
+    async def _polled(self) -> AsyncIterator[Change | None]:
+        while True:
+            for change in (await self.page()).items:
                 yield change
+            yield None
+
+    async def _streamed(self) -> AsyncIterator[Change | None]:
+        """Until the connection is lost or the platform says that it is over, which is raised."""
+        headers = {"Accept": EVENT_STREAM}
+        if self.cursor is not None:
+            headers["Last-Event-ID"] = self.cursor
+        options = {"query": self._filters, "headers": headers, "timeout": SILENCE_SECONDS}
+        async with self._transport.stream("/changes", **options) as response:  # type: ignore[arg-type]
+            async for event in parse_events(response.aiter_lines()):
+                if event.name == END_EVENT:
+                    raise error_from_problem(Problem.model_validate_json(event.data))
+                # The place is moved before the change is handed out: it is seen once, also if the caller stops.
+                self.cursor = event.id or self.cursor
+                yield Change.model_validate_json(event.data) if event.name == CHANGE_EVENT else None
+        raise TransportError("the change feed was cut off")

@@ -1,5 +1,6 @@
 """The client of the public API. Nouns are attributes: `await client.allocations.get(…)`."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -86,11 +87,20 @@ class GpuaasClient:
         return await self._transport.token()
 
     def changes(
-        self, *, since: str | None = None, project_id: str | None = None, instance_id: str | None = None
+        self,
+        *,
+        since: str | None = None,
+        nouns: Sequence[str] = (),
+        tenant_id: str | None = None,
+        project_id: str | None = None,
+        instance_id: str | None = None,
+        stream: bool = False,
     ) -> "ChangeFeed":
+        """`since="start"` begins with the oldest change that is kept; `stream` reads server-sent events."""
         from gpuaas_sdk.changes import ChangeFeed
 
-        return ChangeFeed(self._transport, since=since, project_id=project_id, instance_id=instance_id)
+        filters = {"noun": [*nouns] or None, "tenant_id": tenant_id, "project_id": project_id}
+        return ChangeFeed(self._transport, since=since, filters={**filters, "instance_id": instance_id}, stream=stream)
 
     async def open_stream(self, grant_id: str, allocation_id: str) -> "ByteStream":
         from gpuaas_sdk.streams import open_stream

@@ -3,7 +3,8 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -31,7 +32,7 @@ from gpuaas_sdk.errors import (
 from gpuaas_sdk.retry import NO_RETRY, RETRY_AFTER_LIMIT, RetryPolicy, may_retry
 
 Model = TypeVar("Model", bound=BaseModel)
-Query = Mapping[str, str | int | float | bool | None]
+Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 Content = bytes | Callable[[], AsyncIterator[bytes]]
 """A large body is given as a function, so that a retry can send it from its beginning."""
 
@@ -238,6 +239,30 @@ class Transport:
         if response.is_error:
             raise error_from_answer(response.status_code, response.headers, response.content)
         return response
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Query, headers: Mapping[str, str], timeout: float
+    ) -> AsyncIterator[httpx.Response]:
+        """An answer that is read as it comes. Nothing is sent again; `timeout` is how long it may be silent."""
+        token = await self.token()
+        own = {CORRELATION_HEADER: current_correlation_id(), "Authorization": f"Bearer {token}", **headers}
+        params = {key: value for key, value in query.items() if value is not None}
+        try:
+            async with self._http.stream("GET", path, params=params, headers=own, timeout=timeout) as response:
+                if response.is_error:
+                    content = await response.aread()
+                    raise error_from_answer(response.status_code, response.headers, content)
+                yield response
+        except httpx.TransportError as error:
+            raise TransportError(f"lost {self.api_url}: {str(error) or type(error).__name__}") from error
+        except UnauthenticatedError:
+            self.forget_token(token)
+            raise
+
+    @property
+    def renewable(self) -> bool:
+        return self._credentials.renewable
 
     async def token(self) -> str:
         """A token that is still good for a while; concurrent callers share one renewal."""
