@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit http machines e2e lock
+.PHONY: help setup up down status reset lint format test unit alone http machines e2e lock
 
 BIN := .venv/bin
 SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
@@ -42,10 +42,13 @@ format: setup ## write the style that lint checks
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint unit http machines e2e ## everything that CI runs
+test: lint unit alone http machines e2e ## everything that CI runs
 
 unit: setup ## tests of each package
 	$(BIN)/python -m pytest -n auto -m "not machines" $(UNIT_TESTS)
+
+alone: setup ## contract, sdk and every app, each by its wheel in an empty environment
+	scripts/test-alone packages/contract packages/sdk $(patsubst %/pyproject.toml,%,$(wildcard apps/*/pyproject.toml))
 
 machines: setup ## tests of each package that need real machines
 	GPUAAS_ENVIRONMENT=tests GPUAAS_STATE_DIR=/var/lib/gpuaas-tests GPUAAS_SUBNET=10.87.0.0/16 \
