@@ -191,6 +191,9 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
     row = await catalogue_store.insert_delivery(
         tx, ids.new_id(ids.DELIVERY), operation_id, body.allocation_id, body.digest, task_id
     )
+    await tx.changed(
+        "delivery", row, "requested", project_id=operation["project_id"], instance_id=operation["instance_id"]
+    )
     await tx.audit(
         "artifact.deliver", body.allocation_id, project_id=operation["project_id"], detail={"digest": body.digest}
     )

@@ -15,7 +15,7 @@ from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
 from gpuaas_platform.services.cursors import Cursors, invalid_cursor
 from gpuaas_platform.services.feed_tail import Entry, FeedTail, to_entry
-from gpuaas_platform.services.identity import get_tenant, require_project
+from gpuaas_platform.services.identity import require_project
 from gpuaas_platform.services.instances import require_instance
 from gpuaas_platform.services.principals import Authenticated
 from gpuaas_platform.storage import changes as store
@@ -161,12 +161,11 @@ class FeedReader:
         self._woken.set()
 
     async def check_filters(self) -> None:
-        """A filter names one thing, which the caller must be allowed to know of."""
+        """A project or an instance that is named must be one that the caller may know of. A tenant narrows the
+        view, as in lists: in one that is not the caller's, nothing ever happens."""
         chosen, caller = self._filters, self.caller
-        if chosen.tenant_id or chosen.project_id or chosen.instance_id:
+        if chosen.project_id or chosen.instance_id:
             async with self._database.system_transaction() as tx:
-                if chosen.tenant_id is not None:
-                    await get_tenant(tx, caller, chosen.tenant_id)
                 if chosen.project_id is not None:
                     await require_project(tx, caller, chosen.project_id, Permission.PROJECT_READ)
                 if chosen.instance_id is not None:

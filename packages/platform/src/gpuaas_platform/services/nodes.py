@@ -43,6 +43,7 @@ async def create_join_token(tx: Transaction, caller: Caller, body: JoinTokenCrea
     row = await store.insert_join_token(
         tx, ids.new_id(ids.JOIN_TOKEN), body.node_name, _hash(token), JOIN_TOKEN_MINUTES
     )
+    await tx.changed("join_token", row, "created")
     await tx.audit("join_token.create", row["id"])
     return JoinToken(id=row["id"], node_name=body.node_name, token=token, expires_at=row["expires_at"])
 

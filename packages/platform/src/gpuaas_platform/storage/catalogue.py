@@ -91,7 +91,8 @@ async def insert_delivery(
 ) -> Row:
     row = await tx.one(
         """INSERT INTO deliveries (id, operation_id, allocation_id, digest, task_id, status)
-           VALUES (%(id)s, %(operation)s, %(allocation)s, %(digest)s, %(task)s, 'pending') RETURNING *""",
+           VALUES (%(id)s, %(operation)s, %(allocation)s, %(digest)s, %(task)s, 'pending')
+           RETURNING *, 1 AS revision""",
         id=id,
         operation=operation_id,
         allocation=allocation_id,
@@ -114,7 +115,7 @@ async def get_delivery(tx: Transaction, id: str) -> Row | None:
 async def finish_delivery(tx: Transaction, task_id: str, status: str, path: str | None, reason: str) -> Row | None:
     return await tx.one(
         """UPDATE deliveries SET status = %(status)s, path = %(path)s, reason = %(reason)s
-           WHERE task_id = %(task)s RETURNING *, 1 AS revision""",
+           WHERE task_id = %(task)s RETURNING *, 2 AS revision""",
         task=task_id,
         status=status,
         path=path,

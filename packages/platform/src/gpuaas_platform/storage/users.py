@@ -66,7 +66,7 @@ async def set_password(tx: Transaction, id: str, password_hash: str, change_requ
 
 
 async def delete(tx: Transaction, id: str) -> None:
-    await tx.run("DELETE FROM memberships WHERE user_id = %(id)s", id=id)
+    await _tell_deleted(tx, await tx.all("DELETE FROM memberships WHERE user_id = %(id)s RETURNING *", id=id))
     await tx.run("DELETE FROM users WHERE id = %(id)s", id=id)
 
 
@@ -148,9 +148,18 @@ async def delete_membership(tx: Transaction, id: str) -> None:
     await tx.run("DELETE FROM memberships WHERE id = %(id)s", id=id)
 
 
-async def delete_memberships_in(tx: Transaction, tenant_id: str | None, project_id: str | None) -> int:
-    return await tx.run(
-        "DELETE FROM memberships WHERE tenant_id = %(tenant)s OR project_id = %(project)s",
-        tenant=tenant_id,
-        project=project_id,
+async def delete_memberships_in(tx: Transaction, tenant_id: str | None, project_id: str | None) -> None:
+    await _tell_deleted(
+        tx,
+        await tx.all(
+            "DELETE FROM memberships WHERE tenant_id = %(tenant)s OR project_id = %(project)s RETURNING *",
+            tenant=tenant_id,
+            project=project_id,
+        ),
     )
+
+
+async def _tell_deleted(tx: Transaction, memberships: list[Row]) -> None:
+    """Those that end with something else are changes of their own, too."""
+    for row in memberships:
+        await tx.changed("membership", {**row, "revision": row["revision"] + 1}, "deleted")

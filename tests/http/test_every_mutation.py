@@ -1,0 +1,240 @@
+"""Every mutation of every noun is in the change feed, written by the same transaction.
+
+Triggers note what each transaction writes. The walk calls every route that changes something; what it does not
+call, and what may be written without a change, is listed here with its reason, and nowhere else."""
+
+import secrets
+import tempfile
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from fastapi.routing import APIRoute
+
+from gpuaas_contract.changes import Noun
+from gpuaas_contract.identity import Role
+from gpuaas_contract.instances import MemberStatus
+from gpuaas_contract.operations import OperationError, StepStatus
+from gpuaas_platform.api.app import declare_app
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.credentials import PasswordCredentials
+from tests.support.feed_platform import FeedPlatform, feed_platform
+from tests.support.world import World, make_key
+from tests.support.writes import Transaction, Writes, tables
+
+_LOGIN = "a login is its owner's alone and no noun of the feed; the audit trail holds it"
+_TOKEN = "it turns what the caller shows into a token, and changes nothing that others could read"
+NO_CHANGE = {
+    "heartbeat_operation": "only the end of the lease moves, every few seconds",
+    "grant_allocation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
+    "grant_operation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
+    "certify_host": "signs an agent's key; nothing is stored",
+    "log_in": _LOGIN,
+    "open_session": _LOGIN,
+    "end_session": _LOGIN,
+    "end_one_session": _LOGIN,
+    "start_device_authorization": _LOGIN,
+    "approve_device": _LOGIN,
+    "deny_device": _LOGIN,
+    "revoke_token": _LOGIN,
+    "exchange_token": _TOKEN,
+}
+"""Routes that change something, or look like it, and write no change."""
+
+NOUN_OF = {
+    "tenants": Noun.TENANT,
+    "projects": Noun.PROJECT,
+    "users": Noun.USER,
+    "memberships": Noun.MEMBERSHIP,
+    "service_accounts": Noun.SERVICE_ACCOUNT,
+    "service_account_keys": Noun.SERVICE_ACCOUNT,
+    "nodes": Noun.NODE,
+    "join_tokens": Noun.JOIN_TOKEN,
+    "allocations": Noun.ALLOCATION,
+    "allocation_timeline": Noun.ALLOCATION,
+    "app_versions": Noun.APP_VERSION,
+    "artifacts": Noun.ARTIFACT,
+    "instances": Noun.INSTANCE,
+    "members": Noun.MEMBER,
+    "operations": Noun.OPERATION,
+    "operation_steps": Noun.OPERATION,
+    "deliveries": Noun.DELIVERY,
+}
+"""A transaction that writes into the table tells the feed about the noun."""
+
+NO_NOUN = {
+    "changes": "the feed itself",
+    "feed_marks": "the feed's own head and end",
+    "audit_entries": "the audit trail is read as such, and only grows",
+    "audit_batches": "the audit trail's seals",
+    "audit_checkpoints": "the audit trail's seals",
+    "idempotency_keys": "answers that are kept for repeated requests",
+    "used_assertions": "what a caller showed once and must not show again",
+    "access_grants": "certificates for minutes; no route shows them again",
+    "node_tasks": "how an allocation is carried out; its allocation tells of it",
+    "sessions": _LOGIN,
+    "refresh_tokens": _LOGIN,
+    "device_authorizations": _LOGIN,
+    "alembic_version": "the schema's own number",
+}
+
+NO_NEWS = {
+    ("nodes", frozenset({"last_seen_at"})): "a heart-beat: whether the node is there is in its status",
+    ("nodes", frozenset({"link_id"})): "which process holds the agent's connection",
+    ("operations", frozenset({"lease_expires_at"})): "a heart-beat of the lease's holder",
+    ("operations", frozenset({"lease_expires_at", "updated_at"})): "a heart-beat of the lease's holder",
+    ("service_account_keys", frozenset({"last_used_at"})): "each login moves it",
+    ("join_tokens", frozenset({"used_by_node_id"})): "told by the node that it enrolled",
+}
+"""Columns that move without a change."""
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[FeedPlatform]:
+    with feed_platform("walk") as platform:
+        yield platform
+
+
+@pytest.fixture
+def writes(platform: FeedPlatform) -> Iterator[Writes]:
+    with psycopg.connect(platform.database_url, autocommit=True) as connection:
+        strange = tables(connection) - set(NOUN_OF) - set(NO_NOUN)
+        assert not strange, f"say in this file what changes of {strange} tell the feed"
+        yield Writes(connection, set(NOUN_OF))
+
+
+class Walk:
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+        self.walked: set[str] = set()
+
+    async def __call__(self, operation_id: str, noun: Noun, call: Awaitable[Any]) -> Any:
+        """Await the call under a correlation id of its own, and look for its change."""
+        correlation_id = f"walk-{operation_id}-{secrets.token_hex(3)}"
+        with GpuaasClient.correlation(correlation_id):
+            answer = await call
+        found = self._writes.changes_of(correlation_id)
+        assert noun in found, f"{operation_id} wrote changes of {found or 'nothing'}, not of {noun}"
+        self.walked.add(operation_id)
+        return answer
+
+
+def mutations() -> set[str]:
+    return {
+        route.name
+        for route in declare_app().routes
+        if isinstance(route, APIRoute) and not route.methods <= {"GET", "HEAD"}
+    }
+
+
+async def test_every_mutation_is_in_the_feed(platform: FeedPlatform, writes: Writes) -> None:
+    walk = Walk(writes)
+    async with platform.admin() as admin, World.create(admin, secrets.token_hex(4)) as world:
+        await walk_identity(walk, platform, admin)
+        await walk_nodes_and_catalogue(walk, admin, world)
+        await walk_work(walk, world)
+    missing = mutations() - walk.walked - set(NO_CHANGE)
+    assert not missing, f"walk these too, or say in NO_CHANGE why they write no change: {sorted(missing)}"
+    assert not set(NO_CHANGE) - mutations(), "exceptions for routes that are gone"
+    assert not set(NO_CHANGE) & walk.walked
+    silent = sorted({line for transaction in writes.transactions() for line in _untold(transaction)})
+    assert not silent, "\n".join(silent)
+
+
+def _untold(transaction: Transaction) -> Iterator[str]:
+    """What it wrote and did not tell the feed."""
+    for table, event, columns in transaction.writes:
+        is_news = columns and (event != "UPDATE" or (table, columns) not in NO_NEWS)
+        if is_news and NOUN_OF[table] not in transaction.nouns:
+            told = ", ".join(sorted(transaction.nouns)) or "nothing"
+            yield f"{event} of {table} ({', '.join(sorted(columns))}) in a transaction that tells of {told}"
+
+
+async def walk_identity(walk: Walk, platform: FeedPlatform, admin: GpuaasClient) -> None:
+    tenant = await walk("create_tenant", Noun.TENANT, admin.tenants.create("walked"))
+    await walk("update_tenant", Noun.TENANT, admin.tenants.update(tenant.id, title="Walked"))
+    project = await walk("create_project", Noun.PROJECT, admin.projects.create(tenant.id, "walked"))
+    await walk("update_project", Noun.PROJECT, admin.projects.update(project.id, title="Walked"))
+    password = "a password to walk with"
+    user = await walk("create_user", Noun.USER, admin.users.create("walker@example.com", password))
+    role = admin.memberships.create(user.id, Role.PROJECT_ADMIN, project_id=project.id)
+    membership = await walk("create_membership", Noun.MEMBERSHIP, role)
+    await admin.memberships.create(user.id, Role.TENANT_ADMIN, tenant_id=tenant.id)
+    async with GpuaasClient(platform.api_url, PasswordCredentials(user.email, password)) as own:
+        changing = own.sessions.change_password(password, "another password to walk with")
+        await walk("change_own_password", Noun.USER, changing)
+    account = await walk(
+        "create_service_account", Noun.SERVICE_ACCOUNT, admin.service_accounts.create(project.id, "walker")
+    )
+    key = admin.service_accounts.add_key(account.id, make_key()[1])
+    key = await walk("add_service_account_key", Noun.SERVICE_ACCOUNT, key)
+    await walk("add_service_account_secret", Noun.SERVICE_ACCOUNT, admin.service_accounts.add_secret(account.id))
+    revoking = admin.service_accounts.revoke_key(account.id, key.id)
+    await walk("revoke_service_account_key", Noun.SERVICE_ACCOUNT, revoking)
+    disabling = admin.service_accounts.update(account.id, disabled=True)
+    await walk("update_service_account", Noun.SERVICE_ACCOUNT, disabling)
+    await walk("delete_service_account", Noun.SERVICE_ACCOUNT, admin.service_accounts.delete(account.id))
+    await walk("update_user", Noun.USER, admin.users.update(user.id, disabled=True))
+    await walk("delete_membership", Noun.MEMBERSHIP, admin.memberships.delete(membership.id))
+    await walk("delete_user", Noun.USER, admin.users.delete(user.id))
+    other = await admin.users.create("other@example.com", password)
+    await admin.memberships.create(other.id, Role.PROJECT_VIEWER, project_id=project.id)
+    await walk("delete_project", Noun.PROJECT, admin.projects.delete(project.id))
+    await walk("delete_tenant", Noun.TENANT, admin.tenants.delete(tenant.id))
+
+
+async def walk_nodes_and_catalogue(walk: Walk, admin: GpuaasClient, world: World) -> None:
+    join = await walk("create_join_token", Noun.JOIN_TOKEN, admin.join_tokens.create("walked"))
+    await walk("enrol_node", Noun.NODE, admin.nodes.enrol(join.token, make_key()[1]))
+    version = await admin.app_versions.get(world.app_slug)
+    newer = version.manifest.model_copy(update={"version": "1.0.1"})
+    await walk("publish_app_version", Noun.APP_VERSION, admin.app_versions.publish(newer))
+
+
+async def walk_work(walk: Walk, world: World) -> None:
+    admin, work = world.admin, world.controller.operations
+    first = await walk("create_allocation", Noun.ALLOCATION, admin.allocations.create(world.project.id, "first"))
+    head = await world.allocation("head")
+    instance = await walk("deploy_instance", Noun.INSTANCE, world.deploy(head=head))
+    (operation_id,) = await world.claimable()
+    claim = await walk("claim_operation", Noun.OPERATION, work.claim(operation_id, "walker"))
+    await walk("yield_operation", Noun.OPERATION, work.yield_lease(operation_id, claim.fencing_token))
+    claim = await work.claim(operation_id, "walker")
+    token = claim.fencing_token
+    step = work.report_step(operation_id, token, key="walk", title="Walk", status=StepStatus.RUNNING)
+    await walk("report_step", Noun.OPERATION, step)
+    await work.heartbeat(operation_id, token)
+    lease = _Lease(operation_id, token)
+    await walk(
+        "report_instance", Noun.INSTANCE, world.controller.instances.report(instance.id, lease, observed_runtime="7")
+    )
+    member = (await admin.instances.members(instance.id).all())[0]
+    reporting = world.controller.members.report(member.id, lease, status=MemberStatus.READY)
+    await walk("report_member", Noun.MEMBER, reporting)
+    digest = await upload(walk, admin, world.app_slug)
+    delivering = work.deliver(operation_id, token, allocation_id=head.id, digest=digest)
+    await walk("request_delivery", Noun.DELIVERY, delivering)
+    error = OperationError(code="walked", detail="on purpose", retryable=True)
+    await walk("fail_operation", Noun.OPERATION, work.fail(operation_id, token, error))
+    await walk("retry_operation", Noun.OPERATION, admin.operations.retry(operation_id))
+    claim = await work.claim(operation_id, "walker")
+    await walk("complete_operation", Noun.OPERATION, work.complete(operation_id, claim.fencing_token))
+    await walk("request_operation", Noun.OPERATION, admin.instances.request(instance.id, "decommission"))
+    await walk("release_allocation", Noun.ALLOCATION, admin.allocations.release(first.id))
+
+
+class _Lease:
+    def __init__(self, operation_id: str, fencing_token: int) -> None:
+        self.operation_id = operation_id
+        self.fencing_token = fencing_token
+
+
+async def upload(walk: Walk, admin: GpuaasClient, slug: str) -> str:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(secrets.token_bytes(100))
+        file.flush()
+        uploading = admin.artifacts.upload(slug, Path(file.name), "application/octet-stream")
+        made = await walk("upload_artifact", Noun.ARTIFACT, uploading)
+    return made.digest
