@@ -58,14 +58,14 @@ class LxcMachine:
         started = time.monotonic()
         # Through a file: a step that read its script from standard input could lose the rest of it to a
         # command that reads standard input too.
-        path = f"/run/gpuaas-step-{step}.sh"
-        await self.write_file(path, _STRICT + script, mode=0o700)
+        path = shlex.quote(f"/run/gpuaas-step-{step}.sh")
         inner = (
-            "systemd-run --wait --pipe --collect --quiet "
-            f"--unit=gpuaas-test-{shlex.quote(step)} --service-type=exec bash {shlex.quote(path)} </dev/null; "
-            f"status=$?; rm -f {shlex.quote(path)}; exit $status"
+            f"umask 077; cat >{path}; systemd-run --wait --pipe --collect --quiet "
+            f"--unit=gpuaas-test-{shlex.quote(step)} --service-type=exec bash {path} </dev/null; "
+            f"status=$?; rm -f {path}; exit $status"
         )
-        result = await lxc("exec", self._name, "-T", "--", "bash", "-c", inner, timeout=timeout)
+        stdin = (_STRICT + script).encode()
+        result = await lxc("exec", self._name, "-T", "--", "bash", "-c", inner, stdin=stdin, timeout=timeout)
         self.steps.append((step, time.monotonic() - started))
         if not result.ok:
             raise CommandError(f"{step} on {self._name}", result)
@@ -98,23 +98,22 @@ class LxcMachine:
         return path
 
 
-POOL = "gpslurm-test"
+POOL = os.environ.get("GPUAAS_TEST_POOL", "")
 NETWORK = "gpslurmt0"
-GATEWAY = "10.83.200.1"
+SUBNET = "10.87.200.0/24"
+GATEWAY = "10.87.200.1/24"
 IMAGE = os.environ.get("GPUAAS_TEST_IMAGE", "gpuaas/debian-12")
 TAG = "user.gpuaas.environment=test-slurm"
 
 
 async def make_environment() -> None:
-    """A pool and a bridge of the tests' own; what an earlier run left is reaped first."""
+    """A bridge of the tests' own in the pool that `make machines` gives; what an earlier run left goes first."""
     await remove_environment()
-    for arguments in (
-        ("storage", "create", POOL, "btrfs", "size=8GiB"),
-        ("network", "create", NETWORK, f"ipv4.address={GATEWAY}/24", "ipv4.nat=false", "ipv6.address=none"),
-    ):
-        result = await lxc(*arguments)
-        if not result.ok:
-            raise CommandError(f"make the test environment ({' '.join(arguments[:3])})", result)
+    # Below the bridge, so that nothing leaves the host when the bridge is missing.
+    await _ip_route("replace")
+    result = await lxc("network", "create", NETWORK, f"ipv4.address={GATEWAY}", "ipv4.nat=false", "ipv6.address=none")
+    if not result.ok:
+        raise CommandError(f"make the network {NETWORK}", result)
 
 
 async def remove_environment() -> None:
@@ -122,13 +121,14 @@ async def remove_environment() -> None:
     for name in listed.stdout.split():
         await remove(name)
     await lxc("network", "delete", NETWORK)
-    # A pool keeps a copy of each image that was launched from it.
-    volumes = await lxc("storage", "volume", "list", POOL, "--format=csv")
-    for line in volumes.stdout.splitlines():
-        kind, volume = line.split(",")[:2]
-        if kind == "image":
-            await lxc("storage", "volume", "delete", POOL, f"image/{volume}")
-    await lxc("storage", "delete", POOL)
+    await _ip_route("delete")
+
+
+async def _ip_route(verb: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        "ip", "route", verb, "unreachable", SUBNET, "metric", "4278", stderr=asyncio.subprocess.DEVNULL
+    )
+    await process.wait()
 
 
 async def launch(name: str, *, address: str, gpus: int = 0, cpus: int = 2, memory: str = "2GiB") -> None:

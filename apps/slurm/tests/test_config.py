@@ -21,7 +21,6 @@ def test_workers_are_dynamic_nodes_only() -> None:
     conf = slurm_conf()
     assert "NodeName" not in conf
     assert conf["MaxNodeCount"] == "64"
-    assert conf["SlurmctldParameters"] == "enable_configless"
 
 
 def test_accounting_is_enforced_and_counts_gpus() -> None:
@@ -55,19 +54,17 @@ def test_no_password_in_slurmdbd_conf() -> None:
 
 
 def test_gres_names_the_devices_that_were_found() -> None:
-    assert config.render_gres_line("node-1", SHAPE.gpus) == ("NodeName=node-1 Name=gpu File=/dev/nvidia0,/dev/nvidia1")
-    assert config.render_gres_line("node-1", ()) is None
+    assert config.render_gres_conf(SHAPE.gpus).endswith("\nName=gpu File=/dev/nvidia0,/dev/nvidia1\n")
+    assert "Name=" not in config.render_gres_conf(())
     with pytest.raises(RefusedError):
-        config.render_gres_line("node-1", ("/dev/nvidia0 Count=9",))
+        config.render_gres_conf(("/dev/nvidia0 Count=9",))
 
 
 def test_slurmd_reports_the_memory_of_the_slice() -> None:
-    unit = config.render_slurmd_unit(controller_address="10.0.0.1", shape=SHAPE)
-    assert "ConditionPathExists=\n" in unit
-    assert '--conf "CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=2048' in unit
+    unit = config.render_slurmd_unit(SHAPE)
+    assert '-Z --conf "CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=2048' in unit
     assert 'Gres=gpu:2"' in unit
-    without = NodeShape(1, 1, 1, 1, 1, 512, ())
-    assert "Gres" not in config.render_slurmd_unit(controller_address="10.0.0.1", shape=without)
+    assert "Gres" not in config.render_slurmd_unit(NodeShape(1, 1, 1, 1, 1, 512, ()))
 
 
 def test_the_weakest_machine_decides_the_process_tracking() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from lxc_machine import (
+    POOL,
     LxcMachine,
     launch,
     lxc,
@@ -34,7 +35,7 @@ from slurm_app.slurm.receipt import read_receipt
 pytestmark = [pytest.mark.machines, pytest.mark.asyncio(loop_scope="module")]
 
 NAME = "slurmdev-test"
-ADDRESS = "10.83.200.10"
+ADDRESS = "10.87.200.10"
 GPUS = 2
 
 # Everything on the machine that a removal must put back: packages, accounts, every path, the content of /etc.
@@ -115,6 +116,8 @@ def differences(before: set[str], after: set[str]) -> list[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    if not POOL:
+        pytest.skip("needs machines: make machines")
     directory = tmp_path_factory.mktemp("bundle")
     await make_environment()
     try:

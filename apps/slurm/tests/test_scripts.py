@@ -38,12 +38,11 @@ SCRIPTS = {
         host="node-1",
         address="10.0.0.1",
         tracking=LINUXPROC,
-        gpus={"node-1": SHAPE.gpus},
     ),
     "slurmctld": slurmctld.start_script(),
     "associations": accounting.associations_script(cluster_name="demo", account="proj", users=["gpuaas"]),
     "barrier": accounting.barrier_script(account="proj", users=["gpuaas"]),
-    "slurmd": script.step(slurmd.start_script(controller_address="10.0.0.1", shape=SHAPE)),
+    "slurmd": script.step(slurmd.start_script(shape=SHAPE, files={"/etc/slurm/slurm.conf": "A=b\n"})),
     "registered": script.step(slurmd.registered_script(host="node-1", comment="mem_1")),
     "delete": script.step(slurmctld.delete_node_script("node-1")),
     "job": jobs.first_job_script(user="gpuaas", partition="main", account="proj", workers=("node-1",), gpus=2),
@@ -125,16 +124,18 @@ async def test_a_same_node_worker_takes_one_step() -> None:
     await slurmd.ensure_worker_joined(machine, machine, comment="mem_1")
     assert [name for name, _ in machine.steps] == ["join-worker-node-1"]
     text = machine.steps[0][1]
-    assert text.index("gres.conf") < text.index("slurmd.service.d") < text.index("comment=mem_1")
+    assert text.index("Name=gpu File=") < text.index("ensure_unit_current slurmd") < text.index("comment=mem_1")
 
 
 async def test_a_split_worker_touches_only_itself_and_the_controller() -> None:
-    controller = FakeMachine(hostname="node-0", address="10.0.0.9", allocation_id="alc_0")
+    conf = {"cat /etc/slurm/slurm.conf": said("ClusterName=demo\n")}
+    controller = FakeMachine(hostname="node-0", address="10.0.0.9", allocation_id="alc_0", answers=conf)
     worker = FakeMachine(answers={"slurmd -C": said(FACTS + SLURMD_C)})
     await slurmd.ensure_worker_joined(controller, worker, comment="mem_1")
-    assert [name for name, _ in controller.steps] == ["configure-gres-node-1", "register-node-node-1"]
+    assert [name for name, _ in controller.steps] == ["register-node-node-1"]
     assert [name for name, _ in worker.steps] == ["start-slurmd-node-1"]
-    assert "--conf-server 10.0.0.9:6817" in worker.steps[0][1]
+    assert "ClusterName=demo" in worker.steps[0][1]
+    assert "reconfigure" not in worker.steps[0][1] + controller.steps[0][1]
 
 
 NODE = "NodeName=node-1 Arch=x86_64 State={} Reason={} [{}@2026-11-15T21:25:04] Comment=x\n"

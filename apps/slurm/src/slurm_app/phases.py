@@ -80,7 +80,6 @@ async def ensure_cluster_configured(scope: Scope) -> Evidence:
         cluster_name=scope.cluster_name,
         partition=scope.partition,
         tracking=tracking,
-        gpus={worker.hostname: seen[worker.hostname].gpus for worker in scope.workers},
     )
     return {"proctrack": tracking.proctrack, "limits": tracking.note}
 

@@ -55,7 +55,6 @@ def render_slurm_conf(*, cluster_name: str, partition: str, host: str, address: 
     settings = [
         ("ClusterName", names.cluster_name(cluster_name)),
         ("SlurmctldHost", f"{host}({address})"),
-        ("SlurmctldParameters", "enable_configless"),
         ("SlurmctldPort", str(SLURMCTLD_PORT)),
         ("SlurmdPort", str(SLURMD_PORT)),
         ("SlurmUser", "slurm"),
@@ -114,11 +113,10 @@ def render_slurmdbd_conf() -> str:
     )
 
 
-def render_gres_line(host: str, gpus: Sequence[str]) -> str | None:
-    if not gpus:
-        return None
+def render_gres_conf(gpus: Sequence[str]) -> str:
+    """Of one worker, on that worker."""
     files = ",".join(names.gpu_device(path) for path in gpus)
-    return f"NodeName={names.host_name(host)} Name=gpu File={files}"
+    return HEADER + (f"Name=gpu File={files}\n" if files else "")
 
 
 def render_node_conf(shape: NodeShape) -> str:
@@ -136,15 +134,16 @@ def render_node_conf(shape: NodeShape) -> str:
     return " ".join(parts)
 
 
-def render_slurmd_unit(*, controller_address: str, shape: NodeShape) -> str:
+def render_slurmd_unit(shape: NodeShape) -> str:
     """A drop-in of slurmd.service.
 
-    Debian's condition on /etc/slurm/slurm.conf would skip a configless worker silently.
+    slurmd reads the files of its own machine, not those that slurmctld hands out (--conf-server): slurmctld
+    hands out what it read when it started, so the GPUs of a later worker would take a reconfigure, at which
+    22.05.8 fails to find the dynamic nodes that it has ("lookup failure for node", once for each).
     """
-    server = f"{names.address(controller_address)}:{SLURMCTLD_PORT}"
     return (
-        f"{HEADER}[Unit]\nConditionPathExists=\nStartLimitIntervalSec=0\n"
+        f"{HEADER}[Unit]\nStartLimitIntervalSec=0\n"
         "[Service]\nExecStart=\n"
-        f'ExecStart=/usr/sbin/slurmd -D -s --conf-server {server} -Z --conf "{render_node_conf(shape)}"\n'
+        f'ExecStart=/usr/sbin/slurmd -D -s -Z --conf "{render_node_conf(shape)}"\n'
         "Restart=on-failure\nRestartSec=1\n"
     )

@@ -11,6 +11,11 @@ ALLOWED: dict[str, str] = {
         "the first start of a cluster: there is no earlier state to read"
     ),
     r"error: NOTE: Trying backup state save file\.": "the line that follows the one above",
+    r"error: xcpuinfo_hwloc_topo_load: failed": (
+        "slurmd looks for a topology that another slurmd saved, finds none, and reads the hardware itself"
+    ),
+    # Not an error of a daemon: slurmstepd says it in the log that a job was cancelled.
+    r"error: \*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED": "somebody cancelled a job",
     r"error: No fed_mgr state file .* to recover": "the first start of a cluster; there is no federation",
 }
 _ALLOWED = [re.compile(pattern) for pattern in ALLOWED]

@@ -2,18 +2,16 @@
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gpuaas_sdk.machines.base import CommandResult, Machine
+from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine
 from slurm_app import names
-from slurm_app.slurm.config import ProcessTracking, render_gres_line, render_slurm_conf
+from slurm_app.slurm.config import ProcessTracking, render_slurm_conf
 from slurm_app.slurm.script import put_file, quoted, restart_policy, step
 
 CONFIGURATION = "/etc/slurm/slurm.conf"
 CGROUP_CONF = "/etc/slurm/cgroup.conf"
-GRES_CONF = "/etc/slurm/gres.conf"
 DROP_IN = "/etc/systemd/system/slurmctld.service.d/gpuaas.conf"
 SLURMDBD_DROP_IN = "/etc/systemd/system/slurmdbd.service.d/gpuaas.conf"
 
@@ -50,7 +48,6 @@ def configuration_script(
     host: str,
     address: str,
     tracking: ProcessTracking,
-    gpus: Mapping[str, tuple[str, ...]],
 ) -> str:
     conf = render_slurm_conf(
         cluster_name=cluster_name, partition=partition, host=host, address=address, tracking=tracking
@@ -60,9 +57,6 @@ def configuration_script(
         PMIX_LINK,
         put_file(CONFIGURATION, conf),
         cgroup,
-        # Made here so that configless workers always receive one; more lines come as workers join.
-        f"[ -e {GRES_CONF} ] || : >{GRES_CONF}",
-        *(gres_script(worker, found) for worker, found in gpus.items()),
         # All drop-ins of the controller at once: one daemon-reload for all. slurmctld ends at once where
         # slurmdbd is not there yet, and slurmdbd without its database, which happens at every boot.
         f"mkdir -p {quoted(os.path.dirname(DROP_IN), os.path.dirname(SLURMDBD_DROP_IN))}",
@@ -77,7 +71,6 @@ async def ensure_cluster_configured(
     cluster_name: str,
     partition: str,
     tracking: ProcessTracking,
-    gpus: Mapping[str, tuple[str, ...]],
 ) -> None:
     """Before slurmdbd's clients are used: sacctmgr does not start without a slurm.conf."""
     script = configuration_script(
@@ -86,7 +79,6 @@ async def ensure_cluster_configured(
         host=machine.hostname,
         address=machine.address,
         tracking=tracking,
-        gpus=gpus,
     )
     await machine.run_step("configure-cluster", script)
 
@@ -105,30 +97,16 @@ async def ensure_slurmctld_running(machine: Machine) -> dict[str, str]:
     return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
 
 
-def gres_script(host: str, gpus: tuple[str, ...]) -> str:
-    """One line per worker, replaced as a whole.
-
-    slurmctld hands configless workers the files that it read at its start. A line that is new to a running
-    slurmctld therefore takes a reconfigure; the lines of a first deploy are there before it starts.
-    """
-    host = names.host_name(host)
-    line = render_gres_line(host, gpus)
-    return "\n".join(
-        [
-            f"grep -v '^NodeName={host} ' {GRES_CONF} >{GRES_CONF}.gpuaas-new || true",
-            *([f"echo {quoted(line)} >>{GRES_CONF}.gpuaas-new"] if line else []),
-            f"if cmp -s {GRES_CONF}.gpuaas-new {GRES_CONF}; then",
-            f"    rm -f {GRES_CONF}.gpuaas-new",
-            "else",
-            f"    mv -f {GRES_CONF}.gpuaas-new {GRES_CONF}",
-            "    if systemctl is-active --quiet slurmctld.service; then timeout 20 scontrol reconfigure; fi",
-            "fi",
-        ]
-    )
-
-
-async def ensure_node_gres_configured(controller: Machine, host: str, gpus: tuple[str, ...]) -> None:
-    await controller.run_step(f"configure-gres-{names.host_name(host)}", step(gres_script(host, gpus)))
+async def read_configuration(controller: Machine) -> dict[str, str]:
+    """The files that a worker needs a copy of, by path."""
+    files: dict[str, str] = {}
+    for path in (CONFIGURATION, CGROUP_CONF):
+        result = await controller.read(f"if [ -e {path} ]; then cat {path}; fi")
+        if not result.ok or (path == CONFIGURATION and not result.stdout):
+            raise CommandError(f"read {path} of {controller.hostname}", result)
+        if result.stdout:
+            files[path] = result.stdout
+    return files
 
 
 def parse_node(host: str, result: CommandResult) -> NodeRecord:
@@ -148,7 +126,7 @@ async def read_node(controller: Machine, host: str) -> NodeRecord:
     return parse_node(host, await controller.read(command))
 
 
-def delete_node_script(host: str) -> str:
+def delete_node_script(host: str, *, seconds: int = 30) -> str:
     """slurmctld refuses while a job is on the node; that refusal is the failure of this step."""
     host = names.host_name(host)
     return "\n".join(
@@ -160,7 +138,7 @@ def delete_node_script(host: str) -> str:
             f"gone() {{ timeout 10 scontrol show node {host} 2>&1 | grep -q 'not found'; }}",
             # A job that was just cancelled may still be completing.
             f"deleted() {{ gone || timeout 10 scontrol delete nodename={host}; }}",
-            f"wait_for 30 {quoted(f'the record of node {host} to be deleted')} deleted",
+            f"wait_for {seconds} {quoted(f'the record of node {host} to be deleted')} deleted || exit 1",
             "echo node=deleted",
         ]
     )
