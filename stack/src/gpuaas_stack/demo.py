@@ -182,6 +182,8 @@ class DemoSeed:
                 phase.note = "it was there already"
                 return instance, machines[0]
             instance = await self._watch(instance)
+            # For example how long the first job took, in the app's own words.
+            phase.note = next((c.message for c in instance.conditions if c.type == "Ready"), "")
         if instance.status != InstanceStatus.RUNNING:
             raise StackError(f"{demo.name} is {instance.status}: see gpuaas instance show {demo.name}")
         return instance, machines[0]
