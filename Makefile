@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit alone http machines e2e lock
+.PHONY: help setup up down status reset lint format test unit alone http machines e2e reference soak bench lock
 
 BIN := .venv/bin
 SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
@@ -14,7 +14,7 @@ COMPILE := $(UV) pip compile --quiet --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --no-header
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what is missing: Debian packages, .venv
 	@scripts/setup
@@ -56,6 +56,16 @@ machines: setup ## tests of each package that need real machines
 
 http: setup ## the API on real PostgreSQL and OpenBao
 	$(BIN)/python -m pytest tests/http
+
+reference: setup ## write what docs/reference holds of the routes and who may call them
+	$(BIN)/gpuaas-platform openapi >docs/reference/openapi.json
+	GPUAAS_WRITE_REFERENCE=1 $(BIN)/python -m pytest tests/http/test_policy.py
+
+soak: setup ## the long versions of tests that are sampled in `make test`
+	GPUAAS_FUZZ_SECONDS=1200 $(BIN)/python -m pytest -s tests/http/test_fuzz.py
+
+bench: setup ## the API against a bare handler that runs the same statements
+	$(BIN)/python -m benchmarks
 
 e2e: setup ## the whole chain on real machines
 ifneq ($(E2E_TESTS),)

@@ -1,0 +1,82 @@
+"""What the platform is measured against: the same server and framework, the same statements, nothing else.
+
+Run as `python -m benchmarks.bare PORT DATABASE_URL`."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+
+from gpuaas_contract import ids
+
+READ = "SELECT * FROM projects WHERE id = %(id)s"
+WRITES = (
+    """INSERT INTO service_accounts (id, project_id, name) VALUES (%(id)s, %(project)s, %(name)s) RETURNING *""",
+    """INSERT INTO changes (noun, resource_id, event, message, revision, project_id, correlation_id)
+       VALUES ('service_account', %(id)s, 'created', '', 1, %(project)s, %(correlation)s)""",
+    "SELECT pg_notify('outbox', '')",
+    """INSERT INTO audit_entries (id, chain, principal_id, action, target, outcome, project_id, correlation_id,
+                                  fingerprint, detail)
+       VALUES (%(audit)s, (SELECT tenant_id FROM projects WHERE id = %(project)s), 'bare', 'service_account.create',
+               %(id)s, 'succeeded', %(project)s, %(correlation)s, %(fingerprint)s, '{}')""",
+    """INSERT INTO idempotency_keys (principal_id, key, fingerprint, status, body)
+       VALUES ('bare', %(audit)s, %(fingerprint)s, 201, %(body)s)""",
+)
+
+
+def create_app(database_url: str) -> FastAPI:
+    pool = AsyncConnectionPool(database_url, min_size=2, max_size=16, open=False, kwargs={"row_factory": dict_row})
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with pool:
+            yield
+
+    app = FastAPI(lifespan=lifespan, openapi_url=None)
+
+    @app.get("/projects/{id}")
+    async def read(id: str) -> Response:
+        async with pool.connection() as connection:
+            row = await (await connection.execute(READ, {"id": id})).fetchone()
+        return Response(json.dumps(row, default=str), media_type="application/json")
+
+    @app.post("/service-accounts")
+    async def create(request: Request) -> Response:
+        body = await request.json()
+        values = {
+            "id": ids.new_id(ids.SERVICE_ACCOUNT),
+            "audit": ids.new_id(ids.AUDIT_ENTRY),
+            "correlation": ids.new_id(ids.CORRELATION),
+            "fingerprint": "0" * 64,
+            "project": body["project_id"],
+            "name": body["name"],
+            "body": "x" * 300,
+        }
+        async with pool.connection() as connection:
+            row = await (await connection.execute(WRITES[0].encode(), values)).fetchone()
+            for statement in WRITES[1:]:
+                await connection.execute(statement.encode(), values)
+        return Response(json.dumps(row, default=str), 201, media_type="application/json")
+
+    return app
+
+
+if __name__ == "__main__":
+    # The same settings of the server as in `gpuaas_platform.main`.
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(sys.argv[2]),
+            host="127.0.0.1",
+            port=int(sys.argv[1]),
+            access_log=False,
+            log_config=None,
+            ws_per_message_deflate=False,
+        )
+    )
+    asyncio.run(server.serve())

@@ -1,0 +1,34 @@
+"""docs/reference/http.md says what the code does."""
+
+import re
+from pathlib import Path
+
+from gpuaas_contract.problems import IDEMPOTENCY_HOURS, Code
+from gpuaas_platform.api.context import KEY_LIMIT
+from gpuaas_platform.api.middleware import BODY_LIMIT
+from gpuaas_platform.api.problems import MOST_ERRORS
+from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.services.pages import MAX_LIMIT
+from gpuaas_platform.settings import Settings
+
+PAGE = " ".join((Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text().split())
+
+
+def test_every_code_is_in_the_table_with_its_status() -> None:
+    rows = re.findall(r"\| `([a-z_]+)` \| (\d+) \| (yes|no) \| \S", PAGE)
+    documented = {code: (int(status), retryable == "yes") for code, status, retryable in rows}
+    assert documented == {code.value: (Refusal(code, "").status, Refusal(code, "").retryable) for code in Code}
+
+
+def test_the_numbers_are_right() -> None:
+    limits = Settings.model_fields
+    for said in (
+        f"**{IDEMPOTENCY_HOURS} hours**",
+        f"`Idempotency-Key` of 1 to {KEY_LIMIT} characters",
+        f"at most {BODY_LIMIT // 1024**2} MiB",
+        f"`limit` (1 to {MAX_LIMIT})",
+        f"at most {MOST_ERRORS} |",
+        f"{limits['requests_per_second'].default} requests a second",
+        f"{limits['logins_per_minute'].default} logins a minute",
+    ):
+        assert said in PAGE, said
