@@ -35,7 +35,11 @@ timeout 10 scontrol update "partitionname=$partition" state=DOWN 2>/dev/null || 
 if [ -n "$queue" ]; then
     timeout 20 scancel --quiet $queue || true
     # A node whose slurmd is stopped while it completes a job stays busy for ever: wait for the nodes too.
-    idle() { [ -z "$(timeout 10 squeue --noheader; timeout 10 sinfo --noheader --states=completing)" ]; }
+    # sinfo prints a line with 0 nodes where none is completing.
+    idle() {
+        [ -z "$(timeout 10 squeue --noheader)" ] &&
+            ! timeout 10 sinfo --noheader --states=completing --format=%D | grep -q '[1-9]'
+    }
     wait_for 30 'the cancelled jobs to end' idle || true
 fi
 echo "jobs=$(wc -w <<<"$queue") cancelled, $(timeout 10 squeue --noheader | wc -l) left"
