@@ -86,6 +86,10 @@ class GpuaasClient:
         """The token in use, renewed where it is time: to hand to a process that acts for us."""
         return await self._transport.token()
 
+    async def revoke_token(self, token: str) -> None:
+        """End the login behind a refresh token or an access token; one that is over already is fine (RFC 7009)."""
+        await self._transport.send("POST", "/oauth/revoke", form={"token": token}, authenticated=False)
+
     def changes(
         self,
         *,
