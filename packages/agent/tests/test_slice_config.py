@@ -16,9 +16,8 @@ from gpuaas_agent.slice_config import (
     network_body,
 )
 from gpuaas_contract.agent_link import CreateSlice, HostCertificate
-from gpuaas_contract.ids import ALLOCATION, new_id
 
-ALLOCATION_ID = new_id(ALLOCATION)
+ALLOCATION_ID = "alc_01m7gfpd3h1g6rvw38w29zwk53"
 
 
 def make_spec(**changes: Any) -> CreateSlice:
