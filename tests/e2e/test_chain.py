@@ -57,7 +57,7 @@ def test_deploy_use_take_apart_deploy_again(cli: CommandLine, controller: Isolat
             cli.ssh("one", note["command"].partition(" -- ")[2])
 
     # The machine cannot be pulled from under the cluster.
-    refused = cli.call("allocation", "release", "one")
+    refused = cli.call("allocation", "release", "one", "--yes")
     assert refused.returncode == 5, refused.stderr
     assert "decommission" in refused.stderr
 

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 from cli_test_platform import AT, PROJECT, StubPlatform
 
-from gpuaas_cli.commands.instance_receipt import show_receipt
 from gpuaas_cli.main import run
-from gpuaas_contract.operations import Operation
 
 INSTANCE = {
     "id": "ins_00000000000000000000000001",
@@ -157,10 +155,25 @@ def test_a_receipt_that_is_not_clean_is_not_a_success(
     assert "SOMETHING IS LEFT: 1 of 2 checks passed" in out
 
 
-def test_a_receipt_of_another_shape_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_receipt_of_another_shape_is_shown_as_it_is(
+    cluster: StubPlatform, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = operation("decommission", "succeeded", result={"receipt": {"all": "gone"}})
-    show_receipt(Operation.model_validate(other))
+    cluster.answer("GET /v1/operations", {"items": [other]})
+    assert run(["instance", "receipt", "first"]) == 0
     assert capsys.readouterr().out == "all: gone\n"
+
+
+def test_members_that_share_a_machine_are_shown_once(cluster: StubPlatform, capsys: pytest.CaptureFixture[str]) -> None:
+    checks = [{"check": "port", "command": "ss", "expected": "free", "found": "free", "ok": True, "at": AT}]
+    shared = [{"member_id": id, "allocation_id": "alc_1", "checks": checks, "exempt": ["log"]} for id in ("m1", "m2")]
+    torn = operation("decommission", "succeeded", result={"receipt": {"ok": True, "members": shared}})
+    cluster.answer("GET /v1/operations", {"items": [torn]})
+    cluster.answer(f"GET /v1/app-instances/{torn['instance_id']}/members", {"items": []})
+    assert run(["instance", "receipt", "first"]) == 0
+    out = capsys.readouterr().out
+    assert "nothing is left: 1 of 1 checks passed" in out
+    assert out.count("alc_1: log") == 1
 
 
 def test_no_receipt_yet(cluster: StubPlatform) -> None:

@@ -1,6 +1,8 @@
 """Named contexts in a file that only its owner can read."""
 
+import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,10 @@ class Context:
     api_url: str
     email: str | None = None
     token: str | None = field(default=None, repr=False)
+    token_expires_at: float | None = None
+    refresh_token: str | None = field(default=None, repr=False)
+    in_keyring: bool | None = None
+    """The tokens lie in the keyring of the desktop, not in this file."""
     service_account_file: str | None = None
     project: str | None = None
 
@@ -36,28 +42,42 @@ def path() -> Path:
 
 
 def load() -> Config:
-    import yaml
-
     file = path()
     try:
-        content: Any = yaml.safe_load(file.read_text()) or {}
-        contexts = {name: Context(**fields) for name, fields in (content.get("contexts") or {}).items()}
-        return Config(current=content.get("current_context"), contexts=contexts)
+        text = file.read_text()
     except FileNotFoundError:
         return Config()
-    except (yaml.YAMLError, TypeError, AttributeError) as error:
-        raise CliError(f"cannot read {file}: {error}", USAGE, hint=f"correct it, or remove it: {file}") from None
+    # What we wrote ourselves is JSON, which is YAML too, and quicker to read than by the YAML library.
+    with suppress(ValueError):
+        return _parse(file, json.loads(text))
+    import yaml
+
+    try:
+        return _parse(file, yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise _unreadable(file, error) from None
+
+
+def _parse(file: Path, content: Any) -> Config:
+    content = content or {}
+    try:
+        contexts = {name: Context(**fields) for name, fields in (content.get("contexts") or {}).items()}
+        return Config(current=content.get("current_context"), contexts=contexts)
+    except (TypeError, AttributeError) as error:
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: Path, error: Exception) -> CliError:
+    return CliError(f"cannot read {file}: {error}", USAGE, hint=f"correct it, or remove it: {file}")
 
 
 def save(config: Config) -> None:
-    import yaml
-
     contexts = {
         name: {key: value for key, value in asdict(context).items() if value is not None}
         for name, context in config.contexts.items()
     }
-    text = yaml.safe_dump({"current_context": config.current, "contexts": contexts}, sort_keys=False)
-    write_private(path(), text)
+    text = json.dumps({"current_context": config.current, "contexts": contexts}, indent=2)
+    write_private(path(), text + "\n")
 
 
 def write_private(file: Path, text: str) -> None:

@@ -26,8 +26,9 @@ _COMMANDS = {
     "retry": "gpuaas operation retry {id} --wait",
     "watch": "gpuaas operation watch {id}",
     "decommission": "gpuaas instance decommission {id} --yes --wait",
-    "release": "gpuaas allocation release {id} --wait",
+    "release": "gpuaas allocation release {id} --yes --wait",
 }
+_PLAIN_COMMANDS = {"change_password": "gpuaas password", "log_out": "gpuaas logout", "relist": "run the command again"}
 
 
 class CliError(Exception):
@@ -45,6 +46,8 @@ def next_command(action: "AllowedAction") -> str:
     template = _COMMANDS.get(action.action)
     if found and template:
         return template.format(id=found[1])
+    if action.action in _PLAIN_COMMANDS:
+        return _PLAIN_COMMANDS[action.action]
     return f"{action.method} {action.href}" if action.href else action.action
 
 

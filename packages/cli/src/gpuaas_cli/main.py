@@ -14,7 +14,7 @@ EPILOGUE = """
 Examples:
 
 ```
-gpuaas login --api-url http://127.0.0.1:8470 --email admin@example.org
+gpuaas login --api-url http://127.0.0.1:8470
 gpuaas allocation create --name one --gpus 1 --wait
 gpuaas instance deploy APP --name first --place COMPONENT=one --wait
 gpuaas ssh first -- uptime
@@ -46,9 +46,11 @@ _NOUNS = {
     "node": "Enrolled hosts (operators).",
     "tenant": "Tenants (operators).",
     "project": "Projects of a tenant.",
-    "user": "People and their roles (operators).",
+    "user": "People (operators).",
+    "membership": "Who has which role where.",
     "service-account": "Accounts for controllers and automation.",
-    "audit": "Who did what.",
+    "audit": "Who did what, and the proof that nothing of it was touched.",
+    "changes": "What changes, live.",
     "context": "Named platforms that you are logged in to.",
 }
 for _name, _help in _NOUNS.items():
@@ -57,6 +59,9 @@ for _name, _help in _NOUNS.items():
 app.command("gpuaas_cli.commands.login:login", name="login", help="Log in and remember the token.")
 app.command("gpuaas_cli.commands.login:logout", name="logout", help="Forget the token.")
 app.command("gpuaas_cli.commands.login:whoami", name="whoami", help="Who the platform takes you for.")
+app.command("gpuaas_cli.commands.login:password", name="password", help="Change your password.")
+app.command("gpuaas_cli.commands.schema:schema", name="schema", help="What an operation of the API takes.")
+app.command("gpuaas_cli.commands.completion:completion", name="completion", help="A completion script for your shell.")
 app.command("gpuaas_cli.commands.ssh:ssh", name="ssh", help="Log in to a machine, or run a command there.")
 
 

@@ -1,5 +1,6 @@
 """One call of the command line: where the platform is, who we are, which project is meant."""
 
+import gc
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -52,8 +53,10 @@ def find_credentials(target: Target) -> "Credentials":
     if context is not None and context.api_url.rstrip("/") == target.api_url:
         if context.service_account_file:
             return ServiceAccountCredentials.from_file(context.service_account_file)
-        if context.token:
-            return StaticToken(context.token)
+        if context.token or context.in_keyring:
+            from gpuaas_cli.logins import StoredLogin
+
+            return StoredLogin(target.name)
     raise CliError(
         f"you are not logged in to {target.api_url}", DENIED, hint=f"gpuaas login --api-url {target.api_url}"
     )
@@ -97,13 +100,19 @@ class Session:
         )
 
 
+def quiet_httpx() -> None:
+    """httpx brings a command line of its own, with all of click and rich: a tenth of our start-up time."""
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+
+
 @asynccontextmanager
 async def open_session(options: Options) -> AsyncIterator[Session]:
-    # httpx brings a command line of its own, with all of click and rich: a tenth of our start-up time.
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+    quiet_httpx()
     from gpuaas_sdk.client import GpuaasClient
     from gpuaas_sdk.retry import RetryPolicy
 
+    gc.freeze()
+    gc.enable()
     target = find_target(options, configuration.load())
     credentials = find_credentials(target)
     # People wait in front of it: say sooner than a controller would that nobody answers.

@@ -1,10 +1,13 @@
 """What every wire model shares."""
 
+import os
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 API_PREFIX = "/v1"
+LAZY_MODELS = bool(os.environ.get("GPUAAS_LAZY_MODELS"))
+"""For programs that live for a moment: build the validator of a model when it is first used, not when it is loaded."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,46}[a-z0-9])?$")]
 """A name a person chose: usable as a host name, a shell-safe word."""
@@ -19,13 +22,13 @@ Key = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 class Request(BaseModel):
     """A body that a client sends. Unknown fields are refused: a typing error must not pass silently."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=LAZY_MODELS)
 
 
 class Resource(BaseModel):
     """A body that the platform sends. Clients ignore fields that they do not know yet."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=LAZY_MODELS)
 
     ONE_TIME: ClassVar[frozenset[str]] = frozenset()
     """Fields that hold a secret which is shown once: the answer to a repeated request comes without them."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
+from gpuaas_contract.base import JsonObject
 from gpuaas_contract.identity import Principal, Token
 from gpuaas_sdk.correlation import correlation
 from gpuaas_sdk.credentials import Credentials, ServiceAccountCredentials
@@ -77,6 +78,12 @@ class GpuaasClient:
     async def principal(self) -> Principal:
         """Who the platform takes us for."""
         return await self._transport.get("/principal", Principal)
+
+    async def openapi(self) -> JsonObject:
+        """The platform's description of itself, as an OpenAPI document. Needs no login."""
+        response = await self._transport.send("GET", f"{self.api_url}/openapi.json", authenticated=False)
+        document: JsonObject = response.json()
+        return document
 
     async def fetch_token(self) -> Token:
         """A new token from the credentials, for callers that keep it (the CLI's login)."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
+from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
 from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
 from gpuaas_cli.session import open_session
 
@@ -70,11 +71,12 @@ async def show(allocation: str, /, *, options: Options = DEFAULTS) -> None:
 @app.command
 async def create(
     *,
-    name: Annotated[str, Parameter(help="Also its host name.")],
-    cpus: int = 1,
-    memory_mib: int = 2048,
-    disk_gib: int = 8,
-    gpus: int = 0,
+    name: Annotated[str | None, Parameter(help="Also its host name.")] = None,
+    cpus: int | None = None,
+    memory_mib: int | None = None,
+    disk_gib: int | None = None,
+    gpus: int | None = None,
+    from_file: FromFile = None,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
@@ -83,13 +85,19 @@ async def create(
 
     ```
     gpuaas allocation create --name one --cpus 2 --memory-mib 4096 --gpus 1 --wait
+    gpuaas allocation create --from-file machine.json -o json
     ```
     """
-    from gpuaas_contract.allocations import AllocationStatus, Shape
-
-    shape = Shape(cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus)
+    fields = merge(from_file, name=name)
+    shape = {"cpus": cpus, "memory_mib": memory_mib, "disk_gib": disk_gib, "gpus": gpus}
+    fields["shape"] = {**fields.get("shape", {}), **{key: value for key, value in shape.items() if value is not None}}
     async with open_session(options) as session:
-        made = await session.client.allocations.create(await session.project_id(), name, shape=shape)
+        from gpuaas_contract.allocations import AllocationCreate, AllocationStatus
+
+        if options.project is not None or "project_id" not in fields:
+            fields["project_id"] = await session.project_id()
+        body = AllocationCreate.model_validate(fields)
+        made = await session.client.allocations.create(body.project_id, body.name, shape=body.shape)
         if wait:
             from gpuaas_cli.waiting import wait_for_allocation
 
@@ -117,15 +125,17 @@ async def release(
     allocation: str,
     /,
     *,
+    yes: Yes = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
     """Give a machine back; it is destroyed with all that is on it."""
-    from gpuaas_contract.allocations import AllocationStatus
-
     async with open_session(options) as session:
+        from gpuaas_contract.allocations import AllocationStatus
+
         found = await resolve.allocation(session, allocation)
+        confirm(f"Destroy the machine {found.name} with all that is on it?", found.name, yes=yes)
         released = await session.client.allocations.release(found.id)
         if wait:
             from gpuaas_cli.waiting import wait_for_allocation

@@ -1,12 +1,14 @@
 """The teardown receipt: what was looked at on each machine, and what was found."""
 
 import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import NOT_FOUND, WORK_FAILED, CliError
 from gpuaas_cli.options import DEFAULTS, Options
-from gpuaas_cli.session import open_session
+from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.operations import Operation
@@ -25,7 +27,7 @@ async def receipt(instance: str, /, *, options: Options = DEFAULTS) -> None:
                 hint=f"gpuaas instance decommission {found.id} --yes --wait",
             )
         newest = max(ended, key=lambda operation: operation.id)
-        show_receipt(newest)
+        await show_receipt(session, newest)
         document = newest.result.get("receipt")
         if isinstance(document, dict) and document.get("ok") is False:
             raise CliError(
@@ -33,28 +35,19 @@ async def receipt(instance: str, /, *, options: Options = DEFAULTS) -> None:
             )
 
 
-def show_receipt(operation: "Operation") -> None:
+async def show_receipt(session: Session, operation: "Operation") -> None:
     document: Any = operation.result.get("receipt", operation.result)
     if output.document(document):
         return
     try:
+        machines = by_machine(document["members"])
+        names = await _names(session, operation, machines)
         rows = [
-            [
-                _mark(check["ok"]),
-                member["allocation_id"],
-                check["check"],
-                check["expected"],
-                check["found"],
-                check["at"],
-            ]
-            for member in document["members"]
-            for check in member["checks"]
+            [_mark(check["ok"]), names[id], check["check"], check["expected"], check["found"], check["at"]]
+            for id, machine in machines.items()
+            for check in machine.checks
         ]
-        exempt = [
-            f"{member['allocation_id']}: {output.text(e)}"
-            for member in document["members"]
-            for e in member.get("exempt", [])
-        ]
+        exempt = [f"{names[id]}: {output.text(e)}" for id, machine in machines.items() for e in machine.exempt]
         verdict = "nothing is left" if document["ok"] else "SOMETHING IS LEFT"
     except (KeyError, TypeError):
         # Another app's own shape: shown as it is.
@@ -69,6 +62,48 @@ def show_receipt(operation: "Operation") -> None:
     bad = sum(1 for row in rows if row[0] != _mark(True))
     colour = "green" if document["ok"] else "red"
     print(f"\n{output.style(verdict, colour, sys.stdout)}: {len(rows) - bad} of {len(rows)} checks passed")
+
+
+@dataclass
+class MachineChecks:
+    members: set[str] = field(default_factory=set)
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    exempt: list[Any] = field(default_factory=list)
+
+
+def by_machine(members: list[dict[str, Any]]) -> dict[str, MachineChecks]:
+    """Members that share a machine were proven by the same look at it: each check is shown once."""
+    machines: dict[str, MachineChecks] = {}
+    for member in members:
+        machine = machines.setdefault(member["allocation_id"], MachineChecks())
+        machine.members.add(member.get("member_id", ""))
+        known = {_identity(check) for check in machine.checks}
+        machine.checks += [check for check in member["checks"] if _identity(check) not in known]
+        machine.exempt += [item for item in member.get("exempt", []) if item not in machine.exempt]
+    return machines
+
+
+def _identity(check: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(check.get(key)) for key in ("check", "command", "expected", "found", "ok"))
+
+
+async def _names(session: Session, operation: "Operation", machines: dict[str, MachineChecks]) -> dict[str, str]:
+    """The host name and the components on it, for people; the id where the machine is not known any more."""
+    from gpuaas_sdk.errors import GpuaasError
+
+    components: dict[str, str] = {}
+    with suppress(GpuaasError):
+        members = await session.client.instances.members(operation.instance_id).all()
+        components = {member.id: member.component_key for member in members}
+    names = {}
+    for id, machine in machines.items():
+        name = id
+        with suppress(GpuaasError):
+            allocation = await session.client.allocations.get(id)
+            name = allocation.hostname or allocation.name
+        roles = sorted({components[member] for member in machine.members if member in components})
+        names[id] = f"{name} ({', '.join(roles)})" if roles else name
+    return names
 
 
 def _mark(ok: object) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -9,33 +10,40 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from gpuaas_cli import config as configuration
-from gpuaas_cli import output
+from gpuaas_cli import logins, output
 from gpuaas_cli.config import Context
 from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.options import DEFAULTS, Options
-from gpuaas_cli.session import find_target, open_session
+from gpuaas_cli.passwords import read_new_password, read_password
+from gpuaas_cli.session import find_target, open_session, quiet_httpx
+
+CLIENT = "gpuaas-cli"
 
 
 async def login(
     *,
-    email: Annotated[str | None, Parameter(help="Who logs in.")] = None,
+    email: Annotated[str | None, Parameter(help="Log in with this person's password.")] = None,
     password_stdin: Annotated[bool, Parameter(negative="", help="Read the password from standard input.")] = False,
+    device: Annotated[
+        bool, Parameter(negative="", help="Approve in a browser, also where this is no terminal.")
+    ] = False,
     service_account: Annotated[
-        Path | None, Parameter(help="Use a service account's file instead of a person's password.")
+        Path | None, Parameter(help="Use a service account's file instead of a person's login.")
     ] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Log in and remember the token in a named context.
+    """Log in and remember the login in a named context.
 
-    The password comes from a prompt on a terminal, from --password-stdin, or from GPUAAS_PASSWORD; without a
-    terminal no question is ever asked.
+    On a terminal, a code is shown that you approve in a browser. With --email, the password comes from a prompt,
+    from --password-stdin, or from GPUAAS_PASSWORD; without a terminal no question is ever asked.
 
     ```
-    gpuaas login --api-url http://127.0.0.1:8470 --email admin@example.org
+    gpuaas login --api-url http://127.0.0.1:8470
     echo "$PASSWORD" | gpuaas login --context ci --api-url URL --email ci@example.org --password-stdin
     gpuaas login --context bot --service-account bot.json
     ```
     """
+    quiet_httpx()
     config = configuration.load()
     name = options.context or config.current or configuration.DEFAULT_CONTEXT
     known = config.contexts.get(name)
@@ -43,37 +51,52 @@ async def login(
         context = await _login_account(service_account, options.api_url)
     else:
         api_url = options.api_url or (known.api_url if known else None)
-        email = email or (known.email if known else None)
-        if api_url is None or email is None:
-            raise CliError("say where and who: --api-url URL --email EMAIL", USAGE)
-        context = await _login_person(api_url.rstrip("/"), email, _read_password(email, from_stdin=password_stdin))
+        if api_url is None:
+            raise CliError("say where: --api-url URL", USAGE)
+        with_password = email is not None or password_stdin or "GPUAAS_PASSWORD" in os.environ
+        if device or (not with_password and sys.stdin.isatty()):
+            context = await _login_device(api_url.rstrip("/"))
+        else:
+            email = email or (known.email if known else None)
+            if email is None:
+                raise CliError("say who: --email EMAIL (or --device, to approve in a browser)", USAGE)
+            password = read_password(f"Password of {email}: ", "GPUAAS_PASSWORD", from_stdin=password_stdin)
+            context = await _login_person(api_url.rstrip("/"), email, password)
     kept = known.project if known and known.api_url == context.api_url else None
-    context = replace(context, project=options.project or kept)
-    configuration.save(config.with_context(name, context))
+    logins.keep(config, name, replace(context, project=options.project or kept))
     if not output.document({"context": name, "api_url": context.api_url, "email": context.email}):
         who = context.email or service_account
         print(f"Logged in to {context.api_url} as {who} (context {name}).")
-
-
-def _read_password(email: str, *, from_stdin: bool) -> str:
-    if from_stdin:
-        return sys.stdin.readline().rstrip("\r\n")
-    if password := os.environ.get("GPUAAS_PASSWORD"):
-        return password
-    if not sys.stdin.isatty():
-        raise CliError("no password: give it with --password-stdin or in GPUAAS_PASSWORD", USAGE)
-    import getpass
-
-    return getpass.getpass(f"Password of {email}: ")
 
 
 async def _login_person(api_url: str, email: str, password: str) -> Context:
     from gpuaas_sdk.client import GpuaasClient
     from gpuaas_sdk.credentials import PasswordCredentials
 
-    async with GpuaasClient(api_url, PasswordCredentials(email, password), user_agent="gpuaas-cli") as client:
+    async with GpuaasClient(api_url, PasswordCredentials(email, password), user_agent=CLIENT) as client:
         token = await client.fetch_token()
-    return Context(api_url=api_url, email=email, token=token.access_token)
+    return logins.with_token(Context(api_url=api_url, email=email), token)
+
+
+async def _login_device(api_url: str) -> Context:
+    from gpuaas_sdk.client import GpuaasClient
+    from gpuaas_sdk.credentials import StaticToken
+    from gpuaas_sdk.device import DeviceLogin
+    from gpuaas_sdk.errors import NotFoundError
+
+    try:
+        async with DeviceLogin(api_url, CLIENT) as device:
+            asked = await device.start()
+            output.note(f"Open {asked.verification_uri_complete}")
+            output.note(f"and approve the code {output.style(asked.user_code, 'bold', sys.stderr)}.")
+            token = await device.wait(asked)
+    except NotFoundError:
+        raise CliError(
+            "this platform cannot log you in through a browser", USAGE, hint="gpuaas login --email EMAIL"
+        ) from None
+    async with GpuaasClient(api_url, StaticToken(token.access_token), user_agent=CLIENT) as client:
+        principal = await client.principal()
+    return logins.with_token(Context(api_url=api_url, email=principal.name), token)
 
 
 async def _login_account(file: Path, api_url: str | None) -> Context:
@@ -85,15 +108,45 @@ async def _login_account(file: Path, api_url: str | None) -> Context:
         return Context(api_url=client.api_url, service_account_file=str(path))
 
 
-def logout(*, options: Options = DEFAULTS) -> None:
-    """Forget the token of the context; its address and project are kept."""
+async def logout(*, options: Options = DEFAULTS) -> None:
+    """End the login, here and on the platform; the context's address and project are kept."""
+    quiet_httpx()
     config = configuration.load()
     target = find_target(options, config)
     if target.context is not None:
-        forgotten = replace(target.context, token=None, service_account_file=None)
-        configuration.save(config.with_context(target.name, forgotten, current=False))
+        await _revoke(target.name, target.context)
+        logins.forget(config, target.name, target.context)
     if not output.document({"context": target.name, "logged_in": False}):
         print(f"Logged out of {target.api_url} (context {target.name}).")
+
+
+async def _revoke(name: str, context: Context) -> None:
+    """As far as the platform can be reached: forgetting works without it."""
+    from gpuaas_sdk.client import GpuaasClient
+    from gpuaas_sdk.credentials import StaticToken
+    from gpuaas_sdk.errors import GpuaasError
+    from gpuaas_sdk.retry import NO_RETRY
+
+    with suppress(CliError, GpuaasError):
+        kept = logins.load_tokens(name, context)
+        if token := kept.refresh_token or kept.token:
+            async with GpuaasClient(context.api_url, StaticToken(""), retry=NO_RETRY, user_agent=CLIENT) as client:
+                await client.revoke_token(token)
+
+
+async def password(
+    *,
+    password_stdin: Annotated[
+        bool, Parameter(negative="", help="Read the old and the new password from standard input, a line each.")
+    ] = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Change your own password. Every login of yours ends: log in again afterwards."""
+    old = read_password("Your present password: ", "GPUAAS_PASSWORD", from_stdin=password_stdin)
+    new = read_new_password("yours", from_stdin=password_stdin)
+    async with open_session(options) as session:
+        user = await session.client.sessions.change_password(old, new)
+    output.one(user, {"email": user.email, "password": "changed; log in again: gpuaas login"})
 
 
 async def whoami(*, options: Options = DEFAULTS) -> None:
@@ -107,7 +160,8 @@ async def whoami(*, options: Options = DEFAULTS) -> None:
             "name": principal.name,
             "kind": principal.kind,
             "id": principal.id,
-            "roles": "\n".join(roles),
+            "roles": "\n".join(roles) or principal.role,
+            "tenant": principal.tenant_id,
             "project": principal.project_id,
             "app": principal.app_slug,
             "platform": session.target.api_url,

@@ -1,15 +1,23 @@
 """Projects."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import USAGE, CliError
+from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
 from gpuaas_cli.options import DEFAULTS, Options, noun
-from gpuaas_cli.session import open_session
+from gpuaas_cli.session import Session, open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.identity import Project
 
 app = noun("project", "Projects of a tenant.")
+
+
+def _show(project: "Project") -> None:
+    output.one(project, {"name": project.name, "title": project.title, "id": project.id, "tenant": project.tenant_id})
 
 
 @app.command(name="list")
@@ -33,28 +41,54 @@ async def list_(
 async def show(project: str | None = None, /, *, options: Options = DEFAULTS) -> None:
     """Show a project, by name or id; without one, the current project."""
     async with open_session(options) as session:
-        found = await (session.project() if project is None else session.find_project(project))
-    output.one(found, {"name": found.name, "title": found.title, "id": found.id, "tenant": found.tenant_id})
+        _show(await (session.project() if project is None else session.find_project(project)))
 
 
 @app.command
 async def create(
-    name: str,
+    name: str | None = None,
     /,
     *,
     tenant: Annotated[str | None, Parameter(help="Its tenant; may be left out where there is only one.")] = None,
     title: Annotated[str | None, Parameter(help="A title for people.")] = None,
+    from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Create a project."""
     async with open_session(options) as session:
-        if tenant is not None:
-            tenant_id = (await resolve.tenant(session, tenant)).id
-        else:
-            tenants = await session.client.tenants.list().all()
-            if len(tenants) != 1:
-                names = ", ".join(t.name for t in tenants) or "none"
-                raise CliError(f"which tenant? (there is: {names})", USAGE, hint="--tenant NAME")
-            tenant_id = tenants[0].id
-        made = await session.client.projects.create(tenant_id, name, title=title)
-    output.one(made, {"name": made.name, "title": made.title, "id": made.id, "tenant": made.tenant_id})
+        from gpuaas_contract.identity import ProjectCreate
+
+        fields = merge(from_file, name=name, title=title)
+        if tenant is not None or "tenant_id" not in fields:
+            fields["tenant_id"] = await _tenant_id(session, tenant)
+        body = ProjectCreate.model_validate(fields)
+        _show(await session.client.projects.create(body.tenant_id, body.name, title=body.title))
+
+
+async def _tenant_id(session: Session, tenant: str | None) -> str:
+    if tenant is not None:
+        return (await resolve.tenant(session, tenant)).id
+    tenants = await session.client.tenants.list().all()
+    if len(tenants) != 1:
+        names = ", ".join(t.name for t in tenants) or "none"
+        raise CliError(f"which tenant? (there is: {names})", USAGE, hint="--tenant NAME")
+    return tenants[0].id
+
+
+@app.command
+async def update(
+    project: str, /, *, title: Annotated[str, Parameter(help="A title for people.")], options: Options = DEFAULTS
+) -> None:
+    """Change the title of a project."""
+    async with open_session(options) as session:
+        found = await session.find_project(project)
+        _show(await session.client.projects.update(found.id, title=title))
+
+
+@app.command
+async def delete(project: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
+    """Delete a project in which there is nothing any more."""
+    async with open_session(options) as session:
+        found = await session.find_project(project)
+        confirm(f"Delete the project {found.name}?", found.name, yes=yes)
+        _show(await session.client.projects.delete(found.id, revision=found.revision))

@@ -1,14 +1,22 @@
 """Tenants."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
+from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
 from gpuaas_cli.options import DEFAULTS, Options, noun
 from gpuaas_cli.session import open_session
 
+if TYPE_CHECKING:
+    from gpuaas_contract.identity import Tenant
+
 app = noun("tenant", "Tenants (operators).")
+
+
+def _show(tenant: "Tenant") -> None:
+    output.one(tenant, {"name": tenant.name, "title": tenant.title, "id": tenant.id, "created": tenant.created_at})
 
 
 @app.command(name="list")
@@ -24,19 +32,46 @@ async def list_(*, options: Options = DEFAULTS) -> None:
 async def show(tenant: str, /, *, options: Options = DEFAULTS) -> None:
     """Show one tenant, by name or id."""
     async with open_session(options) as session:
-        found = await resolve.tenant(session, tenant)
-    output.one(found, {"name": found.name, "title": found.title, "id": found.id, "created": found.created_at})
+        _show(await resolve.tenant(session, tenant))
 
 
 @app.command
 async def create(
-    name: str,
+    name: str | None = None,
     /,
     *,
     title: Annotated[str | None, Parameter(help="A title for people.")] = None,
+    from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Create a tenant."""
+    """Create a tenant.
+
+    ```
+    gpuaas tenant create acme --title "Acme Research"
+    echo '{"name": "acme"}' | gpuaas tenant create --from-file - -o json
+    ```
+    """
     async with open_session(options) as session:
-        made = await session.client.tenants.create(name, title=title)
-    output.one(made, {"name": made.name, "title": made.title, "id": made.id})
+        from gpuaas_contract.identity import TenantCreate
+
+        body = TenantCreate.model_validate(merge(from_file, name=name, title=title))
+        _show(await session.client.tenants.create(body.name, title=body.title))
+
+
+@app.command
+async def update(
+    tenant: str, /, *, title: Annotated[str, Parameter(help="A title for people.")], options: Options = DEFAULTS
+) -> None:
+    """Change the title of a tenant."""
+    async with open_session(options) as session:
+        found = await resolve.tenant(session, tenant)
+        _show(await session.client.tenants.update(found.id, title=title))
+
+
+@app.command
+async def delete(tenant: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
+    """Delete a tenant in which there is nothing any more."""
+    async with open_session(options) as session:
+        found = await resolve.tenant(session, tenant)
+        confirm(f"Delete the tenant {found.name}?", found.name, yes=yes)
+        _show(await session.client.tenants.delete(found.id, revision=found.revision))

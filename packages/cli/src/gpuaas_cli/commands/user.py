@@ -1,17 +1,36 @@
-"""People and their roles."""
+"""People."""
 
-import os
-import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import USAGE, CliError
+from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
 from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.passwords import read_new_password
 from gpuaas_cli.session import open_session
 
-app = noun("user", "People and their roles (operators).")
+if TYPE_CHECKING:
+    from gpuaas_contract.identity import User
+
+app = noun("user", "People (operators).")
+app.command("gpuaas_cli.commands.membership:create", name="grant", help="Give a user a role.")
+
+PasswordStdin = Annotated[bool, Parameter(negative="", help="Read the password from standard input.")]
+
+
+def _show(user: "User") -> None:
+    output.one(
+        user,
+        {
+            "email": user.email,
+            "id": user.id,
+            "disabled": user.disabled,
+            "one-time password": user.password_change_required,
+            "created": user.created_at,
+        },
+    )
 
 
 @app.command(name="list")
@@ -19,66 +38,80 @@ async def list_(*, options: Options = DEFAULTS) -> None:
     """List the people."""
     async with open_session(options) as session:
         found = await session.client.users.list().all()
-    columns = {"email": lambda u: u.email, "id": lambda u: u.id, "created": lambda u: u.created_at}
+    columns = {
+        "email": lambda u: u.email,
+        "disabled": lambda u: u.disabled,
+        "id": lambda u: u.id,
+        "created": lambda u: u.created_at,
+    }
     output.items(found, columns, empty="No users.")
 
 
 @app.command
-async def create(
-    email: str,
-    /,
-    *,
-    password_stdin: Annotated[bool, Parameter(negative="", help="Read the password from standard input.")] = False,
-    options: Options = DEFAULTS,
-) -> None:
-    """Create a user. The password comes from a prompt, --password-stdin or GPUAAS_NEW_PASSWORD."""
-    password = _new_password(email, from_stdin=password_stdin)
+async def show(user: str, /, *, options: Options = DEFAULTS) -> None:
+    """Show one user, by e-mail or id."""
     async with open_session(options) as session:
-        made = await session.client.users.create(email, password)
-    output.one(made, {"email": made.email, "id": made.id})
+        _show(await resolve.user(session, user))
 
 
-def _new_password(email: str, *, from_stdin: bool) -> str:
-    if from_stdin:
-        return sys.stdin.readline().rstrip("\r\n")
-    if password := os.environ.get("GPUAAS_NEW_PASSWORD"):
-        return password
-    if not sys.stdin.isatty():
-        raise CliError("no password: give it with --password-stdin or in GPUAAS_NEW_PASSWORD", USAGE)
-    import getpass
-
-    password = getpass.getpass(f"New password of {email}: ")
-    if getpass.getpass("Once more: ") != password:
-        raise CliError("the two passwords differ", USAGE)
-    return password
-
-
-@app.command(name="grant")
-async def grant(
-    user: Annotated[str, Parameter(help="Email or id.")],
-    role: Annotated[str, Parameter(help="For example project_admin, project_member, tenant_admin.")],
+@app.command
+async def create(
+    email: str | None = None,
     /,
     *,
-    tenant: Annotated[str | None, Parameter(help="The tenant of a tenant role.")] = None,
+    password_stdin: PasswordStdin = False,
+    one_time: Annotated[bool, Parameter(negative="", help="The password is good for one login.")] = False,
+    from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give a user a role: in a tenant (--tenant), in a project (--project), or on the platform.
+    """Create a user. The password comes from a prompt, --password-stdin, GPUAAS_NEW_PASSWORD or --from-file."""
+    fields = merge(from_file, email=email, password_change_required=one_time or None)
+    if "email" not in fields:
+        raise CliError("whose account? give an e-mail address", USAGE)
+    if "password" not in fields:
+        fields["password"] = read_new_password(fields["email"], from_stdin=password_stdin)
+    async with open_session(options) as session:
+        from gpuaas_contract.identity import UserCreate
 
-    ```
-    gpuaas user grant ada@example.org project_admin --project research
-    gpuaas user grant bob@example.org tenant_admin --tenant acme
-    ```
-    """
-    from gpuaas_contract.identity import Role
+        body = UserCreate.model_validate(fields)
+        made = await session.client.users.create(
+            body.email,
+            body.password.get_secret_value(),
+            password_change_required=body.password_change_required,
+        )
+    _show(made)
 
-    try:
-        wanted = Role(role)
-    except ValueError:
-        raise CliError(f"there is no role {role!r} (there is: {', '.join(Role)})", USAGE) from None
+
+@app.command(name="reset-password")
+async def reset_password(user: str, /, *, password_stdin: PasswordStdin = False, options: Options = DEFAULTS) -> None:
+    """Give a user a new password that is good for one login. Every login of theirs ends."""
+    password = read_new_password(user, from_stdin=password_stdin)
     async with open_session(options) as session:
         found = await resolve.user(session, user)
-        tenant_id = (await resolve.tenant(session, tenant)).id if tenant else None
-        in_project = tenant_id is None and wanted.startswith("project_")
-        project_id = await session.project_id() if in_project else None
-        made = await session.client.memberships.create(found.id, wanted, tenant_id=tenant_id, project_id=project_id)
-    output.one(made, {"user": found.email, "role": made.role, "tenant": made.tenant_id, "project": made.project_id})
+        _show(await session.client.users.update(found.id, password=password))
+
+
+@app.command
+async def disable(user: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
+    """Lock a user out: every login and every stream of theirs ends at once."""
+    async with open_session(options) as session:
+        found = await resolve.user(session, user)
+        confirm(f"Lock {found.email} out?", found.email, yes=yes)
+        _show(await session.client.users.update(found.id, disabled=True))
+
+
+@app.command
+async def enable(user: str, /, *, options: Options = DEFAULTS) -> None:
+    """Let a user in again."""
+    async with open_session(options) as session:
+        found = await resolve.user(session, user)
+        _show(await session.client.users.update(found.id, disabled=False))
+
+
+@app.command
+async def delete(user: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
+    """Delete a user, with all their roles."""
+    async with open_session(options) as session:
+        found = await resolve.user(session, user)
+        confirm(f"Delete the user {found.email}?", found.email, yes=yes)
+        _show(await session.client.users.delete(found.id, revision=found.revision))

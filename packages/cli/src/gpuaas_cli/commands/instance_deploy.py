@@ -1,0 +1,161 @@
+"""Deploying an app, or looking first whether that would work."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuaas_cli import output, resolve
+from gpuaas_cli.errors import USAGE, CliError
+from gpuaas_cli.inputs import FromFile, merge, read_document
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait
+from gpuaas_cli.session import Session, open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.instances import InstanceDeploy
+    from gpuaas_contract.manifest import Manifest
+
+
+async def deploy(
+    app: Annotated[str | None, Parameter(help="The app's slug: gpuaas app list.")] = None,
+    /,
+    *,
+    name: Annotated[str | None, Parameter(help="What to call the instance.")] = None,
+    place: Annotated[
+        list[str] | None,
+        Parameter(
+            name=["--place", "--allocation"], negative="", help="COMPONENT=ALLOCATION, by name or id; may be repeated."
+        ),
+    ] = None,
+    version: Annotated[str | None, Parameter(help="The newest one where absent.")] = None,
+    input: Annotated[
+        list[str] | None, Parameter(negative="", help="KEY=VALUE; a value is read as YAML. May be repeated.")
+    ] = None,
+    inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins over it.")] = None,
+    from_file: FromFile = None,
+    dry_run: Annotated[
+        bool,
+        Parameter(name="--dry-run", negative="", help="Check it against the app's manifest, and show the request."),
+    ] = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Deploy an app on machines that the project has.
+
+    ```
+    gpuaas app show APP
+    gpuaas instance deploy APP --name first --place controller=one --place worker=one --wait
+    gpuaas instance deploy APP --name two --place controller=one --input size=3 --dry-run
+    gpuaas instance deploy --from-file deploy.json -o json
+    ```
+    """
+    fields = merge(from_file, app_slug=app, name=name, version=version)
+    inputs = _read_inputs(inputs_file, input or [])
+    if inputs:
+        fields["inputs"] = {**fields.get("inputs", {}), **inputs}
+    async with open_session(options) as session:
+        request = await _request(session, fields, place or [], options)
+        if dry_run:
+            await _try(session, request)
+            return
+        from gpuaas_cli.commands.instance import show_instance, wait_for
+        from gpuaas_contract.instances import InstanceStatus
+
+        made = await session.client.instances.deploy(request)
+        if wait:
+            made = await wait_for(session, made, {InstanceStatus.RUNNING}, timeout)
+        else:
+            output.note(f"Watch it: gpuaas instance wait {made.name}")
+        await show_instance(session, made)
+        if wait:
+            from gpuaas_cli.waiting import check_instance
+
+            await check_instance(session, made, {InstanceStatus.RUNNING})
+
+
+async def _request(session: Session, fields: dict[str, Any], place: list[str], options: Options) -> "InstanceDeploy":
+    from gpuaas_contract.instances import InstanceDeploy
+
+    if place:
+        fields["placement_intent"] = [
+            {"component_key": key, "allocation_id": (await resolve.allocation(session, wanted)).id}
+            for key, wanted in (_split(text, "--place COMPONENT=ALLOCATION") for text in place)
+        ]
+    for required, flag in (("app_slug", "APP"), ("name", "--name"), ("placement_intent", "--place")):
+        if required not in fields:
+            raise CliError(f"{flag} is missing", USAGE, hint="gpuaas instance deploy --help")
+    if options.project is not None or "project_id" not in fields:
+        fields["project_id"] = await session.project_id()
+    return InstanceDeploy.model_validate(fields)
+
+
+async def _try(session: Session, request: "InstanceDeploy") -> None:
+    version = await session.client.app_versions.get(request.app_slug, request.version or "latest")
+    findings = [*_check_placement(request, version.manifest), *_check_inputs(request, version.manifest)]
+    shown = {
+        "valid": not findings,
+        "findings": findings,
+        "version": version.manifest.version,
+        "request": {"method": "POST", "path": "/v1/app-instances", "body": request.model_dump(mode="json")},
+    }
+    if not output.document(shown):
+        output.yaml(shown["request"])
+        for finding in findings:
+            output.note(f"finding: {finding}")
+    if findings:
+        raise CliError(
+            f"this would be refused: {len(findings)} finding(s)", USAGE, hint=f"gpuaas app show {request.app_slug}"
+        )
+    output.note("Nothing was sent; as far as the manifest says, this would be accepted.")
+
+
+def _check_placement(request: "InstanceDeploy", manifest: "Manifest") -> list[str]:
+    findings = []
+    components = {component.key: component for component in manifest.components}
+    placed: dict[str, list[str]] = {key: [] for key in components}
+    machines: dict[str, list[str]] = {}
+    for placement in request.placement_intent:
+        if placement.component_key not in components:
+            findings.append(f"the app has no component {placement.component_key!r} ({', '.join(components)})")
+            continue
+        placed[placement.component_key].append(placement.allocation_id)
+        machines.setdefault(placement.allocation_id, []).append(placement.component_key)
+    for key, component in components.items():
+        count = len(placed[key])
+        if not component.min <= count <= component.max:
+            findings.append(f"{key} needs {component.min} to {component.max} machines, not {count}")
+    for machine, keys in machines.items():
+        for index, key in enumerate(keys):
+            for other in keys[index + 1 :]:
+                if other not in components[key].may_share_machine_with:
+                    findings.append(f"{key} and {other} may not share a machine ({machine})")
+    return findings
+
+
+def _check_inputs(request: "InstanceDeploy", manifest: "Manifest") -> list[str]:
+    import jsonschema
+
+    validator = jsonschema.Draft202012Validator(manifest.inputs)
+    errors = sorted(validator.iter_errors(request.inputs), key=lambda error: error.json_path)
+    return [f"inputs{error.json_path.removeprefix('$')}: {error.message}" for error in errors]
+
+
+def _split(text: str, usage: str) -> tuple[str, str]:
+    key, found, value = text.partition("=")
+    if not found or not key or not value:
+        raise CliError(f"{text!r} is not {usage}", USAGE)
+    return key, value
+
+
+def _read_inputs(file: Path | None, given: list[str]) -> dict[str, Any]:
+    import yaml
+
+    inputs: dict[str, Any] = read_document(str(file)) if file is not None else {}
+    try:
+        for text in given:
+            key, value = _split(text, "--input KEY=VALUE")
+            inputs[key] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise CliError(f"cannot read the inputs: {error}", USAGE) from None
+    return inputs

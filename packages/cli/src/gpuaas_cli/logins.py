@@ -1,0 +1,141 @@
+"""Where the tokens of a login are kept: in the desktop's keyring where there is one, else in the file (0600).
+
+A login from the device flow renews its token. The refresh token works once, so processes take turns: one renews,
+the others find what it kept."""
+
+import asyncio
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpuaas_cli import config as configuration
+from gpuaas_cli.config import Config, Context
+from gpuaas_cli.errors import DENIED, CliError
+
+if TYPE_CHECKING:
+    from gpuaas_contract.identity import Token
+    from gpuaas_sdk.credentials import TokenRoutes
+
+KEYRING_SERVICE = "gpuaas"
+STILL_GOOD_SECONDS = 30
+_TOKENS = ("token", "token_expires_at", "refresh_token")
+
+
+def with_token(context: Context, token: "Token") -> Context:
+    return replace(
+        context,
+        token=token.access_token,
+        token_expires_at=time.time() + token.expires_in,
+        refresh_token=token.refresh_token,
+    )
+
+
+def keep(config: Config, name: str, context: Context, *, current: bool = True) -> None:
+    """Tokens go where they are safest; the rest of the context goes into the file."""
+    keyring = _find_keyring()
+    if keyring is not None and context.token is not None:
+        secret = json.dumps({key: getattr(context, key) for key in _TOKENS})
+        try:
+            keyring.set_password(KEYRING_SERVICE, _entry(name, context), secret)
+            context = replace(context, token=None, token_expires_at=None, refresh_token=None, in_keyring=True)
+        except Exception:  # noqa: BLE001 - keyrings fail in their own ways: the file is there for that
+            context = replace(context, in_keyring=None)
+    else:
+        context = replace(context, in_keyring=None)
+    configuration.save(config.with_context(name, context, current=current))
+
+
+def load_tokens(name: str, context: Context) -> Context:
+    if not context.in_keyring:
+        return context
+    keyring = _find_keyring()
+    secret = keyring.get_password(KEYRING_SERVICE, _entry(name, context)) if keyring is not None else None
+    if not secret:
+        raise CliError(f"the keyring holds no login for {context.api_url}", DENIED, hint="gpuaas login")
+    return replace(context, **json.loads(secret))
+
+
+def forget(config: Config, name: str, context: Context) -> None:
+    if context.in_keyring and (keyring := _find_keyring()) is not None:
+        keyring.delete_password(KEYRING_SERVICE, _entry(name, context))
+    empty = replace(
+        context, token=None, token_expires_at=None, refresh_token=None, in_keyring=None, service_account_file=None
+    )
+    configuration.save(config.with_context(name, empty, current=False))
+
+
+def _entry(name: str, context: Context) -> str:
+    return f"{name} {context.api_url}"
+
+
+def _find_keyring() -> Any:
+    """The keyring library with a store behind it that protects what it holds; else nothing."""
+    if os.environ.get("GPUAAS_KEYRING") == "0":
+        return None
+    try:
+        import keyring  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return None
+    return keyring if keyring.get_keyring().priority >= 1 else None
+
+
+@contextmanager
+def _in_turn() -> Iterator[None]:
+    file = configuration.path()
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class StoredLogin:
+    """The kept token while it is good, else a new one where the login can be renewed."""
+
+    renewable = True
+
+    def __init__(self, context_name: str) -> None:
+        self._name = context_name
+        self._used: str | None = None
+
+    async def fetch(self, routes: "TokenRoutes") -> "Token":
+        context = self._read()
+        if not self._is_good(context):
+            with _in_turn():
+                context = self._read()
+                if not self._is_good(context):
+                    context = await self._renew(routes, context)
+        from gpuaas_contract.identity import Token
+
+        assert context.token is not None
+        self._used = context.token
+        left = (context.token_expires_at or time.time() + 3600) - time.time()
+        return Token(access_token=context.token, expires_in=max(1, int(left)))
+
+    def _read(self) -> Context:
+        return load_tokens(self._name, configuration.load().contexts[self._name])
+
+    def _is_good(self, context: Context) -> bool:
+        """One that was handed out before came back refused: it is not good, whatever its time says."""
+        if context.token is None or context.token == self._used:
+            return False
+        expires_at = context.token_expires_at
+        if expires_at is None or context.refresh_token is None:
+            return True
+        return expires_at - time.time() > STILL_GOOD_SECONDS
+
+    async def _renew(self, routes: "TokenRoutes", context: Context) -> Context:
+        if context.refresh_token is None:
+            raise CliError(f"your login to {context.api_url} is over", DENIED, hint="gpuaas login")
+        # Shielded: a refresh token whose answer was not kept has ended the login.
+        token = await asyncio.shield(routes.exchange_refresh_token(context.refresh_token))
+        renewed = with_token(context, token)
+        keep(configuration.load(), self._name, renewed, current=False)
+        return renewed
