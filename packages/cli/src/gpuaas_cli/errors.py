@@ -1,10 +1,12 @@
 """What people and programs see when something goes wrong: a sentence, a code, an id, and what to do next."""
 
+import itertools
 import json
 import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuaas_cli import output
@@ -73,6 +75,14 @@ def report(error: Exception) -> int:
     if os.environ.get("GPUAAS_DEBUG"):
         traceback.print_exception(error)
     return _say(f"bug in this program: {type(error).__name__}: {error}", FAILURE, next_="run again with GPUAAS_DEBUG=1")
+
+
+def report_usage(message: str, arguments: Sequence[str]) -> int:
+    """What was typed makes no sense; so the format is looked for in it by hand."""
+    if {"json", "-ojson", "--output=json"} & set(arguments):
+        output.format = "json"
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))[:2]
+    return _say(" ".join(message.split()), USAGE, code="usage", next_=" ".join(["gpuaas", *words, "--help"]))
 
 
 def _report_problem(error: "ApiError") -> int:

@@ -13,7 +13,9 @@ Model = TypeVar("Model")
 FromFile = Annotated[
     str | None,
     Parameter(
-        name="--from-file", help="The request as JSON or YAML, from a file or - for standard input; flags win over it."
+        name="--from-file",
+        allow_leading_hyphen=True,
+        help="The request as JSON or YAML, from a file or - for standard input; flags win over it.",
     ),
 ]
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")]

@@ -7,7 +7,6 @@ from cyclopts import App, CycloptsError
 
 from gpuaas_cli import __version__
 
-USAGE = 2
 INTERRUPTED = 130
 
 EPILOGUE = """
@@ -68,10 +67,12 @@ app.command("gpuaas_cli.commands.ssh:ssh", name="ssh", help="Log in to a machine
 def run(arguments: Sequence[str]) -> int:
     """The exit code of one call; everything that goes wrong is said on stderr."""
     try:
-        result = app([*arguments], exit_on_error=False, print_error=True)
+        result = app([*arguments], exit_on_error=False, print_error=False)
         return result if isinstance(result, int) else 0
-    except CycloptsError:
-        return USAGE
+    except CycloptsError as error:
+        from gpuaas_cli.errors import report_usage
+
+        return report_usage(str(error), arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from gpuaas_contract.changes import CHANGE_EVENT, END_EVENT, EVENT_STREAM, Change, ChangePage
@@ -65,7 +66,7 @@ class ChangeFeed:
         self.cursor = page.next_cursor
         return page
 
-    async def __aiter__(self) -> AsyncIterator[Change | Relist]:
+    async def __aiter__(self) -> AsyncGenerator[Change | Relist, None]:
         reason = "start" if self.cursor is None else None
         failures = 0
         while True:
@@ -75,10 +76,12 @@ class ChangeFeed:
                 if reason is not None:
                     yield Relist(reason)
                     reason = None
-                async for change in self._streamed() if self._stream else self._polled():
-                    failures = 0
-                    if change is not None:
-                        yield change
+                # Closed with us: whoever stops reading leaves no connection behind.
+                async with aclosing(self._streamed() if self._stream else self._polled()) as changes:
+                    async for change in changes:
+                        failures = 0
+                        if change is not None:
+                            yield change
             except CursorExpiredError as error:
                 self.cursor, reason = None, error.detail
             except InvalidRequestError as error:
@@ -97,20 +100,24 @@ class ChangeFeed:
                 logger.warning("change feed lost, next try in %.1f s: %s", pause, error)
                 await asyncio.sleep(pause)
 
-    async def _polled(self) -> AsyncIterator[Change | None]:
+    async def _polled(self) -> AsyncGenerator[Change | None, None]:
         while True:
             for change in (await self.page()).items:
                 yield change
             yield None
 
-    async def _streamed(self) -> AsyncIterator[Change | None]:
+    async def _streamed(self) -> AsyncGenerator[Change | None, None]:
         """Until the connection is lost or the platform says that it is over, which is raised."""
         headers = {"Accept": EVENT_STREAM}
         if self.cursor is not None:
             headers["Last-Event-ID"] = self.cursor
-        options = {"query": self._filters, "headers": headers, "timeout": SILENCE_SECONDS}
-        async with self._transport.stream("/changes", **options) as response:  # type: ignore[arg-type]
-            async for event in parse_events(response.aiter_lines()):
+        async with (
+            self._transport.stream(
+                "/changes", query=self._filters, headers=headers, timeout=SILENCE_SECONDS
+            ) as response,
+            aclosing(parse_events(response.aiter_lines())) as events,
+        ):
+            async for event in events:
                 if event.name == END_EVENT:
                     raise error_from_problem(Problem.model_validate_json(event.data))
                 # The place is moved before the change is handed out: it is seen once, also if the caller stops.

@@ -1,6 +1,6 @@
 """Server-sent events, as far as the platform sends them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
 
@@ -12,7 +12,7 @@ class Event:
     """The newest id so far. An event without data only moves it."""
 
 
-async def parse_events(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
+async def parse_events(lines: AsyncIterator[str]) -> AsyncGenerator[Event, None]:
     """Also what has an id and no data is handed out: it says where the stream is. Half an event at the end of a
     cut connection is dropped, and its id with it."""
     name, moved = "", False

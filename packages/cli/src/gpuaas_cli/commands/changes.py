@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -53,16 +54,17 @@ async def watch(
             stream=True,
         )
         seen = 0
-        async for change in feed:
-            if isinstance(change, Relist):
-                # At the start there is nothing to say; later, something may have been missed.
-                if change.reason != "start":
-                    output.note(f"some changes may be missing here: {change.reason}")
-                continue
-            _print(change)
-            seen += 1
-            if count is not None and seen >= count:
-                return
+        async with aclosing(aiter(feed)) as changes:
+            async for change in changes:
+                if isinstance(change, Relist):
+                    # At the start there is nothing to say; later, something may have been missed.
+                    if change.reason != "start":
+                        output.note(f"some changes may be missing here: {change.reason}")
+                    continue
+                _print(change)
+                seen += 1
+                if count is not None and seen >= count:
+                    return
 
 
 def _print(change: "Change") -> None:
