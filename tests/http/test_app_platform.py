@@ -22,6 +22,8 @@ from gpuaas_sdk.errors import (
 from gpuaas_stack.settings import Settings
 from tests.support.world import World, make_key
 
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
+
 
 def ready(generation: int) -> list[Condition]:
     return [Condition(type="Ready", status=ConditionStatus.TRUE, observed_generation=generation)]
@@ -102,7 +104,7 @@ async def test_a_lease_fences_off_everybody_else(world: World) -> None:
         operations.heartbeat(operation_id, old.fencing_token),
         operations.complete(operation_id, old.fencing_token),
         operations.report_step(operation_id, old.fencing_token, key="late", title="Late", status=StepStatus.RUNNING),
-        operations.access(operation_id, old.fencing_token, "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA"),
+        operations.access(operation_id, old.fencing_token, PUBLIC_KEY),
         world.controller.members.report(member.id, old, status=MemberStatus.READY),
         world.controller.instances.report(instance.id, old, conditions=ready(1)),
     ):
@@ -181,7 +183,7 @@ async def test_a_controller_has_its_own_app_in_its_own_project_and_nothing_else(
     with pytest.raises(ForbiddenError):
         await controller.instances.request(instance.id, "decommission")
     with pytest.raises(ForbiddenError):
-        await controller.allocations.access(instance.placement_intent[0].allocation_id, "ssh-ed25519 AAAAC3NzaC1")
+        await controller.allocations.access(instance.placement_intent[0].allocation_id, PUBLIC_KEY)
     with pytest.raises(ForbiddenError):
         await admin.operations.claim((await world.claimable())[0], "a-person")
 

@@ -32,6 +32,8 @@ CHECKS = (
     "response_headers_conformance",
     "response_schema_conformance",
 )
+# These can end the login of the run itself, since it finds out who it is: they get a run of their own.
+LOCKING_OUT = ("end_session", "end_one_session", "change_own_password", "update_user", "delete_user")
 # Waiting is a feature of the feed, and would be most of the time of the run.
 NO_WAITING = "[parameters]\nwait = 0\n"
 
@@ -45,29 +47,41 @@ def fuzzed() -> Iterator[Settings]:
 async def fuzz(settings: Settings, directory: Path) -> list[subprocess.CompletedProcess[str]]:
     async with policy_world(settings) as world:
         known = "".join(f'{name} = "{value}"\n' for name, value in world.values.items())
-        token = await log_in(world)
-        return [
-            await asyncio.to_thread(run, settings, directory / name, config, token)
-            for name, config in {"invented": NO_WAITING, "known": NO_WAITING + known}.items()
-        ]
+        runs = []
+        for name, config in {"invented": NO_WAITING, "known": NO_WAITING + known, "locked out": NO_WAITING}.items():
+            token = await log_in(world, name)
+            runs.append(await asyncio.to_thread(run, settings, directory / name, config, token, name == "locked out"))
+        return runs
 
 
-async def log_in(world: PolicyWorld) -> str:
+async def log_in(world: PolicyWorld, name: str) -> str:
     """As an administrator of its own, so that nothing that the run does locks the first one out."""
     admin = world.world.admin
-    user = await admin.users.create("fuzz@example.com", PASSWORD)
+    user = await admin.users.create(f"{name.replace(' ', '-')}@example.com", PASSWORD)
     await admin.memberships.create(user.id, Role.PLATFORM_ADMIN)
     async with GpuaasClient(admin.api_url, PasswordCredentials(user.email, PASSWORD)) as client:
         return (await client.fetch_token()).access_token
 
 
-def run(settings: Settings, directory: Path, config: str, token: str) -> subprocess.CompletedProcess[str]:
+def run(
+    settings: Settings, directory: Path, config: str, token: str, locking_out: bool
+) -> subprocess.CompletedProcess[str]:
     directory.mkdir()
     (directory / "schemathesis.toml").write_text(config)
     command = [str(Path(sys.executable).parent / "st"), "run", f"{settings.api_url}/openapi.json"]
-    command += ["--checks", ",".join(CHECKS), "--seed", str(SEED), "--max-time", str(SECONDS // 2), "--no-color"]
+    command += [
+        "--checks",
+        ",".join(CHECKS),
+        "--seed",
+        str(SEED),
+        "--max-time",
+        str(SECONDS // (8 if locking_out else 2)),
+        "--no-color",
+    ]
     # One worker: Python 3.11's parser, which Hypothesis uses to show lambdas, fails now and then under threads.
     command += ["--workers", "1", "--request-timeout", "30", "--continue-on-failure", "--warnings", "off"]
+    for operation in LOCKING_OUT:
+        command += [f"--{'include' if locking_out else 'exclude'}-operation-id", operation]
     command += ["--header", f"Authorization: Bearer {token}"]
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=directory)
 

@@ -23,3 +23,14 @@ def connect(settings: Settings) -> Iterator[psycopg.Connection]:
 def dump(settings: Settings) -> str:
     command = [str(BIN_DIR / "pg_dump"), "--inserts", database_url(settings)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def audited(settings: Settings, action: str, principal_id: str, outcome: str = "succeeded") -> list[str]:
+    """The correlation ids of what somebody did, or tried."""
+    with connect(settings) as connection:
+        rows = connection.execute(
+            """SELECT correlation_id FROM audit_entries
+               WHERE action = %s AND principal_id = %s AND outcome = %s ORDER BY id""",
+            (action, principal_id, outcome),
+        ).fetchall()
+    return [row[0] for row in rows]

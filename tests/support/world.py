@@ -43,11 +43,14 @@ def make_key() -> tuple[str, str]:
     return private, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
-def sign_assertion(private_key_pem: str, subject: str, audience: str, **overrides: object) -> str:
+def sign_assertion(
+    private_key_pem: str, subject: str, audience: str, *, kid: str | None = None, **overrides: object
+) -> str:
     now = int(time.time())
     claims = {"iss": subject, "sub": subject, "aud": audience, "iat": now, "exp": now + 30, "jti": secrets.token_hex(8)}
     key = OKPKey.import_key(private_key_pem)
-    return jwt.encode({"alg": "Ed25519"}, {**claims, **overrides}, key, algorithms=["Ed25519"])
+    header = {"alg": "Ed25519"} if kid is None else {"alg": "Ed25519", "kid": kid}
+    return jwt.encode(header, {**claims, **overrides}, key, algorithms=["Ed25519"])
 
 
 MANIFEST = {

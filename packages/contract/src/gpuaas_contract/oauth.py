@@ -57,7 +57,7 @@ class JsonWebKey(Resource):
     kty: str = "OKP"
     crv: str = "Ed25519"
     use: str = "sig"
-    alg: str = "EdDSA"
+    alg: str = "Ed25519"
     kid: str
     x: str
 

@@ -36,6 +36,7 @@ _REFUSALS = {
     429: "Too many requests: wait for Retry-After.",
     503: "The database, the secrets server or the machine's node is away: wait for Retry-After.",
 }
+_OAUTH_REFUSALS = (400, 401, 413, 429, 503)
 _RETRY = {409, 429, 503}
 _FILE_BODY = {
     "required": True,
@@ -60,7 +61,8 @@ def _build(app: FastAPI) -> Json:
     components["headers"] = _HEADERS
     components["parameters"] = _PARAMETERS
     components["securitySchemes"] = _SECURITY
-    components["responses"] = {f"Refused{status}": _refusal(status) for status in _REFUSALS}
+    components["responses"] = {f"Refused{status}": _refusal(status) for status in _REFUSALS if status != 400}
+    components["responses"] |= {f"OAuthRefused{status}": _oauth_refusal(status) for status in _OAUTH_REFUSALS}
     for route in app.routes:
         if isinstance(route, APIRoute):
             for method in route.methods or ():
@@ -97,8 +99,9 @@ def _complete(operation: Json, route: APIRoute, method: str, schemas: Json) -> N
     statuses = _refusals(operation, permission, mutates=mutates)
     if route.path in OAUTH_ROUTES:
         statuses = statuses - {403, 404, 409, 422} | {400, 401, 429}
+    kind = "OAuthRefused" if route.path in OAUTH_ROUTES else "Refused"
     for status in sorted(statuses):
-        operation["responses"][str(status)] = {"$ref": f"#/components/responses/Refused{status}"}
+        operation["responses"][str(status)] = {"$ref": f"#/components/responses/{kind}{status}"}
     if permission != Permission.ANONYMOUS:
         agent = _depends_on(route, authenticated_agent)
         operation["security"] = [{"agentAssertion": []}] if agent else [{"bearerToken": []}, {"sessionCookie": []}]
@@ -162,6 +165,12 @@ def _refusal(status: int) -> Json:
         headers["WWW-Authenticate"] = {"$ref": "#/components/headers/WwwAuthenticate"}
     content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {"description": _REFUSALS[status], "headers": headers, "content": content}
+
+
+def _oauth_refusal(status: int) -> Json:
+    """In OAuth's media type as well: clients that know nothing of this platform read `error`."""
+    refusal = _refusal(status)
+    return {**refusal, "content": {**refusal["content"], "application/json": refusal["content"][PROBLEM_MEDIA_TYPE]}}
 
 
 def _text(description: str, **schema: Any) -> Json:

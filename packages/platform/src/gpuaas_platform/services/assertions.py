@@ -37,7 +37,7 @@ def read_part(token: str, number: int) -> dict[str, Any]:
     try:
         part = token.split(".")[number]
         content = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, RecursionError) as error:
         raise unauthenticated("the token cannot be read") from error
     if not isinstance(content, dict):
         raise unauthenticated("the token cannot be read")

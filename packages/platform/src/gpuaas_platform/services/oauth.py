@@ -36,7 +36,8 @@ def _invalid_grant(detail: str) -> Refusal:
 
 
 def normal_user_code(typed: str) -> str:
-    letters = "".join(character for character in typed.upper() if character.isalnum())
+    """As a person may type it. Nothing but the letters of codes gets any further."""
+    letters = "".join(character for character in typed.upper() if character in USER_CODE_ALPHABET)
     return f"{letters[: USER_CODE_LENGTH // 2]}-{letters[USER_CODE_LENGTH // 2 :]}"
 
 

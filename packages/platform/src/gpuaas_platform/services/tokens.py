@@ -64,7 +64,7 @@ class TokenService:
 
     async def authenticate(self, bearer: str, correlation_id: str) -> Authenticated:
         claims = await self.verify(bearer)
-        principal_id, session_id = claims["sub"], claims.get("sid")
+        principal_id, session_id = claims["sub"], str(claims.get("sid"))
         expires_at = datetime.fromtimestamp(claims["exp"], UTC)
         async with self._database.system_transaction(correlation_id) as tx:
             if ids.is_id(principal_id, ids.USER):
@@ -83,7 +83,7 @@ class TokenService:
 
 
 async def _user_of_token(
-    tx: Transaction, user_id: str, session_id: str | None, epoch: object, expires_at: datetime
+    tx: Transaction, user_id: str, session_id: str, epoch: object, expires_at: datetime
 ) -> Authenticated:
     row = await store.get_user(tx, user_id, session_id)
     if row is None or row["disabled"]:

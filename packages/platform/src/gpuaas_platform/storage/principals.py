@@ -19,7 +19,7 @@ _USER_OF_TOKEN = (
 _USER_OF_COOKIE = _USER + "FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.secret_hash = %(hash)s"
 
 
-async def get_user(tx: Transaction, user_id: str, session_id: str | None) -> Row | None:
+async def get_user(tx: Transaction, user_id: str, session_id: str) -> Row | None:
     return await tx.one(_USER_OF_TOKEN, user=user_id, session=session_id)
 
 

@@ -3,7 +3,6 @@
 from fastapi import Response
 
 from gpuaas_contract.identity import (
-    Membership,
     Principal,
     PrincipalKind,
     Project,
@@ -28,21 +27,23 @@ MOST_MEMBERSHIPS = 500
 @routes.get("/principal", Permission.AUTHENTICATED, response_model=Principal)
 async def get_principal(ctx: Ctx) -> Principal:
     caller = ctx.caller
-    principal = Principal(
-        kind=caller.kind,
-        id=caller.id,
-        name=caller.name,
-        app_slug=caller.app_slug,
-        token_expires_at=ctx.authenticated.expires_at,
-    )
+    own: dict[str, object] = {}
     async with ctx.read() as tx:
         if caller.kind == PrincipalKind.USER:
             page = await users.list_memberships(tx, caller, caller.id, None, None, None, MOST_MEMBERSHIPS)
-            memberships: list[Membership] = page.items
-            return principal.model_copy(update={"memberships": memberships})
-        account = await account_store.get(tx, caller.id)
-    assert account is not None
-    return principal.model_copy(update={name: account[name] for name in ("tenant_id", "project_id", "role")})
+            own["memberships"] = page.items
+        elif (account := await account_store.get(tx, caller.id)) is not None:
+            own = {name: account[name] for name in ("tenant_id", "project_id", "role")}
+    return Principal.model_validate(
+        {
+            "kind": caller.kind,
+            "id": caller.id,
+            "name": caller.name,
+            "app_slug": caller.app_slug,
+            "token_expires_at": ctx.authenticated.expires_at,
+            **own,
+        }
+    )
 
 
 @routes.post("/tenants", Permission.TENANT_CREATE, status_code=201, response_model=Tenant)
