@@ -95,6 +95,30 @@ def test_a_controller_killed_in_the_middle_of_a_deploy_converges(
     assert cli.json("instance", "receipt", name)["ok"] is True
 
 
+def test_a_controller_killed_at_the_end_of_a_decommission_converges(
+    cli: CommandLine, controller: IsolatedController, empty: set[str]
+) -> None:
+    """After the proof and before the platform heard of it: there is still a receipt, and nothing is left."""
+    cli.run("instance", "deploy", "slurm", "--name", "ending", *SAME_NODE, "--wait")
+    cli.run("instance", "decommission", "ending", "--yes")
+    wait_until(lambda: "prove-removal" in step_states(cli, "ending"), "the removal is being proven")
+    controller.end(signal.SIGKILL)
+    controller.start()
+    cli.run("instance", "wait", "ending", "--for", "decommissioned")
+    assert cli.json("instance", "receipt", "ending")["ok"] is True
+    assert what_is_there(cli) == empty
+
+
+def test_a_placement_that_the_app_cannot_serve_changes_nothing(
+    cli: CommandLine, machines: Machines, published: str
+) -> None:
+    split = ["--place", "controller=one", "--place", "worker=two"]
+    refused = cli.call("instance", "deploy", published, "--name", "split", *split)
+    assert refused.returncode == 2, refused.stderr
+    assert "same allocation as controller" in refused.stderr
+    assert all(instance["name"] != "split" for instance in cli.json("instance", "list"))
+
+
 def test_decommission_in_the_middle_of_a_deploy_leaves_nothing(
     cli: CommandLine, controller: IsolatedController, empty: set[str]
 ) -> None:

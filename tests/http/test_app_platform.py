@@ -5,6 +5,7 @@ import pytest
 
 from gpuaas_contract.allocations import Shape
 from gpuaas_contract.instances import Condition, ConditionStatus, InstanceStatus, MemberStatus
+from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import OperationError, OperationState, StepStatus
 from gpuaas_sdk.changes import Relist
 from gpuaas_sdk.client import GpuaasClient
@@ -20,7 +21,7 @@ from gpuaas_sdk.errors import (
     StaleLeaseError,
 )
 from gpuaas_stack.settings import Settings
-from tests.support.world import World, make_key
+from tests.support.world import MANIFEST, World, make_key
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 
@@ -128,6 +129,8 @@ async def test_steps_are_shown_and_a_failure_can_be_retried(world: World) -> Non
     failed = await operations.fail(operation_id, lease.fencing_token, error)
     assert [(step.key, step.status, step.attempt) for step in failed.steps] == [("greet", "succeeded", 1)]
     assert failed.error == error
+    broken = await world.admin.instances.get(failed.instance_id)
+    assert (broken.status, broken.reason) == (InstanceStatus.FAILED, "deploy: the machine is hoarse")
     assert [action.action for action in failed.allowed_actions] == ["retry"]
     with pytest.raises(StaleLeaseError):
         await operations.complete(operation_id, lease.fencing_token)
@@ -166,6 +169,34 @@ async def test_bad_placements_are_all_named_at_once(world: World) -> None:
     with pytest.raises(InvalidRequestError):
         await world.deploy(head=one, name="third", unknown="field")
     assert [i.name async for i in world.admin.instances.list(project_id=world.project.id)] == ["first"]
+
+
+async def test_members_change_with_the_end_of_their_operation_or_not_at_all(world: World) -> None:
+    one, two = await world.allocation("one"), await world.allocation("two")
+    instance = await world.deploy(two, head=one)
+    await run_all(world, instance.id, MemberStatus.READY)
+    wanted = await world.admin.instances.request(instance.id, "decommission")
+    lease = await claim(world, wanted.id)
+    members = [member.id async for member in world.controller.instances.members(instance.id)]
+    gone = dict.fromkeys(members, MemberStatus.REMOVED)
+    operations = world.controller.operations
+    strays = {**gone, "mem_elsewhere": MemberStatus.REMOVED}
+    with pytest.raises(NotFoundError):
+        await operations.complete(wanted.id, lease.fencing_token, member_statuses=strays)
+    states = {member.status async for member in world.controller.instances.members(instance.id)}
+    assert states == {MemberStatus.READY}
+    await operations.complete(wanted.id, lease.fencing_token, member_statuses=gone)
+    assert (await world.admin.instances.get(instance.id)).status == InstanceStatus.DECOMMISSIONED
+
+
+async def test_components_that_must_share_a_machine_do(world: World) -> None:
+    tail = {**MANIFEST["components"][1], "must_share_machine_with": ["head"]}
+    changes = {"slug": world.app_slug, "version": "1.1.0", "components": [MANIFEST["components"][0], tail]}
+    await world.admin.app_versions.publish(Manifest.model_validate({**MANIFEST, **changes}))
+    one, two = await world.allocation("one"), await world.allocation("two")
+    with pytest.raises(InvalidRequestError, match="same allocation as head"):
+        await world.deploy(two, head=one)
+    assert (await world.deploy(one, head=one)).status == InstanceStatus.DEPLOYING
 
 
 async def test_a_controller_has_its_own_app_in_its_own_project_and_nothing_else(world: World) -> None:

@@ -9,7 +9,15 @@ from fake_machine import FACTS, SLURMD_C, FakeMachine, said
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.decommission_phases import DECOMMISSION_PHASES
 from slurm_app.errors import NotReadyError, RefusedError
-from slurm_app.phases import CONTROLLER_PHASES, DEPLOY_PHASES, WORKER_PHASES, Evidence, Phase, on_each
+from slurm_app.phases import (
+    CONTROLLER_PHASES,
+    DEPLOY_PHASES,
+    WORKER_PHASES,
+    Evidence,
+    Phase,
+    ensure_munge_running,
+    on_each,
+)
 from slurm_app.reconcilers import seam
 from slurm_app.scope import Scope
 from slurm_app.slurm.roles import Role
@@ -115,10 +123,10 @@ def test_same_node_is_one_machine_with_two_roles() -> None:
     assert made.roles_of(one) == {Role.CONTROLLER, Role.WORKER}
 
 
-def test_split_needs_one_munge_key_and_different_names() -> None:
+async def test_split_needs_one_munge_key_and_different_names() -> None:
     one, two = machine(), machine(hostname="node-2", address="10.0.0.2", allocation_id="alc_2")
     with pytest.raises(RefusedError, match="munge key"):
-        scope(one, two)
+        await ensure_munge_running(scope(one, two))
     made = scope(one, two, munge_key=b"k")
     assert [made.roles_of(m) for m in made.machines] == [{Role.CONTROLLER}, {Role.WORKER}]
     with pytest.raises(RefusedError, match="same host name"):

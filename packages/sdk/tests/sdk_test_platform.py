@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -163,7 +163,13 @@ class MemoryPlatform:
         return self.model(id)
 
     async def complete(
-        self, id: str, token: int, *, result: dict[str, Any] | None = None, idempotency_key: str | None = None
+        self,
+        id: str,
+        token: int,
+        *,
+        result: dict[str, Any] | None = None,
+        member_statuses: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
     ) -> Operation:
         self._held(id, token).update(state=OperationState.SUCCEEDED, result=result or {}, token=None)
         self.log.append(f"complete {id}")

@@ -180,13 +180,17 @@ class DemoSeed:
                 instance = await self._client.instances.deploy(request)
             elif instance.status == InstanceStatus.RUNNING:
                 phase.note = "it was there already"
-                return instance, machines[0]
+                return instance, await self._entrance(instance)
             instance = await self._watch(instance)
             # For example how long the first job took, in the app's own words.
             phase.note = next((c.message for c in instance.conditions if c.type == "Ready"), "")
         if instance.status != InstanceStatus.RUNNING:
             raise StackError(f"{demo.name} is {instance.status}: see gpuaas instance show {demo.name}")
-        return instance, machines[0]
+        return instance, await self._entrance(instance)
+
+    async def _entrance(self, instance: Instance) -> Allocation:
+        """The machine to log in to: that of the member that was placed first."""
+        return await self._client.allocations.get(instance.placement_intent[0].allocation_id)
 
     async def _live_instance(self, project: Project, name: str) -> Instance | None:
         async for instance in self._client.instances.list(project_id=project.id):

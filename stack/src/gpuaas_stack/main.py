@@ -15,6 +15,7 @@ from rich.console import Console
 
 from gpuaas_contract.allocations import Allocation
 from gpuaas_contract.instances import Instance
+from gpuaas_sdk.errors import GpuaasError
 from gpuaas_stack import demo
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.packs import program
@@ -134,6 +135,11 @@ def main() -> None:
         sys.exit(run(parser().parse_args()))
     except (StackError, ValidationError) as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except GpuaasError as error:
+        # Only the demo calls the API; what runs goes on.
+        print(f"error: the platform is up, but the demo could not be made: {error}", file=sys.stderr)
+        print("look around with `gpuaas instance list`, or begin anew with `make reset`", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("stopped by hand; what was started goes on (see `make status`)", file=sys.stderr)

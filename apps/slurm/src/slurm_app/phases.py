@@ -69,6 +69,8 @@ async def ensure_packages_installed(scope: Scope) -> Evidence:
 
 
 async def ensure_munge_running(scope: Scope) -> Evidence:
+    if scope.munge_key is None and len(scope.machines) > 1:
+        raise RefusedError("munge_key_missing", "a cluster of several machines needs one munge key for all")
     return await on_each(scope.machines, lambda m: munge.ensure_munge_running(m, scope.munge_key))
 
 

@@ -40,8 +40,6 @@ class Scope:
         hosts = [machine.hostname for machine in self.machines]
         if len(set(hosts)) != len(hosts):
             raise RefusedError("name_clash", f"two machines have the same host name: {sorted(hosts)}")
-        if self.munge_key is None and len(self.machines) > 1:
-            raise RefusedError("munge_key_missing", "a cluster of several machines needs one munge key for all")
 
     @property
     def machines(self) -> tuple[Machine, ...]:

@@ -60,7 +60,7 @@ async def wait_for_operation(session: "Session", operation: Operation, timeout: 
 async def wait_for_instance(
     session: "Session", instance: Instance, goals: Collection[InstanceStatus], timeout: float
 ) -> Instance:
-    """Until it has one of the statuses and nothing is under way, or something failed."""
+    """Until nothing is under way any more: then it has one of the statuses, or will not get there by waiting."""
     what = f"instance {instance.name}"
     client = session.client
     known = {
@@ -75,7 +75,7 @@ async def wait_for_instance(
             progress.show([o for o in operations if o.id not in known])
             instance = await client.instances.get(instance.id)
             is_idle = all(operation.state.is_final for operation in operations)
-            if is_idle and (instance.status in goals or instance.status == InstanceStatus.FAILED):
+            if is_idle and (instance.status in goals or instance.status != InstanceStatus.DEPLOYING):
                 break
     return instance
 

@@ -87,6 +87,8 @@ class Instance(OwnedResource):
     desired_state: DesiredState
     generation: int
     status: InstanceStatus
+    reason: str = ""
+    """Why it failed or is degraded: the words of the newest operation that failed; empty when all is well."""
     conditions: list[Condition] = []
     versions: Versions
     access_notes: list[AccessNote] = []

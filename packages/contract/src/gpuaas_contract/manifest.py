@@ -30,6 +30,8 @@ class Component(Request):
     min: int = Field(default=1, ge=0)
     max: int = Field(default=1, ge=1)
     may_share_machine_with: list[Key] = []
+    must_share_machine_with: list[Key] = []
+    """Each of its members is placed on a machine that also carries these components."""
     requires_capacity_shape: CapacityShape = CapacityShape()
 
 
@@ -79,7 +81,7 @@ class Manifest(Request):
         if [component.primary for component in self.components].count(True) != 1:
             raise ValueError("exactly one component must be primary")
         for component in self.components:
-            if unknown := set(component.may_share_machine_with) - set(keys):
+            if unknown := {*component.may_share_machine_with, *component.must_share_machine_with} - set(keys):
                 raise ValueError(f"component {component.key} names unknown components: {sorted(unknown)}")
         for operation in self.operations:
             if operation.component is not None and operation.component not in keys:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import AwareDatetime, Field
 
 from gpuaas_contract.base import JsonObject, Key, Message, OwnedResource, Page, Request, Resource
+from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.problems import AllowedAction
 
 LEASE_SECONDS = 15
@@ -114,6 +115,8 @@ class StepReport(Request):
 class CompleteRequest(Request):
     fencing_token: int
     result: JsonObject = {}
+    member_statuses: dict[str, MemberStatus] = Field(default={}, max_length=1_000)
+    """Members of the operation that get this status in the same transaction: all of it, or nothing."""
 
 
 class FailRequest(Request):

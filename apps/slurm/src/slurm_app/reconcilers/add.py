@@ -18,7 +18,6 @@ async def reconcile(operation: OperationContext) -> JsonObject:
     if member is None:
         raise OperationFailed("member_gone", "the worker is no longer a member of the instance")
     async with member_in_work(operation, member):
-        cluster.require_one_machine()
         await _wait_for_controller(operation)
         # While the cluster is being deployed, its deploy runs the first job over all workers together.
         phases = [phase for phase in WORKER_PHASES if phase is not FIRST_JOB or _is_ready(cluster.instance)]

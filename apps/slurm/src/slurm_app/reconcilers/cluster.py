@@ -5,10 +5,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gpuaas_contract.access import PERSON_LOGIN
+from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Instance, Member, MemberStatus
-from gpuaas_sdk import CommandError, OperationContext, OperationFailed
-from gpuaas_sdk.errors import DeliveryFailedError
+from gpuaas_sdk import (
+    LeaseLostError,
+    MachineUnreachableError,
+    OperationContext,
+    OperationFailed,
+    RetryLater,
+    TransportError,
+    UnavailableError,
+)
 from slurm_app import names
+from slurm_app.errors import SlurmAppError
 from slurm_app.scope import Scope
 
 CONTROLLER, WORKER = "controller", "worker"
@@ -39,19 +48,15 @@ class Cluster:
         workers = tuple(member for member in live if member.component_key == WORKER)
         return cls(instance, controllers[0], workers, project.name, digests[0])
 
-    def require_one_machine(self) -> None:
-        """Said before anything is changed: this version has no way to give several machines one munge key."""
-        elsewhere = [w for w in self.workers if w.allocation_id != self.controller.allocation_id]
-        if elsewhere:
-            raise OperationFailed(
-                "placement_not_supported",
-                "this version runs controller and worker on one machine; decommission the instance and deploy it "
-                "with both on the same allocation",
-            )
-
     def scope(self, operation: OperationContext, workers: Iterable[Member]) -> Scope:
         chosen = list(workers)
         inputs = self.instance.inputs
+        try:
+            return self._scope(operation, chosen, inputs)
+        except SlurmAppError as error:
+            raise OperationFailed(error.code, error.detail, retryable=error.retryable) from error
+
+    def _scope(self, operation: OperationContext, chosen: list[Member], inputs: JsonObject) -> Scope:
         return Scope(
             cluster_name=inputs.get("cluster_name") or names.cluster_name_for(self.instance.name),
             partition=inputs["partition"],
@@ -70,7 +75,10 @@ async def member_in_work(operation: OperationContext, member: Member) -> AsyncIt
     await operation.report_member(member.id, status=MemberStatus.CONFIGURING)
     try:
         yield
-    except (OperationFailed, CommandError, DeliveryFailedError) as error:
+    except (RetryLater, MachineUnreachableError, LeaseLostError, TransportError, UnavailableError):
+        # It comes back by itself, or belongs to somebody else by now.
+        raise
+    except Exception as error:
         detail = {"error": str(error)[:DETAIL_LIMIT], "operation_id": operation.operation_id}
         await operation.report_member(member.id, status=MemberStatus.FAILED, adapter_detail=detail)
         raise

@@ -18,7 +18,6 @@ async def reconcile(operation: OperationContext) -> JsonObject:
     """The controller first; its workers join by operations of their own; then the first job over all of them."""
     cluster = await Cluster.read(operation)
     async with member_in_work(operation, cluster.controller):
-        cluster.require_one_machine()
         scope = cluster.scope(operation, cluster.workers)
         evidence = await run_phases(operation, scope, CONTROLLER_PHASES)
     version = await read_version(scope.controller)

@@ -33,6 +33,8 @@ if ! queue=$(timeout 20 squeue --noheader --format=%A 2>&1); then
 fi
 timeout 10 scontrol update "partitionname=$partition" state=DOWN 2>/dev/null || true
 if [ -n "$queue" ]; then
+    # Killed at once: without that, a job that does not listen is left alone for KillWait, half a minute.
+    timeout 20 scancel --quiet --signal=KILL --full $queue || true
     timeout 20 scancel --quiet $queue || true
     # A node whose slurmd is stopped while it completes a job stays busy for ever: wait for the nodes too.
     # sinfo prints a line with 0 nodes where none is completing.

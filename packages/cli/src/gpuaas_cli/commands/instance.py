@@ -66,6 +66,7 @@ async def show_instance(session: Session, found: "Instance") -> None:
             "app": f"{found.app_slug} {found.versions.app}",
             "runtime": f"{found.versions.observed_runtime or 'unknown'} (expected {found.versions.expected_runtime})",
             "status": found.status,
+            **({"reason": found.reason} if found.reason else {}),
             "created": found.created_at,
             "correlation id": found.correlation_id,
         }

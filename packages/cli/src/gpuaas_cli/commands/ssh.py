@@ -105,11 +105,16 @@ def _ssh_arguments(directory: Path, grant: "AccessGrant", allocation_id: str) ->
 
 
 def _run(arguments: list[str], environment: dict[str, str]) -> int:
-    # Ctrl-C belongs to what runs on the machine; we stay to remove the key.
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Ctrl-C belongs to what runs on the machine. What ends us ends ssh first: we stay to remove the key."""
     try:
-        return subprocess.run(arguments, env=environment).returncode
+        process = subprocess.Popen(arguments, env=environment)
     except FileNotFoundError:
         raise CliError("ssh is not installed", hint="apt-get install openssh-client") from None
+    previous = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        previous[number] = signal.signal(number, lambda *_: process.terminate())
+    try:
+        return process.wait()
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -68,7 +68,11 @@ class StreamBroker:
         cut = asyncio.Event()
         try:
             agent = await self._ask_agent(node_id, stream_id, machine, correlation_id, waiting)
-            await websocket.accept()
+            try:
+                await websocket.accept()
+            except OSError:
+                # The client went away while its stream was being opened.
+                return
             self._open[stream_id] = (grant["id"], cut)
             await _pump_both(websocket, agent, cut)
         finally:

@@ -49,7 +49,8 @@ def instance_actions(instance: Row, status: InstanceStatus) -> list[AllowedActio
 
 def operation_actions(operation: Row, *, is_latest: bool) -> list[AllowedAction]:
     """A failed operation is retried in place, unless a later one took over its target."""
-    if operation["state"] == OperationState.FAILED and is_latest:
+    error = operation["error"] or {}
+    if operation["state"] == OperationState.FAILED and is_latest and error.get("retryable", True):
         return [
             AllowedAction(
                 action="retry",

@@ -118,9 +118,9 @@ class AccessService:
             expires_at=grant["expires_at"],
         )
 
-    async def certify_host(self, node: Caller, body: HostCertificateRequest) -> HostCertificate:
+    async def certify_host(self, node: Caller, correlation_id: str, body: HostCertificateRequest) -> HostCertificate:
         check_ssh_key(body.public_key)
-        async with self._database.system_transaction() as tx:
+        async with self._database.transaction(node.id, correlation_id) as tx:
             row = await allocation_store.get(tx, body.allocation_id)
             if row is None or row["node_id"] != node.id or row["status"] == AllocationStatus.RELEASED:
                 raise not_found("allocation", body.allocation_id)

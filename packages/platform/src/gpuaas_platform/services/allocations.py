@@ -108,11 +108,11 @@ async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str
             allowed_actions=[
                 AllowedAction(
                     action="decommission",
-                    title=f"Decommission {user['instance_name']}",
+                    title=f"Decommission {name}",
                     method="POST",
-                    href=f"/v1/app-instances/{user['instance_id']}/operations",
+                    href=f"/v1/app-instances/{instance_id}/operations",
                 )
-                for user in users
+                for instance_id, name in sorted({(user["instance_id"], user["instance_name"]) for user in users})
             ],
         )
     await tx.audit("allocation.release", allocation_id, project_id=row["project_id"])

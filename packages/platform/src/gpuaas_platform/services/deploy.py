@@ -95,6 +95,9 @@ def _placement_problem(
     sharing = [
         other for other in all_placements if other is not placement and other.allocation_id == placement.allocation_id
     ]
+    present = {other.component_key for other in sharing}
+    if missing := [key for key in component.must_share_machine_with if key not in present]:
+        return f"{component.key} must be placed on the same allocation as {', '.join(missing)}"
     for other in sharing:
         if other.component_key not in component.may_share_machine_with:
             return f"{component.key} may not share allocation {row['name']} with {other.component_key}"

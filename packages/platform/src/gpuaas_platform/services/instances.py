@@ -4,6 +4,7 @@ from gpuaas_contract.instances import (
     DesiredState,
     Instance,
     InstancePage,
+    InstanceStatus,
     Member,
     MemberPage,
     MemberStatus,
@@ -27,7 +28,14 @@ def to_model(row: Row) -> Instance:
         expected_runtime=f"{manifest.runtime.name} {manifest.runtime.version}",
         observed_runtime=row["observed_runtime"],
     )
-    derived = {"status": status, "versions": versions, "allowed_actions": instance_actions(row, status)}
+    troubled = status in {InstanceStatus.FAILED, InstanceStatus.DEGRADED}
+    reason = (row["last_failure"] or "") if troubled else ""
+    derived = {
+        "status": status,
+        "reason": reason,
+        "versions": versions,
+        "allowed_actions": instance_actions(row, status),
+    }
     return Instance.model_validate({**row, **derived})
 
 

@@ -4,7 +4,7 @@ import json
 
 from gpuaas_contract import ids
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.instances import DesiredState
+from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import (
     LEASE_SECONDS,
@@ -261,11 +261,24 @@ async def report_step(tx: Transaction, caller: Caller, operation_id: str, body: 
 async def complete_operation(tx: Transaction, caller: Caller, operation_id: str, body: CompleteRequest) -> Operation:
     row = await require_lease(tx, caller, operation_id, body.fencing_token)
     _check_size(body.result, RESULT_LIMIT, "the result of an operation")
+    for member_id, status in body.member_statuses.items():
+        await _set_member_status(tx, row, member_id, status)
     await _finish(tx, row, OperationState.SUCCEEDED, body.result, None)
     await tx.audit("operation.complete", operation_id, project_id=row["project_id"])
     if row["kind"] == DECOMMISSION:
         await instances.end_if_gone(tx, row["instance_id"])
     return await _read(tx, operation_id)
+
+
+async def _set_member_status(tx: Transaction, operation: Row, member_id: str, status: MemberStatus) -> None:
+    member = await instance_store.get_member(tx, member_id)
+    if member is None or member["instance_id"] != operation["instance_id"]:
+        raise not_found("member", member_id)
+    if operation["member_id"] not in {None, member_id}:
+        raise Refusal(Code.FORBIDDEN, "this operation is about another member")
+    row = await instance_store.report_member(tx, member_id, status, None, None)
+    scope = {"project_id": operation["project_id"], "instance_id": operation["instance_id"]}
+    await tx.changed("member", row, status.value, **scope)
 
 
 async def fail_operation(tx: Transaction, caller: Caller, operation_id: str, body: FailRequest) -> Operation:

@@ -11,7 +11,11 @@ _SELECT = """
            coalesce((SELECT array_agg(o.state) FROM (
                SELECT DISTINCT ON (member_id) state FROM operations WHERE instance_id = i.id
                  AND (kind = 'decommission' OR i.desired_state <> 'decommissioned')
-               ORDER BY member_id, id DESC) o), '{}') AS last_states
+               ORDER BY member_id, id DESC) o), '{}') AS last_states,
+           (SELECT o.kind || ': ' || (o.error->>'detail') FROM operations o
+            WHERE o.instance_id = i.id AND o.state = 'failed'
+              AND (o.kind = 'decommission' OR i.desired_state <> 'decommissioned')
+            ORDER BY o.ended_at DESC LIMIT 1) AS last_failure
     FROM instances i JOIN projects p ON p.id = i.project_id JOIN app_versions v ON v.id = i.app_version_id
 """
 

@@ -1,8 +1,11 @@
 """Operations: what people ask for, and what a controller does under a lease."""
 
+from collections.abc import Mapping
+
 from gpuaas_contract.access import AccessGrant, OperationAccessRequest
 from gpuaas_contract.artifacts import Delivery, DeliveryRequest
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import (
     Claim,
     ClaimRequest,
@@ -90,10 +93,13 @@ class Operations(ResourceRoutes):
         fencing_token: int,
         *,
         result: JsonObject | None = None,
+        member_statuses: Mapping[str, MemberStatus] | None = None,
         idempotency_key: str | None = None,
     ) -> Operation:
         path = f"/operations/{operation_id}/complete"
-        body = CompleteRequest(fencing_token=fencing_token, result=result or {})
+        body = CompleteRequest(
+            fencing_token=fencing_token, result=result or {}, member_statuses=dict(member_statuses or {})
+        )
         return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
 
     async def fail(

@@ -80,6 +80,8 @@ class OperationContext:
         self.operation: Operation = claim.operation
         self.fencing_token = claim.fencing_token
         self._machines = machines
+        self.statuses_on_success: dict[str, MemberStatus] = {}
+        """Member statuses that take effect together with the success of the operation, or not at all."""
 
     @property
     def operation_id(self) -> str:

@@ -224,6 +224,10 @@ class Controller:
                 later = await Worker(self._client, claim, job.lease, handler, machines).run()
         except GpuaasError as error:
             later = RetryLater(None, str(error))
+        except Exception:
+            # A bug of ours, around the handler: it is said, and the operation is not hammered.
+            logger.exception("%s: unexpected", operation.id)
+            later = RetryLater(None, "unexpected error in the controller")
         finally:
             job.task = None
             job.lease = None

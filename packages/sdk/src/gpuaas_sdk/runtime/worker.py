@@ -78,8 +78,9 @@ class Worker:
 
     async def _work(self) -> RetryLater | None:
         operation = self._claim.operation
+        context = OperationContext(self._client, self._claim, self._machines)
         try:
-            result = await self._handle()
+            result = await self._handle(context)
         except RetryLater as later:
             return await self._give_way(later)
         except MachineUnreachableError as error:
@@ -104,19 +105,23 @@ class Worker:
             key = uuid.uuid4().hex
             await self._report(
                 lambda: self._client.operations.complete(
-                    operation.id, self._claim.fencing_token, result=result, idempotency_key=key
+                    operation.id,
+                    self._claim.fencing_token,
+                    result=result,
+                    member_statuses=context.statuses_on_success,
+                    idempotency_key=key,
                 )
             )
             logger.info("%s: %s succeeded", operation.id, operation.kind)
         return None
 
-    async def _handle(self) -> JsonObject | None:
+    async def _handle(self, context: OperationContext) -> JsonObject | None:
         operation = self._claim.operation
         seconds_left = (operation.deadline - datetime.now(UTC)).total_seconds()
         try:
             async with asyncio.timeout(max(seconds_left, 0.0)) as limit:
                 await self._machines.prepare()
-                return await self._handler(OperationContext(self._client, self._claim, self._machines))
+                return await self._handler(context)
         except TimeoutError:
             if not limit.expired():
                 raise

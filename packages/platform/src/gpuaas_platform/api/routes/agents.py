@@ -53,7 +53,7 @@ async def machine_stream(websocket: WebSocket, grant_id: str, allocation_id: str
 
 @routes.post("/agent/host-certificates", Permission.AGENT, response_model=HostCertificate)
 async def certify_host(request: Request, agent: Agent, body: HostCertificateRequest) -> HostCertificate:
-    return await platform_of(request).access.certify_host(agent, body)
+    return await platform_of(request).access.certify_host(agent, request.state.correlation_id, body)
 
 
 @routes.get("/agent/artifacts/{digest}", Permission.AGENT, response_class=FileResponse)
