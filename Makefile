@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit alone http machines e2e reference soak bench lock
+.PHONY: help setup up down status reset lint format test unit alone http machines e2e reference soak bench bench-feed lock
 
 BIN := .venv/bin
 SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
@@ -14,7 +14,7 @@ COMPILE := $(UV) pip compile --quiet --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --no-header
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what is missing: Debian packages, .venv
 	@scripts/setup
@@ -66,6 +66,9 @@ soak: setup ## the long versions of tests that are sampled in `make test`
 
 bench: setup ## the API against a bare handler that runs the same statements
 	$(BIN)/python -m benchmarks
+
+bench-feed: setup ## the change feed against bare LISTEN/NOTIFY; the start of the command line
+	$(BIN)/python -m benchmarks.feed
 
 e2e: setup ## the whole chain on real machines
 ifneq ($(E2E_TESTS),)

@@ -31,11 +31,14 @@ async def for_ever(name: str, once: Callable[[], Awaitable[None]]) -> None:
 
 
 async def sequence_changes(platform: Platform) -> None:
-    woken = platform.wakeups.event(OUTBOX)
-    async with platform.database.system_transaction() as tx:
-        count = await change_store.sequence(tx)
-    if count == 0:
-        await platform.wakeups.wait(woken, RECHECK_SECONDS)
+    """For as long as its connection lives."""
+    async with platform.database.dedicated() as link:
+        while True:
+            woken = platform.wakeups.event(OUTBOX)
+            count = await change_store.sequence(link)
+            # What is committed from here on sets the event that was taken before: no need to look once more.
+            if count < change_store.SEQUENCER_BATCH:
+                await platform.wakeups.wait(woken, RECHECK_SECONDS)
 
 
 async def follow_feed(platform: Platform) -> None:

@@ -1,6 +1,5 @@
 """The newest changes, once per process: however many readers wait, one query finds what they wait for."""
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from operator import attrgetter
 from gpuaas_contract.changes import Change
 from gpuaas_platform.storage import changes as store
 from gpuaas_platform.storage.changes import Filters
-from gpuaas_platform.storage.database import Database, Row
+from gpuaas_platform.storage.database import Database, Row, Transaction
 from gpuaas_platform.storage.wakeups import FEED, Wakeups
 
 KEPT = 1_000
@@ -40,7 +39,6 @@ class FeedTail:
         self._wakeups = wakeups
         self._entries: list[Entry] = []
         self._grown = grown
-        self._reading = asyncio.Lock()
         self.first: int | None = None
         """Entries behind this position are held; None until the first look."""
         self.head = 0
@@ -53,27 +51,27 @@ class FeedTail:
         return self._entries[start : start + limit]
 
     async def follow(self) -> None:
-        """One round: look, then wait for more."""
-        woken = self._wakeups.event(FEED)
-        if not await self.look():
-            await self._wakeups.wait(woken, RECHECK_SECONDS)
+        """For as long as its connection lives: look, then wait for more."""
+        async with self._database.dedicated() as link:
+            while True:
+                woken = self._wakeups.event(FEED)
+                if not await self._look(link):
+                    await self._wakeups.wait(woken, RECHECK_SECONDS)
 
-    async def look(self) -> bool:
+    async def _look(self, link: Transaction) -> bool:
         """Read what has come; True where there may be more."""
-        async with self._reading:
-            async with self._database.system_transaction() as tx:
-                if self.first is None:
-                    self.first = self.head = (await store.marks(tx))[0]
-                window = await store.read(tx, self.head, None, [], Filters(), limit=PAGE, reach=1 << 40)
-            self._entries += [to_entry(row) for row in window.rows]
-            if len(self._entries) > 2 * KEPT:
-                self._forget(self._entries[-KEPT].position - 1)
-            if window.swept > self.first:
-                self._forget(window.swept)
-            if window.end > self.head:
-                self.head = window.end
-                self._grown()
-            return len(window.rows) == PAGE
+        if self.first is None:
+            self.first = self.head = (await store.marks(link))[0]
+        window = await store.read(link, self.head, None, [], Filters(), limit=PAGE, reach=1 << 40)
+        self._entries += [to_entry(row) for row in window.rows]
+        if len(self._entries) > 2 * KEPT:
+            self._forget(self._entries[-KEPT].position - 1)
+        if window.swept > self.first:
+            self._forget(window.swept)
+        if window.end > self.head:
+            self.head = window.end
+            self._grown()
+        return len(window.rows) == PAGE
 
     def _forget(self, position: int) -> None:
         del self._entries[: bisect_right(self._entries, position, key=attrgetter("position"))]

@@ -6,34 +6,39 @@ from gpuaas_platform.storage.database import Row, Transaction
 from gpuaas_platform.storage.wakeups import FEED
 
 SEQUENCER_LOCK = 7_470_002
+SEQUENCER_BATCH = 1_000
 
 # The head has a row of its own: once retention has deleted every row, the rows alone would begin at 1 again.
 _HEAD = """greatest((SELECT position FROM feed_marks WHERE name = 'head'),
                     (SELECT coalesce(max(position), 0) FROM changes))"""
 
 
-async def sequence(tx: Transaction, limit: int = 1_000) -> int:
-    """Give committed changes their positions. Only one process at a time: others return at once.
+_LOCK = "SELECT pg_try_advisory_xact_lock(%(key)s)"
+_SEQUENCE = f"""
+    WITH head AS (SELECT {_HEAD} AS position),
+         fresh AS (SELECT seq, row_number() OVER (ORDER BY seq) AS number FROM (
+             SELECT seq FROM changes WHERE position IS NULL
+               AND EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()
+                             AND classid = 0 AND objid = %(key)s AND objsubid = 1)
+             ORDER BY seq LIMIT %(limit)s) unsequenced),
+         marked AS (UPDATE feed_marks SET position = head.position + (SELECT count(*) FROM fresh) FROM head
+                    WHERE name = 'head' AND EXISTS (SELECT FROM fresh)),
+         placed AS (UPDATE changes SET position = head.position + fresh.number FROM head, fresh
+                    WHERE changes.seq = fresh.seq RETURNING 1)
+    SELECT count(*) AS count, CASE WHEN count(*) > 0 THEN pg_notify('{FEED}', '') END FROM placed
+"""  # noqa: S608 - constants
+
+
+async def sequence(tx: Transaction, limit: int = SEQUENCER_BATCH) -> int:
+    """Give committed changes their positions. Only one process at a time: others find nothing to do.
 
     A row's `seq` was taken under the lock of its object, so that the changes of one object are in the
-    order of its revisions.
+    order of its revisions. The lock and the work are two statements, so that the work sees all that the last
+    holder has committed; both go out together, since this is on the way of every change to its readers.
     """
-    lock = await tx.one("SELECT pg_try_advisory_xact_lock(%(key)s) AS held", key=SEQUENCER_LOCK)
-    if lock is None or not lock["held"]:
-        return 0
-    count = await tx.run(
-        f"""WITH head AS (SELECT {_HEAD} AS position),
-                fresh AS (SELECT seq, row_number() OVER (ORDER BY seq) AS number FROM (
-                    SELECT seq FROM changes WHERE position IS NULL ORDER BY seq LIMIT %(limit)s) unsequenced),
-                marked AS (UPDATE feed_marks SET position = head.position + (SELECT count(*) FROM fresh) FROM head
-                           WHERE name = 'head' AND EXISTS (SELECT FROM fresh))
-           UPDATE changes SET position = head.position + fresh.number FROM head, fresh
-           WHERE changes.seq = fresh.seq""",  # noqa: S608 - a constant
-        limit=limit,
-    )
-    if count:
-        await tx.notify(FEED)
-    return count
+    row = await tx.one_trip((_LOCK, {"key": SEQUENCER_LOCK}), (_SEQUENCE, {"key": SEQUENCER_LOCK, "limit": limit}))
+    assert row is not None
+    return int(row["count"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,15 @@ class Transaction:
         cursor = await self._connection.execute(sql, _adapt(params))
         return cursor.rowcount
 
+    async def one_trip(self, *statements: tuple[LiteralString, Params]) -> Row | None:
+        """Run statements as a transaction of their own, in one round trip; returns the first row of the last one.
+        Only on a dedicated connection."""
+        async with self._connection.pipeline():
+            async with self._connection.transaction():
+                for sql, params in statements:
+                    cursor = await self._connection.execute(sql, _adapt(params))
+            return await cursor.fetchone()
+
     def match(self, row: Row) -> None:
         """Refuse to change a target that is not as the caller saw it. Call it under the target's row lock."""
         if self.expected_revision is not None and row["revision"] != self.expected_revision:
@@ -166,6 +175,12 @@ class Database:
         """For work that the platform does by itself."""
         async with self.transaction("platform", correlation_id or ids.new_id(ids.CORRELATION)) as tx:
             yield tx
+
+    @asynccontextmanager
+    async def dedicated(self) -> AsyncIterator[Transaction]:
+        """A connection of its own on which every statement is committed at once: for loops in which time counts."""
+        async with await AsyncConnection.connect(self.url, autocommit=True, row_factory=dict_row) as connection:
+            yield Transaction(connection, "platform", ids.new_id(ids.CORRELATION))
 
     @asynccontextmanager
     async def exclusively(self, what: str) -> AsyncIterator[None]:
