@@ -1,5 +1,6 @@
 """One stack of its own for all of these tests: state, ports, subnet and names that no `make up` uses."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,15 @@ APPS = Path(__file__).parents[2] / "apps"
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
+def alone() -> Iterator[None]:
+    """Two runs at once would take each other's machines away: the second waits for the first."""
+    with Path("/run/lock/gpuaas-e2e").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def stack(alone: None) -> Iterator[Stack]:
     """Empty at the start, whatever an earlier run left behind; gone at the end."""
     settings = Settings(
         state_dir=Path("/var/lib/gpuaas-e2e"),
