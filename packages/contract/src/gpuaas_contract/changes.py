@@ -33,8 +33,6 @@ class Noun(StrEnum):
     MEMBER = "member"
     OPERATION = "operation"
     DELIVERY = "delivery"
-    QUOTA = "quota"
-    VOLUME = "volume"
 
 
 class Change(Resource):
