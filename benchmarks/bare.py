@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from gpuaas_contract import ids
+from gpuaas_platform.storage.principals import _USER_OF_TOKEN
 
 READ = "SELECT * FROM projects WHERE id = %(id)s"
 WRITES = (
@@ -31,7 +32,8 @@ WRITES = (
 
 
 def create_app(database_url: str) -> FastAPI:
-    pool = AsyncConnectionPool(database_url, min_size=2, max_size=16, open=False, kwargs={"row_factory": dict_row})
+    options = {"row_factory": dict_row, "autocommit": True}
+    pool = AsyncConnectionPool(database_url, min_size=2, max_size=16, open=False, kwargs=options)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -41,7 +43,11 @@ def create_app(database_url: str) -> FastAPI:
     app = FastAPI(lifespan=lifespan, openapi_url=None)
 
     @app.get("/projects/{id}")
-    async def read(id: str) -> Response:
+    async def read(id: str, user: str | None = None, session: str | None = None) -> Response:
+        if user is not None:
+            # As the platform does: who it is comes first, on a connection that is free again for the rest.
+            async with pool.connection() as connection:
+                await (await connection.execute(_USER_OF_TOKEN, {"user": user, "session": session})).fetchone()
         async with pool.connection() as connection:
             row = await (await connection.execute(READ, {"id": id})).fetchone()
         return Response(json.dumps(row, default=str), media_type="application/json")
@@ -58,7 +64,7 @@ def create_app(database_url: str) -> FastAPI:
             "name": body["name"],
             "body": "x" * 300,
         }
-        async with pool.connection() as connection:
+        async with pool.connection() as connection, connection.transaction():
             row = await (await connection.execute(WRITES[0].encode(), values)).fetchone()
             for statement in WRITES[1:]:
                 await connection.execute(statement.encode(), values)

@@ -33,7 +33,14 @@ CHECKS = (
     "response_schema_conformance",
 )
 # These can end the login of the run itself, since it finds out who it is: they get a run of their own.
-LOCKING_OUT = ("end_session", "end_one_session", "change_own_password", "update_user", "delete_user")
+LOCKING_OUT = (
+    "end_session",
+    "end_one_session",
+    "change_own_password",
+    "update_user",
+    "delete_user",
+    "delete_membership",
+)
 # Waiting is a feature of the feed, and would be most of the time of the run.
 NO_WAITING = "[parameters]\nwait = 0\n"
 

@@ -94,14 +94,15 @@ def rows() -> list[Row]:
 def _rows_of(method: str, route: APIRoute, operation: dict[str, Any]) -> Iterator[Row]:
     permission = permission_of(route)
     contents = operation.get("requestBody", {}).get("content", {"": {}})
+    asked = [parameter for parameter in operation["parameters"] if parameter.get("in") == "query"]
+    needed = tuple(parameter["name"] for parameter in asked if parameter.get("required"))
     for media_type, media in contents.items():
         examples = media.get("examples", {"": {"value": None}})
         for name, example in sorted(examples.items()):
             variant = name if len(examples) > 1 else ""
-            yield Row(method, route.path, variant, permission, route.name, (), example["value"], media_type)
-    queries = {parameter.get("name") for parameter in operation["parameters"] if parameter.get("in") == "query"}
+            yield Row(method, route.path, variant, permission, route.name, needed, example["value"], media_type)
     for name in _FILTERS:
-        if name in queries:
+        if name in {parameter["name"] for parameter in asked}:
             yield Row(method, route.path, f"?{name}", permission, route.name, (name,))
 
 

@@ -2,8 +2,8 @@
 
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -54,10 +54,13 @@ class Context:
         assert self.authenticated.session_id is not None
         return self.authenticated.session_id
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[Transaction]:
-        async with self.platform.database.transaction(self.caller.id, self.correlation_id) as tx:
-            yield tx
+    def read(self) -> AbstractAsyncContextManager[Transaction]:
+        """For looking only."""
+        return self.platform.database.reading(self.caller.id, self.correlation_id)
+
+    def write(self) -> AbstractAsyncContextManager[Transaction]:
+        """For changes whose answer is not kept for an idempotency key; the others `mutate`."""
+        return self.platform.database.transaction(self.caller.id, self.correlation_id)
 
     def show(self, resource: OwnedResource) -> Response:
         """One resource with its ETag; nothing but a 304 where the caller has it already."""

@@ -91,9 +91,8 @@ def _correlate(headers: Headers) -> tuple[dict[str, str], str]:
 
 def _limited(receive: Receive, announced: str) -> Receive:
     """A body past the limit is refused as soon as it is known to be: announced, or counted."""
-    too_large = Refusal(Code.TOO_LARGE, f"a request body has at most {BODY_LIMIT} bytes")
     if announced.isdigit() and int(announced) > BODY_LIMIT:
-        raise too_large
+        raise _too_large()
     received = 0
 
     async def counted() -> Message:
@@ -101,7 +100,11 @@ def _limited(receive: Receive, announced: str) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > BODY_LIMIT:
-            raise too_large
+            raise _too_large()
         return message
 
     return counted
+
+
+def _too_large() -> Refusal:
+    return Refusal(Code.TOO_LARGE, f"a request body has at most {BODY_LIMIT} bytes")

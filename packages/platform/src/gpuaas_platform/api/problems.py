@@ -141,6 +141,7 @@ def install_handlers(app: FastAPI) -> None:
     @app.exception_handler(PoolTimeout)
     async def database_away(request: Request, error: Exception) -> JSONResponse:
         log.warning("database_away", error=str(error))
+        request.app.state.platform.database.distrust()
         refusal = Refusal(Code.UNAVAILABLE, "the database does not answer; try again", retry_after=2)
         return _answer(request, refusal)
 

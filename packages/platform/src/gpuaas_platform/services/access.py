@@ -54,10 +54,10 @@ class AccessService:
     async def grant_person(
         self, caller: Caller, correlation_id: str, allocation_id: str, body: AccessRequest
     ) -> AccessGrant:
-        check_ssh_key(body.public_key)
         async with self._database.transaction(caller.id, correlation_id) as tx:
             row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_ACCESS)
             _require_active(row)
+            check_ssh_key(body.public_key)
             grant = await store.insert(
                 tx,
                 ids.new_id(ids.ACCESS_GRANT),
@@ -72,9 +72,9 @@ class AccessService:
     async def grant_operation(
         self, caller: Caller, correlation_id: str, operation_id: str, body: OperationAccessRequest
     ) -> AccessGrant:
-        check_ssh_key(body.public_key)
         async with self._database.transaction(caller.id, correlation_id) as tx:
             operation = await operations.require_lease(tx, caller, operation_id, body.fencing_token)
+            check_ssh_key(body.public_key)
             machine_ids = await list_machines(tx, operation)
             machines = [row for id in machine_ids if (row := await allocation_store.get(tx, id)) is not None]
             active = [row for row in machines if row["status"] == AllocationStatus.ACTIVE]
@@ -119,11 +119,11 @@ class AccessService:
         )
 
     async def certify_host(self, node: Caller, correlation_id: str, body: HostCertificateRequest) -> HostCertificate:
-        check_ssh_key(body.public_key)
         async with self._database.transaction(node.id, correlation_id) as tx:
             row = await allocation_store.get(tx, body.allocation_id)
             if row is None or row["node_id"] != node.id or row["status"] == AllocationStatus.RELEASED:
                 raise not_found("allocation", body.allocation_id)
+            check_ssh_key(body.public_key)
             await tx.audit("access.certify_host", row["id"], project_id=row["project_id"])
         authority = await self._authority(row["project_id"])
         return HostCertificate(

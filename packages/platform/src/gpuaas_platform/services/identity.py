@@ -91,14 +91,14 @@ async def create_project(tx: Transaction, caller: Caller, body: ProjectCreate) -
     return Project.model_validate(row)
 
 
-async def require_project(tx: Transaction, caller: Caller, project_id: str, permission: Permission) -> Scope:
-    """The project's scope, where the caller has the permission in it."""
+async def require_project(tx: Transaction, caller: Caller, project_id: str, permission: Permission) -> Row:
+    """The project, where the caller has the permission in it."""
     row = await store.get_project(tx, project_id)
     if row is None:
         raise not_found("project", project_id)
     scope = Scope(tenant_id=row["tenant_id"], project_id=project_id)
     caller.require(permission, scope, "project", project_id)
-    return scope
+    return row
 
 
 async def visible_projects(
@@ -118,8 +118,7 @@ async def visible_projects(
 
 
 async def get_project(tx: Transaction, caller: Caller, project_id: str) -> Project:
-    await require_project(tx, caller, project_id, Permission.PROJECT_READ)
-    return Project.model_validate(await store.get_project(tx, project_id))
+    return Project.model_validate(await require_project(tx, caller, project_id, Permission.PROJECT_READ))
 
 
 async def list_projects(

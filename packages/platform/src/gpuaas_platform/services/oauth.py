@@ -212,7 +212,7 @@ async def get_device_request(tx: Transaction, user_code: str) -> DeviceRequest:
 
 
 async def decide_device(tx: Transaction, caller: Caller, user_code: str, status: DeviceStatus) -> DeviceRequest:
-    row = await store.get_device_by_user_code(tx, normal_user_code(user_code))
+    row = await store.lock_device_by_user_code(tx, normal_user_code(user_code))
     if row is None:
         raise not_found("login with the code", user_code)
     tx.match(row)

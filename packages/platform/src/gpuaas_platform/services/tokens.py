@@ -1,9 +1,13 @@
 """Bearer tokens: signed in OpenBao, verified locally; the principal behind them is read on every request."""
 
+import hashlib
 import json
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from joserfc.jwk import OKPKey
 
 from gpuaas_contract import ids
 from gpuaas_contract.agent_link import AGENT_AUDIENCE
@@ -28,10 +32,23 @@ ISSUER = "gpuaas"
 AUDIENCE = "gpuaas"
 
 
+MOST_VERIFIED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    kid: str
+    key: OKPKey
+    claims: dict[str, Any]
+    expires_at: float
+
+
 class TokenService:
     def __init__(self, keys: SigningKeys, database: Database) -> None:
         self.keys = keys
         self._database = database
+        self._verified: dict[bytes, _Verified] = {}
+        """By digest, so that no token lies about in memory."""
 
     async def issue(self, principal_id: str, epoch: int, session_id: str | None = None) -> Token:
         """Never inside of a transaction: OpenBao signs."""
@@ -53,6 +70,18 @@ class TokenService:
         return Token(access_token=f"{signing_input}.{encode(signature)}", expires_in=TOKEN_SECONDS)
 
     async def verify(self, bearer: str) -> dict[str, Any]:
+        """A signature is checked once: it stays right for as long as its key and its times are."""
+        digest = hashlib.sha256(bearer.encode()).digest()
+        known = self._verified.get(digest)
+        if known is not None and known.expires_at > time.time() and await self.keys.find(known.kid) is known.key:
+            return known.claims
+        verified = await self._verify(bearer)
+        if len(self._verified) >= MOST_VERIFIED:
+            self._verified.clear()
+        self._verified[digest] = verified
+        return verified.claims
+
+    async def _verify(self, bearer: str) -> _Verified:
         header = read_part(bearer, 0)
         kid = header.get("kid")
         if not isinstance(kid, str) or not is_access_token(header):
@@ -60,13 +89,14 @@ class TokenService:
         key = await self.keys.find(kid)
         if key is None:
             raise unauthenticated("the token was signed with an unknown key")
-        return verify(bearer, key, issuer=ISSUER, audiences=[AUDIENCE])
+        claims = verify(bearer, key, issuer=ISSUER, audiences=[AUDIENCE])
+        return _Verified(kid, key, claims, claims["exp"])
 
     async def authenticate(self, bearer: str, correlation_id: str) -> Authenticated:
         claims = await self.verify(bearer)
         principal_id, session_id = claims["sub"], str(claims.get("sid"))
         expires_at = datetime.fromtimestamp(claims["exp"], UTC)
-        async with self._database.system_transaction(correlation_id) as tx:
+        async with self._database.reading(principal_id, correlation_id) as tx:
             if ids.is_id(principal_id, ids.USER):
                 return await _user_of_token(tx, principal_id, session_id, claims.get("epoch"), expires_at)
             if ids.is_id(principal_id, ids.SERVICE_ACCOUNT):

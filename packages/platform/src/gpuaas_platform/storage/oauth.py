@@ -33,12 +33,16 @@ async def insert_device(
     )
 
 
+_DEVICE_BY_USER_CODE = "SELECT * FROM device_authorizations WHERE user_code = %(code)s AND expires_at > now()"
+
+
 async def get_device_by_user_code(tx: Transaction, user_code: str) -> Row | None:
     """Only while it can still be decided."""
-    return await tx.one(
-        "SELECT * FROM device_authorizations WHERE user_code = %(code)s AND expires_at > now() FOR UPDATE",
-        code=user_code,
-    )
+    return await tx.one(_DEVICE_BY_USER_CODE, code=user_code)
+
+
+async def lock_device_by_user_code(tx: Transaction, user_code: str) -> Row | None:
+    return await tx.one(_DEVICE_BY_USER_CODE + " FOR UPDATE", code=user_code)
 
 
 async def decide_device(tx: Transaction, id: str, status: str, user_id: str) -> Row:

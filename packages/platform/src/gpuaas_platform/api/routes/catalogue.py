@@ -45,7 +45,7 @@ async def upload_artifact(
         return present
     size = await ctx.platform.blobs.write(digest, request.stream())
     media_type = request.headers.get("content-type", "application/octet-stream")[:200]
-    async with ctx.read() as tx:
+    async with ctx.write() as tx:
         return await catalogue.register_artifact(tx, slug, digest, size, media_type)
 
 

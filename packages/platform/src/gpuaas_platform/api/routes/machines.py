@@ -22,7 +22,7 @@ routes = Routes("machines")
 @routes.post("/join-tokens", Permission.NODE_MANAGE, status_code=201, response_model=JoinToken)
 async def create_join_token(ctx: Ctx, body: JoinTokenCreate) -> JoinToken:
     # The token is a secret that is shown once, so the answer is not kept for an idempotency key.
-    async with ctx.read() as tx:
+    async with ctx.write() as tx:
         return await nodes.create_join_token(tx, ctx.caller, body)
 
 
