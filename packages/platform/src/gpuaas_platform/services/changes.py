@@ -7,11 +7,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from gpuaas_contract import ids
 from gpuaas_contract.base import API_PREFIX
 from gpuaas_contract.changes import START, ChangePage
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.domain.changes import OPEN_NOUNS, Sight
-from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission
 from gpuaas_platform.services.cursors import Cursors, invalid_cursor
 from gpuaas_platform.services.feed_tail import Entry, FeedTail, to_entry
@@ -164,6 +165,8 @@ class FeedReader:
         """A project or an instance that is named must be one that the caller may know of. A tenant narrows the
         view, as in lists: in one that is not the caller's, nothing ever happens."""
         chosen, caller = self._filters, self.caller
+        if chosen.tenant_id is not None and not ids.is_id(chosen.tenant_id, ids.TENANT):
+            raise not_found("tenant", chosen.tenant_id)
         if chosen.project_id or chosen.instance_id:
             async with self._database.system_transaction() as tx:
                 if chosen.project_id is not None:
