@@ -1,9 +1,7 @@
 """A platform of its own for tests of the change feed: settings can be chosen, processes killed, a second one added."""
 
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -15,12 +13,11 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials, StaticToken
 from gpuaas_sdk.events import Event, parse_events
 from gpuaas_sdk.retry import RetryPolicy
-from gpuaas_stack import platform_services, users
-from gpuaas_stack.progress import Progress
+from gpuaas_stack import platform_services
 from gpuaas_stack.service import Ready, Service
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
-from tests.support.services import admin_credentials, free_port
+from tests.support.services import admin_credentials, free_port, own_stack
 from tests.support.waiting import wait_until
 
 PATIENT = RetryPolicy(attempts=60, first_delay=0.1, longest_delay=0.5)
@@ -77,21 +74,8 @@ class FeedPlatform:
 
 @contextmanager
 def feed_platform(environment: str, **env: str) -> Iterator[FeedPlatform]:
-    users.ensure_users()
-    state_dir = Path(tempfile.mkdtemp(prefix=f"gpuaas-{environment}-", dir="/var/tmp"))
-    state_dir.chmod(0o755)
-    settings = Settings(
-        state_dir=state_dir,
-        environment=environment,
-        api_port=free_port(),
-        postgres_port=free_port(),
-        openbao_port=free_port(),
-        openbao_cluster_port=free_port(),
-        app_dirs=(),
-    )
-    stack = Stack(settings, Progress())
-    try:
-        stack.supervision.ensure_running()
+    with own_stack(environment) as stack:
+        settings = stack.settings
         database_url = stack._ensure_database()
         vault_addr, token_file = stack._ensure_vault()
         platform_services.ensure_admin_file(settings)
@@ -100,9 +84,6 @@ def feed_platform(environment: str, **env: str) -> Iterator[FeedPlatform]:
         stack.supervision.ensure_service(service)
         stack.supervision.wait_ready(service.name)
         yield FeedPlatform(stack, settings, database_url, vault_addr, token_file, service)
-    finally:
-        stack.supervision.stop()
-        shutil.rmtree(state_dir)
 
 
 @asynccontextmanager

@@ -21,8 +21,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def platform_services(environment: str) -> Iterator[Settings]:
-    """The API without machines. It ends, and its state with it, when the tests do."""
+def own_stack(environment: str) -> Iterator[Stack]:
+    """A supervisor with no services yet. What it is given ends, and its state with it, when the tests do."""
     users.ensure_users()
     # Not pytest's own temporary directory: that one lets no other user in, and services run as others.
     state_dir = Path(tempfile.mkdtemp(prefix=f"gpuaas-{environment}-", dir="/var/tmp"))
@@ -39,11 +39,18 @@ def platform_services(environment: str) -> Iterator[Settings]:
     stack = Stack(settings, Progress())
     try:
         stack.supervision.ensure_running()
-        stack.ensure_platform()
-        yield settings
+        yield stack
     finally:
         stack.supervision.stop()
         shutil.rmtree(state_dir)
+
+
+@contextmanager
+def platform_services(environment: str) -> Iterator[Settings]:
+    """The API without machines."""
+    with own_stack(environment) as stack:
+        stack.ensure_platform()
+        yield stack.settings
 
 
 def admin_credentials(settings: Settings) -> tuple[str, str]:
