@@ -49,7 +49,8 @@ async def verify_audit(
     elif require_checkpoint:
         raise AuditBroken("the chain has no signed checkpoint; a cut-off tail could not be noticed")
     covers = checkpoint is not None and bool(batches) and checkpoint.number == batches[-1].number
-    return AuditReport(len(entries), len(batches), covers, checkpoint.public_key if checkpoint else None)
+    checked = batches[-1].last_position if batches else 0  # what was sealed while we read is the next run's
+    return AuditReport(checked, len(batches), covers, checkpoint.public_key if checkpoint else None)
 
 
 def _check_batches(batches: list[AuditBatch], entries: list[AuditEntry]) -> None:

@@ -77,4 +77,5 @@ async def verify(*, tenant: Tenant = None, options: Options = DEFAULTS) -> None:
         "public_key": report.public_key,
     }
     if not output.document(verdict):
-        print(f"{chain} is whole: {report.entries} entries in {report.batches} sealed batches, head signed")
+        head = "head signed" if report.checkpoint_covers else "the newest one not signed yet"
+        print(f"{chain} is whole: {report.entries} entries in {report.batches} sealed batches, {head}")
