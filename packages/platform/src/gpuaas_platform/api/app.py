@@ -16,12 +16,14 @@ from gpuaas_platform.api.routes import (
     audit,
     catalogue,
     changes,
+    credentials,
     health,
     identity,
     instances,
     machines,
     oauth,
     operations,
+    secrets,
     service_accounts,
     sessions,
     users,
@@ -36,6 +38,7 @@ from gpuaas_platform.jobs.background import (
     sequence_changes,
     sweep,
     sweep_feed,
+    sweep_secrets,
 )
 from gpuaas_platform.observability.metrics import Metrics
 from gpuaas_platform.services.platform import Platform
@@ -51,6 +54,8 @@ ROUTES = [
     catalogue.routes,
     instances.routes,
     operations.routes,
+    credentials.routes,
+    secrets.routes,
     changes.routes,
     audit.routes,
     health.routes,
@@ -68,6 +73,7 @@ def create_app(platform: Platform) -> FastAPI:
             "feed sweeper": for_ever("feed sweeper", lambda: sweep_feed(platform)),
             "audit": for_ever("audit", lambda: seal_audit(platform)),
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
+            "secrets sweeper": for_ever("secrets sweeper", lambda: sweep_secrets(platform)),
             "token key": for_ever("token key", lambda: keep_token_key(platform)),
             "streams": app.state.streams.cut_ended(),
         }
