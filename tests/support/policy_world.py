@@ -144,7 +144,7 @@ async def _values(world: World) -> dict[str, str]:
     wrapped = await world.controller.secrets.deliver(secret.id, *lease)
     return {
         "credential_id": credential.id,
-        "number": "1",
+        "number": "1000000007",
         "secret_id": secret.id,
         "secret_delivery_id": wrapped.id,
         "tenant_id": world.tenant.id,

@@ -42,6 +42,8 @@ _NOUNS = {
     "app": "The catalogue: apps and their versions.",
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
     "operation": "The work on instances, step by step.",
+    "credential": "SSH keys for machines outside of the platform.",
+    "secret": "Secrets that the platform made for app instances.",
     "node": "Enrolled hosts (operators).",
     "tenant": "Tenants (operators).",
     "project": "Projects of a tenant.",

@@ -53,7 +53,7 @@ def generate_key() -> SshKey:
 def read_key(text: str) -> SshKey:
     """Refusals say what is wrong with a key, and nothing of what is in it."""
     if not text.strip().startswith(_HEADER):
-        raise _refusal(f"a key in OpenSSH form begins with {_HEADER}; `ssh-keygen -p -f FILE` writes that form")
+        raise _refusal("this is not a private key in OpenSSH form; `ssh-keygen -p -f FILE` writes that form")
     try:
         key = load_ssh_private_key(text.strip().encode() + b"\n", password=None)
     except (TypeError, ValueError, UnsupportedAlgorithm) as error:
