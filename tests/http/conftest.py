@@ -8,6 +8,7 @@ import pytest
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.settings import Settings
+from tests.support.openbao import Vault
 from tests.support.processes import ApiProcess
 from tests.support.services import admin_credentials, platform_services
 from tests.support.world import World
@@ -24,6 +25,12 @@ def second_api_url(settings: Settings) -> Iterator[str]:
     """A second API process on the same database."""
     with ApiProcess(settings).serving() as url:
         yield url
+
+
+@pytest.fixture
+def vault(settings: Settings) -> Iterator[Vault]:
+    with Vault(settings) as vault:
+        yield vault
 
 
 @pytest.fixture

@@ -230,7 +230,9 @@ async def walk_work(walk: Walk, world: World) -> None:
     await walk("retry_operation", Noun.OPERATION, admin.operations.retry(operation_id))
     claim = await work.claim(operation_id, "walker")
     await walk("complete_operation", Noun.OPERATION, work.complete(operation_id, claim.fencing_token))
-    await walk("request_operation", Noun.OPERATION, admin.instances.request(instance.id, "decommission"))
+    ending = await walk("request_operation", Noun.OPERATION, admin.instances.request(instance.id, "decommission"))
+    claim = await work.claim(ending.id, "walker")
+    await work.complete(ending.id, claim.fencing_token, member_statuses={member.id: MemberStatus.REMOVED})
     await walk("release_allocation", Noun.ALLOCATION, admin.allocations.release(first.id))
 
 
