@@ -61,6 +61,10 @@ NOUN_OF = {
     "operations": Noun.OPERATION,
     "operation_steps": Noun.OPERATION,
     "deliveries": Noun.DELIVERY,
+    "usage_records": Noun.ALLOCATION,
+    "quotas": Noun.QUOTA,
+    "volumes": Noun.VOLUME,
+    "volume_attachments": Noun.VOLUME,
 }
 """A transaction that writes into the table tells the feed about the noun."""
 
@@ -187,7 +191,15 @@ async def walk_identity(walk: Walk, platform: FeedPlatform, admin: GpuaasClient)
 
 async def walk_nodes_and_catalogue(walk: Walk, admin: GpuaasClient, world: World) -> None:
     join = await walk("create_join_token", Noun.JOIN_TOKEN, admin.join_tokens.create("walked"))
-    await walk("enrol_node", Noun.NODE, admin.nodes.enrol(join.token, make_key()[1]))
+    enrolled = await walk("enrol_node", Noun.NODE, admin.nodes.enrol(join.token, make_key()[1]))
+    node = enrolled.node_id
+    await walk("cordon_node", Noun.NODE, admin.nodes.cordon(node))
+    await walk("uncordon_node", Noun.NODE, admin.nodes.uncordon(node))
+    await walk("drain_node", Noun.NODE, admin.nodes.drain(node))
+    await walk("rotate_node_identity", Noun.NODE, admin.nodes.rotate_identity(node))
+    await walk("revoke_node_identity", Noun.NODE, admin.nodes.revoke_identity(node))
+    await walk("retire_node", Noun.NODE, admin.nodes.retire(node))
+    await walk("offer_agent_key", Noun.NODE, world.node.offer_key(make_key()[1]))
     version = await admin.app_versions.get(world.app_slug)
     newer = version.manifest.model_copy(update={"version": "1.0.1"})
     await walk("publish_app_version", Noun.APP_VERSION, admin.app_versions.publish(newer))
@@ -222,7 +234,23 @@ async def walk_work(walk: Walk, world: World) -> None:
     claim = await work.claim(operation_id, "walker")
     await walk("complete_operation", Noun.OPERATION, work.complete(operation_id, claim.fencing_token))
     await walk("request_operation", Noun.OPERATION, admin.instances.request(instance.id, "decommission"))
+    await walk_allocation(walk, world, first.id)
     await walk("release_allocation", Noun.ALLOCATION, admin.allocations.release(first.id))
+
+
+async def walk_allocation(walk: Walk, world: World, allocation_id: str) -> None:
+    machines = world.admin.allocations
+    await walk("set_quota", Noun.QUOTA, world.admin.quotas.set(world.project.id, cpus=1000))
+    await walk("update_allocation", Noun.ALLOCATION, machines.update(allocation_id, name="renamed"))
+    await world.at_rest(allocation_id)
+    await walk("restart_allocation", Noun.ALLOCATION, machines.restart(allocation_id))
+    await world.at_rest(allocation_id)
+    await walk("resize_allocation", Noun.ALLOCATION, machines.resize(allocation_id, cpus=2))
+    await world.at_rest(allocation_id)
+    world.node.fails = {"create_slice"}
+    failed = await world.allocation("failing")
+    world.node.fails = set()
+    await walk("retry_allocation", Noun.ALLOCATION, machines.retry(failed.id))
 
 
 class _Lease:

@@ -14,6 +14,7 @@ from gpuaas_contract.agent_link import (
     HostCertificate,
     ProjectNetwork,
 )
+from gpuaas_contract.allocations import Shape
 from gpuaas_contract.ids import ALLOCATION, is_id
 
 ENVIRONMENT = "user.gpuaas.environment"
@@ -131,6 +132,21 @@ def network_body(network: ProjectNetwork, environment: str) -> dict[str, Any]:
     }
 
 
+def limits(shape: Shape, host_cpus: int) -> dict[str, str]:
+    # A shape may ask for more CPUs than the host has, where the operator allows overcommitment.
+    return {"limits.cpu": str(min(shape.cpus, host_cpus)), "limits.memory": f"{shape.memory_mib}MiB"}
+
+
+def gpu_device(source: str) -> dict[str, str]:
+    """The name is kept: drivers find a device by the number in it."""
+    return {"type": "unix-char", "source": source, "path": f"/dev/{Path(source).name}", "mode": "0666"}
+
+
+def gpu_names(instance: Instance) -> list[str]:
+    """The GPUs that a slice has; they are taken away again from the end."""
+    return sorted(name for name, device in instance.devices.items() if device.get("type") == "unix-char")
+
+
 def instance_body(
     spec: CreateSlice,
     *,
@@ -157,10 +173,7 @@ def instance_body(
             "readonly": "true",
         },
     }
-    for source in gpu_devices:
-        # The name is kept: drivers find a device by the number in it.
-        name = Path(source).name
-        devices[name] = {"type": "unix-char", "source": source, "path": f"/dev/{name}", "mode": "0666"}
+    devices |= {Path(source).name: gpu_device(source) for source in gpu_devices}
     return {
         "name": instance_name(spec.allocation_id),
         "type": "container",
@@ -175,9 +188,7 @@ def instance_body(
             GATEWAY_TAG: spec.network.gateway_cidr,
             "boot.autostart": "true",
             "security.devlxd": "false",
-            # A shape may ask for more CPUs than the host has, where the operator allows overcommitment.
-            "limits.cpu": str(min(spec.shape.cpus, host_cpus)),
-            "limits.memory": f"{spec.shape.memory_mib}MiB",
+            **limits(spec.shape, host_cpus),
         },
         "devices": devices,
     }

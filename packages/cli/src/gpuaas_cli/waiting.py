@@ -103,6 +103,24 @@ async def wait_for_allocation(
     return allocation
 
 
+async def wait_until_at_rest(session: "Session", allocation: Allocation, timeout: float) -> Allocation:
+    """Until what is being done to an active machine is over; a failure is told by its reason."""
+    async with Progress() as progress:
+        begun = allocation.updated_at
+        async for _ in looks(session, f"allocation {allocation.name}", timeout, project_id=allocation.project_id):
+            for entry in (await session.client.allocations.timeline(allocation.id)).items:
+                if entry.at >= begun:
+                    line = f"  {text(entry.at)[11:]}  {text(entry.step)}  {text(entry.message)}".rstrip()
+                    progress.once((str(entry.at), entry.step, entry.message), line)
+            allocation = await session.client.allocations.get(allocation.id)
+            if allocation.activity is None:
+                break
+    if allocation.reason:
+        hint = f"gpuaas allocation timeline {allocation.id}"
+        raise CliError(f"allocation {allocation.name}: {allocation.reason}", WORK_FAILED, hint=hint)
+    return allocation
+
+
 def check_succeeded(operation: Operation) -> None:
     if operation.state == OperationState.SUCCEEDED:
         return

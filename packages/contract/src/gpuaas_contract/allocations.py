@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import AwareDatetime, Field
 
 from gpuaas_contract.base import Message, Name, OwnedResource, Page, Request, Resource
+from gpuaas_contract.problems import AllowedAction
 
 
 class AllocationStatus(StrEnum):
@@ -15,6 +16,13 @@ class AllocationStatus(StrEnum):
     RELEASED = "released"
     FAILED = "failed"
     RELEASE_FAILED = "release_failed"
+
+
+class Activity(StrEnum):
+    """What is being done to an active machine."""
+
+    RESTARTING = "restarting"
+    RESIZING = "resizing"
 
 
 class ShapeKind(StrEnum):
@@ -35,8 +43,29 @@ class AllocationCreate(Request):
     shape: Shape = Shape()
 
 
+class AllocationUpdate(Request):
+    name: Name
+    """What people call the machine; its host name stays as it was made."""
+
+
+class AllocationRestart(Request):
+    force: bool = False
+    """Also where an app lives on the machine: its daemons go down with it."""
+
+
+class AllocationResize(Request):
+    """The new size; what is left out stays as it is. A disk only grows."""
+
+    cpus: int | None = Field(default=None, ge=1, le=1024)
+    memory_mib: int | None = Field(default=None, ge=256, le=8_388_608)
+    disk_gib: int | None = Field(default=None, ge=2, le=65_536)
+    gpus: int | None = Field(default=None, ge=0, le=64)
+
+
 class TimelineEntry(Resource):
     at: AwareDatetime
+    duration_seconds: float | None = None
+    """Until the next entry; none for the last one."""
     step: str
     message: str
     correlation_id: str
@@ -49,6 +78,14 @@ class Allocation(OwnedResource):
     status: AllocationStatus
     reason: Message = ""
     """Why it waits or failed, in plain words; empty when all is well."""
+    activity: Activity | None = None
+    """What is being done to it now; none when it is at rest."""
+    wanted_shape: Shape | None = None
+    """The size that it is being given."""
+    charged_from: AwareDatetime | None = None
+    charged_until: AwareDatetime | None = None
+    """It is charged between these two; from the moment that a release is accepted it is not charged any more."""
+    allowed_actions: list[AllowedAction] = []
     node_id: str | None = None
     hostname: str | None = None
     address: str | None = None

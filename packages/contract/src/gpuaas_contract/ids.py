@@ -29,6 +29,8 @@ MEMBER = "mem"
 OPERATION = "op"
 CORRELATION = "cor"
 AUDIT_ENTRY = "aud"
+USAGE = "usg"
+VOLUME = "vol"
 
 
 def new_id(prefix: str) -> str:

@@ -13,12 +13,12 @@ from gpuaas_platform.api.app import create_app, declare_app
 from gpuaas_platform.observability.logs import configure_logs
 from gpuaas_platform.services import users
 from gpuaas_platform.services.access import AccessService
-from gpuaas_platform.services.allocations import AddressPlan
 from gpuaas_platform.services.audit import AuditService
 from gpuaas_platform.services.changes import FeedService
 from gpuaas_platform.services.cursors import Cursors
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
+from gpuaas_platform.services.placement import AddressPlan
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.signing_keys import SigningKeys

@@ -170,6 +170,17 @@ class Transport:
         """With `revision`, only while the target is as the caller saw it."""
         return parse(model, await self._send_body("PATCH", path, _change_headers(revision, idempotency_key), body))
 
+    async def put(
+        self,
+        path: str,
+        model: type[Model],
+        body: BaseModel,
+        *,
+        revision: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Model:
+        return parse(model, await self._send_body("PUT", path, _change_headers(revision, idempotency_key), body))
+
     async def delete(
         self, path: str, model: type[Model], *, revision: int | None = None, idempotency_key: str | None = None
     ) -> Model:

@@ -10,6 +10,7 @@ from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, n
 from gpuaas_cli.session import open_session
 
 if TYPE_CHECKING:
+    from gpuaas_cli.session import Session
     from gpuaas_contract.allocations import Allocation
 
 app = noun("allocation", "Machines of a project.")
@@ -29,7 +30,10 @@ def _show(allocation: "Allocation") -> None:
             "id": allocation.id,
             "status": allocation.status,
             "reason": allocation.reason,
+            "activity": allocation.activity,
             "shape": _shape(allocation),
+            "charged from": allocation.charged_from,
+            "charged until": allocation.charged_until,
             "hostname": allocation.hostname,
             "address": allocation.address,
             "node": allocation.node_id,
@@ -113,11 +117,102 @@ async def timeline(allocation: str, /, *, options: Options = DEFAULTS) -> None:
         entries = (await session.client.allocations.timeline(found.id)).items
     columns = {
         "at": lambda e: e.at,
+        "took": lambda e: "" if e.duration_seconds is None else output.seconds(e.duration_seconds),
         "step": lambda e: e.step,
         "message": lambda e: e.message,
         "correlation id": lambda e: e.correlation_id,
     }
     output.items(entries, columns, empty="Nothing happened yet.")
+
+
+@app.command
+async def rename(allocation: str, name: str, /, *, options: Options = DEFAULTS) -> None:
+    """Give a machine another name; its host name stays."""
+    async with open_session(options) as session:
+        found = await resolve.allocation(session, allocation)
+        _show(await session.client.allocations.update(found.id, name=name))
+
+
+@app.command
+async def restart(
+    allocation: str,
+    /,
+    *,
+    force: Annotated[bool, Parameter(negative="", help="Also where an app lives on the machine.")] = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Restart a machine in place: its disk, address and host key stay."""
+    async with open_session(options) as session:
+        found = await resolve.allocation(session, allocation)
+        changed = await session.client.allocations.restart(found.id, force=force)
+        _show(await _at_rest(session, changed, wait, timeout))
+
+
+@app.command
+async def resize(
+    allocation: str,
+    /,
+    *,
+    cpus: int | None = None,
+    memory_mib: int | None = None,
+    disk_gib: Annotated[int | None, Parameter(help="A disk only grows.")] = None,
+    gpus: int | None = None,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Give a running machine another size; what is left out stays.
+
+    ```
+    gpuaas allocation resize one --cpus 4 --memory-mib 8192 --wait
+    ```
+    """
+    async with open_session(options) as session:
+        found = await resolve.allocation(session, allocation)
+        changed = await session.client.allocations.resize(
+            found.id, cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus
+        )
+        _show(await _at_rest(session, changed, wait, timeout))
+
+
+@app.command
+async def retry(
+    allocation: str, /, *, wait: Wait = False, timeout: Timeout = WAIT_SECONDS, options: Options = DEFAULTS
+) -> None:
+    """Try a failed creation or a failed release again."""
+    from gpuaas_contract.allocations import AllocationStatus
+
+    async with open_session(options) as session:
+        found = await resolve.allocation(session, allocation)
+        again = await session.client.allocations.retry(found.id)
+        if wait:
+            from gpuaas_cli.waiting import wait_for_allocation
+
+            releases = again.status == AllocationStatus.RELEASING
+            goal = AllocationStatus.RELEASED if releases else AllocationStatus.ACTIVE
+            again = await wait_for_allocation(session, again, goal, timeout)
+    _show(again)
+
+
+async def _at_rest(session: "Session", allocation: "Allocation", wait: bool, timeout: float) -> "Allocation":
+    if not wait:
+        return allocation
+    from gpuaas_cli.waiting import wait_until_at_rest
+
+    return await wait_until_at_rest(session, allocation, timeout)
+
+
+@app.command
+async def usage(allocation: str, /, *, options: Options = DEFAULTS) -> None:
+    """What a machine is charged for, and how long it occupied its node."""
+    from gpuaas_cli.commands.usage import show_records
+
+    async with open_session(options) as session:
+        found = await resolve.allocation(session, allocation)
+        records = session.client.usage.list(project_id=found.project_id, allocation_id=found.id)
+        show_records(await records.all())
 
 
 @app.command

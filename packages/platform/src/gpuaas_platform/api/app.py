@@ -13,15 +13,17 @@ from gpuaas_platform.api.openapi import openapi_document
 from gpuaas_platform.api.problems import install_handlers
 from gpuaas_platform.api.routes import (
     agents,
+    allocations,
     audit,
     catalogue,
     changes,
     health,
     identity,
     instances,
-    machines,
+    nodes,
     oauth,
     operations,
+    quotas,
     service_accounts,
     sessions,
     users,
@@ -37,6 +39,7 @@ from gpuaas_platform.jobs.background import (
     sweep,
     sweep_feed,
 )
+from gpuaas_platform.jobs.placement import place
 from gpuaas_platform.observability.metrics import Metrics
 from gpuaas_platform.services.platform import Platform
 
@@ -47,7 +50,9 @@ ROUTES = [
     identity.routes,
     users.routes,
     service_accounts.routes,
-    machines.routes,
+    nodes.routes,
+    allocations.routes,
+    quotas.routes,
     catalogue.routes,
     instances.routes,
     operations.routes,
@@ -68,6 +73,7 @@ def create_app(platform: Platform) -> FastAPI:
             "feed sweeper": for_ever("feed sweeper", lambda: sweep_feed(platform)),
             "audit": for_ever("audit", lambda: seal_audit(platform)),
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
+            "placement": for_ever("placement", lambda: place(platform)),
             "token key": for_ever("token key", lambda: keep_token_key(platform)),
             "streams": app.state.streams.cut_ended(),
         }

@@ -10,6 +10,7 @@ from gpuaas_contract import ids
 from gpuaas_contract.agent_link import (
     Heartbeat,
     Hello,
+    RotateIdentity,
     StreamRefused,
     TaskAcknowledged,
     TaskProgress,
@@ -17,7 +18,8 @@ from gpuaas_contract.agent_link import (
     from_agent_adapter,
 )
 from gpuaas_contract.base import Resource
-from gpuaas_platform.services import nodes
+from gpuaas_platform.services import node_truth, nodes
+from gpuaas_platform.services.placement import place_waiting
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage.wakeups import NODE_TASKS
@@ -71,15 +73,23 @@ class AgentLinks:
     async def _send_tasks(self, node_id: str, websocket: WebSocket) -> None:
         """Every open task once per connection: after a reconnect the agent hears of all of them again."""
         sent: set[str] = set()
+        asked_to_rotate = False
         while True:
             woken = self._platform.wakeups.event(NODE_TASKS)
             try:
-                tasks = await self._platform.tasks.open_tasks(node_id)
+                orders = await self._platform.tasks.orders(node_id)
             except Exception:
                 log.exception("cannot_read_tasks", node_id=node_id)
                 await asyncio.sleep(1)
                 continue
-            for task in tasks:
+            if not orders.welcome:
+                log.info("agent_cut_off", node_id=node_id)
+                await websocket.close(code=1008, reason="the identity of this node was revoked")
+                return
+            if orders.rotate and not asked_to_rotate:
+                await websocket.send_text(RotateIdentity().model_dump_json())
+            asked_to_rotate = orders.rotate
+            for task in orders.tasks:
                 if task.task_id not in sent:
                     sent.add(task.task_id)
                     await websocket.send_text(task.model_dump_json())
@@ -94,7 +104,13 @@ class AgentLinks:
         match message:
             case Hello():
                 async with self._platform.database.system_transaction() as tx:
-                    await nodes.node_said_hello(tx, node_id, link_id, message.inventory, self._platform.plan)
+                    await nodes.node_said_hello(tx, node_id, link_id, message.inventory)
+                if message.slices is not None:
+                    async with self._platform.database.system_transaction() as tx:
+                        await node_truth.compare(tx, node_id, message.slices)
+                # Not in the same transaction: it locks all nodes in their order, and holds none before.
+                async with self._platform.database.system_transaction() as tx:
+                    await place_waiting(tx, self._platform.plan)
             case Heartbeat():
                 async with self._platform.database.system_transaction() as tx:
                     await node_store.touch(tx, node_id)

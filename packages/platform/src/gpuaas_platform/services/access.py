@@ -23,8 +23,9 @@ from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services import operations
-from gpuaas_platform.services.allocations import certificate_principal, require_allocation
+from gpuaas_platform.services.allocations import require_allocation
 from gpuaas_platform.services.catalogue import manifest_of
+from gpuaas_platform.services.placement import certificate_principal
 from gpuaas_platform.storage import access as store
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import catalogue as catalogue_store

@@ -5,7 +5,10 @@ from gpuaas_contract.allocations import (
     Allocation,
     AllocationCreate,
     AllocationPage,
+    AllocationResize,
+    AllocationRestart,
     AllocationStatus,
+    AllocationUpdate,
     Shape,
     Timeline,
 )
@@ -25,15 +28,48 @@ class Allocations(ResourceRoutes):
         *,
         project_id: str | None = None,
         status: AllocationStatus | None = None,
+        name: str | None = None,
+        node_id: str | None = None,
         limit: int | None = None,
     ) -> Pager[Allocation]:
-        return self._list("/allocations", AllocationPage, {"project_id": project_id, "status": status}, limit=limit)
+        query = {"project_id": project_id, "status": status, "name": name, "node_id": node_id}
+        return self._list("/allocations", AllocationPage, query, limit=limit)
 
     async def get(self, allocation_id: str) -> Allocation:
         return await self._transport.get(f"/allocations/{allocation_id}", Allocation)
 
     async def timeline(self, allocation_id: str) -> Timeline:
         return await self._transport.get(f"/allocations/{allocation_id}/timeline", Timeline)
+
+    async def update(self, allocation_id: str, *, name: str, idempotency_key: str | None = None) -> Allocation:
+        """Another name; the host name of the machine stays."""
+        path, body = f"/allocations/{allocation_id}", AllocationUpdate(name=name)
+        return await self._transport.patch(path, Allocation, body, idempotency_key=idempotency_key)
+
+    async def restart(
+        self, allocation_id: str, *, force: bool = False, idempotency_key: str | None = None
+    ) -> Allocation:
+        path, body = f"/allocations/{allocation_id}/restart", AllocationRestart(force=force)
+        return await self._transport.post(path, Allocation, body, idempotency_key=idempotency_key)
+
+    async def resize(
+        self,
+        allocation_id: str,
+        *,
+        cpus: int | None = None,
+        memory_mib: int | None = None,
+        disk_gib: int | None = None,
+        gpus: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Allocation:
+        body = AllocationResize(cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus)
+        path = f"/allocations/{allocation_id}/resize"
+        return await self._transport.post(path, Allocation, body, idempotency_key=idempotency_key)
+
+    async def retry(self, allocation_id: str, *, idempotency_key: str | None = None) -> Allocation:
+        """What failed, its creation or its release, is tried again."""
+        path = f"/allocations/{allocation_id}/retry"
+        return await self._transport.post(path, Allocation, idempotency_key=idempotency_key)
 
     async def release(self, allocation_id: str, *, idempotency_key: str | None = None) -> Allocation:
         path = f"/allocations/{allocation_id}/release"
