@@ -16,7 +16,10 @@ from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.support.waiting import wait_until
 
-ENVIRONMENT = "machines"
+# Runs beside each other need machines, ports and addresses of their own: give each its own slot.
+SLOT = int(os.environ.get("GPUAAS_MACHINES_SLOT", "0"))
+ENVIRONMENT = f"machines{SLOT}"
+FIRST_PORT = 8490 + 10 * SLOT
 TAG = "user.gpuaas.environment"
 
 
@@ -24,13 +27,13 @@ TAG = "user.gpuaas.environment"
 def stack() -> Iterator[Stack]:
     """Empty at the start, whatever an earlier run left; at the end nothing may be left, and that is checked."""
     settings = Settings(
-        state_dir=Path("/var/lib/gpuaas-machines"),
+        state_dir=Path(f"/var/lib/gpuaas-{ENVIRONMENT}"),
         environment=ENVIRONMENT,
-        api_port=8490,
-        postgres_port=8491,
-        openbao_port=8492,
-        openbao_cluster_port=8493,
-        subnet="10.89.0.0/16",
+        api_port=FIRST_PORT,
+        postgres_port=FIRST_PORT + 1,
+        openbao_port=FIRST_PORT + 2,
+        openbao_cluster_port=FIRST_PORT + 3,
+        subnet=f"10.{89 + SLOT}.0.0/16",
         pool_size="12GiB",
         app_dirs=(),
     )
