@@ -107,6 +107,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="stop everything; machines and data are kept")
     bare = commands.add_parser("with-machines", help=f"run a command with LXD, the image and {POOL_VARIABLE}")
     bare.add_argument("words", nargs=argparse.REMAINDER, help="-- COMMAND …")
+    commands.add_parser("keep-lxd", help="start LXD again when it dies; the supervisor runs this")
     shown = commands.add_parser("status", help="what runs; exit status 3 when it is not all up")
     shown.add_argument("--json", action="store_true", dest="as_json")
     wiped = commands.add_parser("reset", help="stop everything and delete all data")
@@ -124,6 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
         case "with-machines":
             words: list[str] = arguments.words
             return with_machines(settings, words[1:] if words[:1] == ["--"] else words)
+        case "keep-lxd":
+            return Stack(settings, Progress()).keep_lxd()
         case "status":
             return status(settings, as_json=arguments.as_json)
         case _:
