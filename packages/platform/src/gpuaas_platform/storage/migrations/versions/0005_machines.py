@@ -12,6 +12,7 @@ _STATEMENTS = [
     # A renamed machine keeps its host name, which no other machine of the project may have meanwhile.
     """CREATE UNIQUE INDEX allocation_live_hostname ON allocations (project_id, hostname)
            WHERE status <> 'released'""",
+    "CREATE INDEX allocations_waiting ON allocations (id) WHERE status = 'requested'",
     """CREATE TABLE usage_records (
            id text PRIMARY KEY,
            kind text NOT NULL,
