@@ -15,7 +15,8 @@ GpuaasError
     ├── CursorExpiredError    list again, then follow the feed from now
     ├── ConflictError         the present state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
-    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError, QuotaExceededError
+    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError, QuotaExceededError,
+    │   │   AlreadyDeliveredError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -150,6 +151,10 @@ class NotEmptyError(InvalidStateError):
     """Something is still in it."""
 
 
+class AlreadyDeliveredError(ConflictError):
+    """The lease had this secret already; the next lease gets it again."""
+
+
 class RevisionMismatchError(ConflictError):
     """It changed since it was read."""
 
@@ -232,6 +237,11 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.CURSOR_EXPIRED: CursorExpiredError,
     Code.TOO_LARGE: InvalidRequestError,
     Code.RATE_LIMITED: RateLimitedError,
+    Code.KEY_INVALID: InvalidRequestError,
+    Code.ALREADY_DELIVERED: AlreadyDeliveredError,
+    Code.DELIVERY_USED: AlreadyDeliveredError,
+    Code.DELIVERY_EXPIRED: InvalidStateError,
+    Code.WRAPPING_TOKEN_INVALID: InvalidRequestError,
     Code.UNAVAILABLE: UnavailableError,
     Code.INTERNAL: InternalError,
     Code.AUTHORIZATION_PENDING: AuthorizationPendingError,
