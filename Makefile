@@ -55,7 +55,7 @@ machines: setup ## tests of each package that need real machines
 		$(BIN)/gpuaas-stack with-machines -- $(BIN)/python -m pytest -m machines $(UNIT_TESTS)
 
 http: setup ## the API on real PostgreSQL and OpenBao
-	$(BIN)/python -m pytest tests/http
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder tests/http
 
 reference: setup ## write what docs/reference holds of the routes and who may call them
 	$(BIN)/gpuaas-platform openapi >docs/reference/openapi.json
