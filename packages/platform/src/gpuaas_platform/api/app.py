@@ -32,6 +32,7 @@ from gpuaas_platform.jobs.background import (
     follow_feed,
     for_ever,
     keep_token_key,
+    renew_vault_token,
     seal_audit,
     sequence_changes,
     sweep,
@@ -68,6 +69,7 @@ def create_app(platform: Platform) -> FastAPI:
             "feed sweeper": for_ever("feed sweeper", lambda: sweep_feed(platform)),
             "audit": for_ever("audit", lambda: seal_audit(platform)),
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
+            "vault token": for_ever("vault token", lambda: renew_vault_token(platform)),
             "token key": for_ever("token key", lambda: keep_token_key(platform)),
             "streams": app.state.streams.cut_ended(),
         }
