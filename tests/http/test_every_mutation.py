@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from fastapi.routing import APIRoute
 
@@ -21,7 +20,8 @@ from gpuaas_contract.secrets import SecretKind, SecretSpec
 from gpuaas_platform.api.app import declare_app
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
-from tests.support.feed_platform import FeedPlatform, feed_platform
+from gpuaas_stack.settings import Settings
+from tests.support.database import connect
 from tests.support.world import World, make_key
 from tests.support.writes import Transaction, Writes, tables
 
@@ -103,15 +103,9 @@ NO_NEWS = {
 """Columns that move without a change."""
 
 
-@pytest.fixture(scope="module")
-def platform() -> Iterator[FeedPlatform]:
-    with feed_platform("walk") as platform:
-        yield platform
-
-
 @pytest.fixture
-def writes(platform: FeedPlatform) -> Iterator[Writes]:
-    with psycopg.connect(platform.database_url, autocommit=True) as connection:
+def writes(settings: Settings) -> Iterator[Writes]:
+    with connect(settings) as connection:
         strange = tables(connection) - set(NOUN_OF) - set(NO_NOUN)
         assert not strange, f"say in this file what changes of {strange} tell the feed"
         yield Writes(connection, set(NOUN_OF))
@@ -141,10 +135,10 @@ def mutations() -> set[str]:
     }
 
 
-async def test_every_mutation_is_in_the_feed(platform: FeedPlatform, writes: Writes) -> None:
+async def test_every_mutation_is_in_the_feed(admin: GpuaasClient, writes: Writes) -> None:
     walk = Walk(writes)
-    async with platform.admin() as admin, World.create(admin, secrets.token_hex(4)) as world:
-        await walk_identity(walk, platform, admin)
+    async with World.create(admin, secrets.token_hex(4)) as world:
+        await walk_identity(walk, admin)
         await walk_nodes_and_catalogue(walk, admin, world)
         await walk_work(walk, world)
     missing = mutations() - walk.walked - set(NO_CHANGE)
@@ -164,7 +158,7 @@ def _untold(transaction: Transaction) -> Iterator[str]:
             yield f"{event} of {table} ({', '.join(sorted(columns))}) in a transaction that tells of {told}"
 
 
-async def walk_identity(walk: Walk, platform: FeedPlatform, admin: GpuaasClient) -> None:
+async def walk_identity(walk: Walk, admin: GpuaasClient) -> None:
     tenant = await walk("create_tenant", Noun.TENANT, admin.tenants.create("walked"))
     await walk("update_tenant", Noun.TENANT, admin.tenants.update(tenant.id, title="Walked"))
     project = await walk("create_project", Noun.PROJECT, admin.projects.create(tenant.id, "walked"))
@@ -174,7 +168,7 @@ async def walk_identity(walk: Walk, platform: FeedPlatform, admin: GpuaasClient)
     role = admin.memberships.create(user.id, Role.PROJECT_ADMIN, project_id=project.id)
     membership = await walk("create_membership", Noun.MEMBERSHIP, role)
     await admin.memberships.create(user.id, Role.TENANT_ADMIN, tenant_id=tenant.id)
-    async with GpuaasClient(platform.api_url, PasswordCredentials(user.email, password)) as own:
+    async with GpuaasClient(admin.api_url, PasswordCredentials(user.email, password)) as own:
         changing = own.sessions.change_password(password, "another password to walk with")
         await walk("change_own_password", Noun.USER, changing)
     account = await walk(

@@ -108,7 +108,10 @@ class Stack:
 
     def _ensure_database(self) -> str:
         if self.settings.database_url is not None:
-            return self.settings.database_url.get_secret_value()
+            url = self.settings.database_url.get_secret_value()
+            with self.progress.phase("your PostgreSQL"):
+                platform_services.check_schema(url)
+            return url
         with self.progress.phase("PostgreSQL"):
             self.postgres.prepare()
             self.supervision.ensure_service(self.postgres.service())
@@ -118,6 +121,7 @@ class Stack:
 
     def _ensure_vault(self) -> tuple[str, Path]:
         if self.settings.vault_addr and self.settings.vault_token_file:
+            platform_services.check_token_file(self.settings.vault_token_file)
             return self.settings.vault_addr, self.settings.vault_token_file
         with self.progress.phase("OpenBao"):
             self._start_openbao()

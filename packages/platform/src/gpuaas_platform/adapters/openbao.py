@@ -59,18 +59,22 @@ class OpenBao:
         accept: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Nothing, for what is not there or for a refusal with the words that the caller accepts."""
+        """Nothing, for what is not there to be read or for a refusal with the words that the caller accepts."""
         try:
             response = await self._client.request(method, path, json=body, headers=headers)
         except httpx.HTTPError as error:
             raise Refusal(Code.UNAVAILABLE, "the secrets server does not answer", retry_after=2) from error
         if response.status_code in {429, 500, 502, 503}:
             raise Refusal(Code.UNAVAILABLE, "the secrets server is not ready", retry_after=2)
-        if response.status_code == 404 or (accept is not None and accept in response.text):
+        if (response.status_code == 404 and method == "GET") or (accept is not None and accept in response.text):
             return {}
         if response.is_error:
             raise RuntimeError(f"OpenBao refused {method} {path}: {response.status_code} {response.text[:300]}")
         return dict(response.json()) if response.content else {}
+
+    async def renew_token(self) -> None:
+        """Our own token ends unless it is renewed within its period. One that never ends is not renewed."""
+        await self._call("POST", "auth/token/renew-self", {}, accept="not renewable")
 
     # Token signing
 
