@@ -52,6 +52,8 @@ def test_what_is_no_allocation_gets_no_name(bad: str) -> None:
         {"hostname": "Web1"},
         {"hostname": "web1\nevil"},
         {"hostname": "web1\n"},
+        {"image": "../images/1"},
+        {"image": "debian\n"},
         {"principals": {"gpuaas": ["people\n"]}},
         {"principals": {"root\n": ["people"]}},
         {"address": "10.85.2.10"},

@@ -33,6 +33,7 @@ DOMAIN = "gpuaas.internal"
 # Whole strings only: `$` would let a line break at the end pass.
 _BRIDGE = re.compile(r"[a-z][a-z0-9-]{0,14}")
 _HOSTNAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_IMAGE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}(/[a-z0-9][a-z0-9._-]{0,62})?")
 _LOGIN = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _PRINCIPAL = re.compile(r"[A-Za-z0-9_.:@/-]{1,200}")
 
@@ -49,6 +50,8 @@ def check_spec(spec: CreateSlice) -> None:
     instance_name(spec.allocation_id)
     if not _HOSTNAME.fullmatch(spec.hostname):
         raise PermanentError(f"{spec.hostname!r} is not a host name")
+    if spec.image is not None and not _IMAGE.fullmatch(spec.image):
+        raise PermanentError(f"{spec.image!r} is not the name of an image")
     network = check_network(spec.network)
     try:
         address = ipaddress.IPv4Address(spec.address)

@@ -43,6 +43,8 @@ class CreateSlice(Resource):
     allocation_id: str
     hostname: str
     shape: Shape
+    image: str | None = None
+    """An alias that the agent reported; none stands for its own."""
     network: ProjectNetwork
     address: str
     principals: dict[str, list[str]]

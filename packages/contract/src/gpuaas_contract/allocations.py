@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import AwareDatetime, Field
 
-from gpuaas_contract.base import Message, Name, OwnedResource, Page, Request, Resource
+from gpuaas_contract.base import Image, Message, Name, OwnedResource, Page, Request, Resource
 from gpuaas_contract.problems import AllowedAction
 
 
@@ -41,6 +41,8 @@ class AllocationCreate(Request):
     project_id: str
     name: Name
     shape: Shape = Shape()
+    image: Image | None = None
+    """What the machine is made from; left out, it is the own image of the node that the machine gets."""
 
 
 class AllocationUpdate(Request):
@@ -75,6 +77,8 @@ class Allocation(OwnedResource):
     project_id: str
     name: str
     shape: Shape
+    image: str | None = None
+    """What it is made from; none while that is left to a node and it has none yet."""
     status: AllocationStatus
     reason: Message = ""
     """Why it waits or failed, in plain words; empty when all is well."""

@@ -32,6 +32,7 @@ def _show(allocation: "Allocation") -> None:
             "reason": allocation.reason,
             "activity": allocation.activity,
             "shape": _shape(allocation),
+            "image": allocation.image,
             "charged from": allocation.charged_from,
             "charged until": allocation.charged_until,
             "hostname": allocation.hostname,
@@ -80,6 +81,7 @@ async def create(
     memory_mib: int | None = None,
     disk_gib: int | None = None,
     gpus: int | None = None,
+    image: Annotated[str | None, Parameter(help="What it is made from; the node's own image if left out.")] = None,
     from_file: FromFile = None,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
@@ -92,7 +94,7 @@ async def create(
     gpuaas allocation create --from-file machine.json -o json
     ```
     """
-    fields = merge(from_file, name=name)
+    fields = merge(from_file, name=name, image=image)
     shape = {"cpus": cpus, "memory_mib": memory_mib, "disk_gib": disk_gib, "gpus": gpus}
     fields["shape"] = {**fields.get("shape", {}), **{key: value for key, value in shape.items() if value is not None}}
     async with open_session(options) as session:
@@ -101,7 +103,7 @@ async def create(
         if options.project is not None or "project_id" not in fields:
             fields["project_id"] = await session.project_id()
         body = AllocationCreate.model_validate(fields)
-        made = await session.client.allocations.create(body.project_id, body.name, shape=body.shape)
+        made = await session.client.allocations.create(body.project_id, body.name, shape=body.shape, image=body.image)
         if wait:
             from gpuaas_cli.waiting import wait_for_allocation
 

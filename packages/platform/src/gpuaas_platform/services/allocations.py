@@ -79,14 +79,26 @@ async def _shown(tx: Transaction, allocation_id: str) -> Allocation:
 async def create_allocation(tx: Transaction, caller: Caller, body: AllocationCreate, plan: AddressPlan) -> Allocation:
     await require_project(tx, caller, body.project_id, Permission.ALLOCATION_CREATE)
     await require_quota(tx, body.project_id, body.shape.model_dump(exclude={"kind"}) | {"allocations": 1})
+    await _require_image(tx, body.image)
     shape = body.shape.model_dump(mode="json")
-    row = await store.insert(tx, ids.new_id(ids.ALLOCATION), body.project_id, body.name, body.name, shape)
+    row = await store.insert(tx, ids.new_id(ids.ALLOCATION), body.project_id, body.name, shape, body.image)
     if row is None:
         raise _name_taken(body.name)
     await tx.audit("allocation.create", row["id"], project_id=body.project_id)
     await record(tx, row, "requested", _words(body.shape))
     await place_waiting(tx, plan)
     return await _shown(tx, row["id"])
+
+
+async def _require_image(tx: Transaction, image: str | None) -> None:
+    """One that only nodes have which are not ready now is waited for; one that none has is a mistake."""
+    if image is None:
+        return
+    known = sorted({name for node in await node_store.list_enrolled(tx) for name in node["inventory"]["images"]})
+    if image not in known:
+        detail = f"no node has an image {image}; there is: {', '.join(known) or 'none'}"
+        pointer = FieldError(pointer="/image", detail=detail)
+        raise Refusal(Code.IMAGE_UNKNOWN, detail, errors=[pointer], context={"images": known})
 
 
 def _words(shape: Shape) -> str:

@@ -15,17 +15,18 @@ _SELECT = """
 
 
 async def insert(
-    tx: Transaction, id: str, project_id: str, name: str, hostname: str, shape: dict[str, Any]
+    tx: Transaction, id: str, project_id: str, name: str, shape: dict[str, Any], image: str | None
 ) -> Row | None:
+    """Its name is its host name, too. None where another live allocation of the project has it."""
     return await tx.one(
-        """INSERT INTO allocations (id, project_id, name, hostname, shape, status, correlation_id)
-           VALUES (%(id)s, %(project)s, %(name)s, %(hostname)s, %(shape)s, 'requested', %(correlation)s)
+        """INSERT INTO allocations (id, project_id, name, hostname, shape, image, status, correlation_id)
+           VALUES (%(id)s, %(project)s, %(name)s, %(name)s, %(shape)s, %(image)s, 'requested', %(correlation)s)
            ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
         project=project_id,
         name=name,
-        hostname=hostname,
         shape=shape,
+        image=image,
         correlation=tx.correlation_id,
     )
 
@@ -92,14 +93,15 @@ async def list_taken_addresses(tx: Transaction, project_id: str) -> set[str]:
     return {row["address"] for row in rows}
 
 
-async def place(tx: Transaction, id: str, node_id: str, address: str) -> Row:
+async def place(tx: Transaction, id: str, node_id: str, address: str, image: str | None) -> Row:
     row = await tx.one(
         """UPDATE allocations SET status = 'provisioning', reason = '', node_id = %(node)s,
-               address = %(address)s, revision = revision + 1, updated_at = now()
+               address = %(address)s, image = coalesce(image, %(image)s), revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
         node=node_id,
         address=address,
+        image=image,
     )
     assert row is not None
     return row

@@ -18,9 +18,15 @@ from gpuaas_sdk.resources.base import ResourceRoutes
 
 class Allocations(ResourceRoutes):
     async def create(
-        self, project_id: str, name: str, *, shape: Shape | None = None, idempotency_key: str | None = None
+        self,
+        project_id: str,
+        name: str,
+        *,
+        shape: Shape | None = None,
+        image: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Allocation:
-        body = AllocationCreate(project_id=project_id, name=name, shape=shape or Shape())
+        body = AllocationCreate(project_id=project_id, name=name, shape=shape or Shape(), image=image)
         return await self._transport.post("/allocations", Allocation, body, idempotency_key=idempotency_key)
 
     def list(

@@ -7,6 +7,7 @@ down_revision = "0004"
 
 _STATEMENTS = [
     """ALTER TABLE allocations
+           ADD COLUMN image text,
            ADD COLUMN activity text,
            ADD COLUMN wanted_shape jsonb""",
     # A renamed machine keeps its host name, which no other machine of the project may have meanwhile.
