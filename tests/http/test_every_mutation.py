@@ -208,6 +208,8 @@ async def walk_nodes_and_catalogue(walk: Walk, admin: GpuaasClient, world: World
 async def walk_work(walk: Walk, world: World) -> None:
     admin, work = world.admin, world.controller.operations
     first = await walk("create_allocation", Noun.ALLOCATION, admin.allocations.create(world.project.id, "first"))
+    several = admin.allocations.create_batch(world.project.id, "several", 2)
+    await walk("create_allocation_batch", Noun.ALLOCATION, several)
     head = await world.allocation("head")
     instance = await walk("deploy_instance", Noun.INSTANCE, world.deploy(head=head))
     (operation_id,) = await world.claimable()

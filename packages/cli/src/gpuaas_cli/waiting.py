@@ -83,24 +83,37 @@ async def wait_for_instance(
 async def wait_for_allocation(
     session: "Session", allocation: Allocation, goal: AllocationStatus, timeout: float
 ) -> Allocation:
-    failed = {AllocationStatus.FAILED, AllocationStatus.RELEASE_FAILED}
+    return (await wait_for_allocations(session, [allocation], goal, timeout))[0]
+
+
+async def wait_for_allocations(
+    session: "Session", allocations: list[Allocation], goal: AllocationStatus, timeout: float
+) -> list[Allocation]:
+    """Until each has got there or failed; where there are several, each line says whose step it is."""
+    ends = {goal, AllocationStatus.FAILED, AllocationStatus.RELEASE_FAILED}
+    now = {allocation.id: allocation for allocation in allocations}
+    what = f"allocation {', '.join(allocation.name for allocation in allocations)}"
+    under_way = list(now)
     async with Progress() as progress:
-        what = f"allocation {allocation.name}"
-        async for _ in looks(session, what, timeout, project_id=allocation.project_id):
-            timeline = await session.client.allocations.timeline(allocation.id)
-            for entry in timeline.items:
-                line = f"  {text(entry.at)[11:]}  {text(entry.step)}  {text(entry.message)}".rstrip()
-                progress.once((str(entry.at), entry.step, entry.message), line)
-            allocation = await session.client.allocations.get(allocation.id)
-            if allocation.status == goal or allocation.status in failed:
+        async for _ in looks(session, what, timeout, project_id=allocations[0].project_id):
+            for id in under_way:
+                whose = f"{now[id].name}  " if len(now) > 1 else ""
+                # The status before the steps: the step that ended it is shown, too.
+                now[id] = await session.client.allocations.get(id)
+                for entry in (await session.client.allocations.timeline(id)).items:
+                    line = f"  {text(entry.at)[11:]}  {whose}{text(entry.step)}  {text(entry.message)}".rstrip()
+                    progress.once((id, str(entry.at), entry.step, entry.message), line)
+            under_way = [id for id in under_way if now[id].status not in ends]
+            if not under_way:
                 break
-    if allocation.status != goal:
-        raise CliError(
-            f"allocation {allocation.name} is {allocation.status}: {allocation.reason}",
-            WORK_FAILED,
-            hint=f"gpuaas allocation timeline {allocation.id}",
-        )
-    return allocation
+    for allocation in now.values():
+        if allocation.status != goal:
+            raise CliError(
+                f"allocation {allocation.name} is {allocation.status}: {allocation.reason}",
+                WORK_FAILED,
+                hint=f"gpuaas allocation timeline {allocation.id}",
+            )
+    return list(now.values())
 
 
 async def wait_until_at_rest(session: "Session", allocation: Allocation, timeout: float) -> Allocation:

@@ -45,6 +45,15 @@ class AllocationCreate(Request):
     """What the machine is made from; left out, it is the own image of the node that the machine gets."""
 
 
+MOST_AT_ONCE = 64
+
+
+class AllocationBatchCreate(AllocationCreate):
+    """Several alike, named `<name>-1`, `<name>-2` and so on: all of them are accepted, or none is."""
+
+    count: int = Field(ge=1, le=MOST_AT_ONCE)
+
+
 class AllocationUpdate(Request):
     name: Name
     """What people call the machine; its host name stays as it was made."""
@@ -102,6 +111,10 @@ class Allocation(OwnedResource):
 
 
 class AllocationPage(Page):
+    items: list[Allocation]
+
+
+class AllocationBatch(Resource):
     items: list[Allocation]
 
 

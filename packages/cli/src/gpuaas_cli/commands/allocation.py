@@ -45,6 +45,18 @@ def _show(allocation: "Allocation") -> None:
     )
 
 
+def _show_all(allocations: "list[Allocation]") -> None:
+    columns = {
+        "name": lambda a: a.name,
+        "status": lambda a: a.status,
+        "shape": _shape,
+        "address": lambda a: a.address,
+        "in use by": lambda a: a.instance_ids,
+        "id": lambda a: a.id,
+    }
+    output.items(allocations, columns, empty="No machines: gpuaas allocation create --name NAME --wait")
+
+
 @app.command(name="list")
 async def list_(
     *,
@@ -54,16 +66,7 @@ async def list_(
     """List the machines of the project."""
     async with open_session(options) as session:
         found = await session.client.allocations.list(project_id=await session.project_id()).all()
-    columns = {
-        "name": lambda a: a.name,
-        "status": lambda a: a.status,
-        "shape": _shape,
-        "address": lambda a: a.address,
-        "in use by": lambda a: a.instance_ids,
-        "id": lambda a: a.id,
-    }
-    shown = [a for a in found if all or a.status != "released"]
-    output.items(shown, columns, empty="No machines: gpuaas allocation create --name NAME --wait")
+    _show_all([a for a in found if all or a.status != "released"])
 
 
 @app.command
@@ -77,6 +80,7 @@ async def show(allocation: str, /, *, options: Options = DEFAULTS) -> None:
 async def create(
     *,
     name: Annotated[str | None, Parameter(help="Also its host name.")] = None,
+    count: Annotated[int | None, Parameter(help="So many alike: NAME-1, NAME-2, … All of them, or none.")] = None,
     cpus: int | None = None,
     memory_mib: int | None = None,
     disk_gib: int | None = None,
@@ -87,28 +91,39 @@ async def create(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Ask for a machine.
+    """Ask for a machine, or for several alike.
 
     ```
+    gpuaas allocation create --name w --count 3 --wait
     gpuaas allocation create --name one --cpus 2 --memory-mib 4096 --gpus 1 --wait
     gpuaas allocation create --from-file machine.json -o json
     ```
     """
-    fields = merge(from_file, name=name, image=image)
+    fields = merge(from_file, name=name, count=count, image=image)
     shape = {"cpus": cpus, "memory_mib": memory_mib, "disk_gib": disk_gib, "gpus": gpus}
     fields["shape"] = {**fields.get("shape", {}), **{key: value for key, value in shape.items() if value is not None}}
     async with open_session(options) as session:
-        from gpuaas_contract.allocations import AllocationCreate, AllocationStatus
+        from gpuaas_contract.allocations import AllocationBatchCreate, AllocationCreate, AllocationStatus
 
         if options.project is not None or "project_id" not in fields:
             fields["project_id"] = await session.project_id()
-        body = AllocationCreate.model_validate(fields)
-        made = await session.client.allocations.create(body.project_id, body.name, shape=body.shape, image=body.image)
+        machines = session.client.allocations
+        if "count" in fields:
+            many = AllocationBatchCreate.model_validate(fields)
+            made = (
+                await machines.create_batch(many.project_id, many.name, many.count, shape=many.shape, image=many.image)
+            ).items
+        else:
+            body = AllocationCreate.model_validate(fields)
+            made = [await machines.create(body.project_id, body.name, shape=body.shape, image=body.image)]
         if wait:
-            from gpuaas_cli.waiting import wait_for_allocation
+            from gpuaas_cli.waiting import wait_for_allocations
 
-            made = await wait_for_allocation(session, made, AllocationStatus.ACTIVE, timeout)
-    _show(made)
+            made = await wait_for_allocations(session, made, AllocationStatus.ACTIVE, timeout)
+    if "count" in fields:
+        _show_all(made)
+    else:
+        _show(made[0])
 
 
 @app.command

@@ -1,11 +1,9 @@
-"""Allocations: asked for, looked at, renamed, restarted, resized, tried again, given back."""
+"""Allocations: looked at, renamed, restarted, resized, tried again, given back."""
 
-from gpuaas_contract import ids
 from gpuaas_contract.agent_link import DeleteSlice, ResizeSlice, RestartSlice
 from gpuaas_contract.allocations import (
     Activity,
     Allocation,
-    AllocationCreate,
     AllocationPage,
     AllocationResize,
     AllocationRestart,
@@ -19,9 +17,9 @@ from gpuaas_contract.problems import AllowedAction, Code, FieldError
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
-from gpuaas_platform.services.identity import require_project, visible_projects
+from gpuaas_platform.services.identity import visible_projects
 from gpuaas_platform.services.pages import cut_page, decode_cursor
-from gpuaas_platform.services.placement import AddressPlan, order, order_slice, place_waiting, shortage
+from gpuaas_platform.services.placement import AddressPlan, order, order_slice, shortage
 from gpuaas_platform.services.quotas import require_quota
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as store
@@ -70,43 +68,19 @@ async def require_allocation(
     return row
 
 
-async def _shown(tx: Transaction, allocation_id: str) -> Allocation:
+async def shown(tx: Transaction, allocation_id: str) -> Allocation:
     row = await store.get(tx, allocation_id)
     assert row is not None
     return to_model(row)
 
 
-async def create_allocation(tx: Transaction, caller: Caller, body: AllocationCreate, plan: AddressPlan) -> Allocation:
-    await require_project(tx, caller, body.project_id, Permission.ALLOCATION_CREATE)
-    await require_quota(tx, body.project_id, body.shape.model_dump(exclude={"kind"}) | {"allocations": 1})
-    await _require_image(tx, body.image)
-    shape = body.shape.model_dump(mode="json")
-    row = await store.insert(tx, ids.new_id(ids.ALLOCATION), body.project_id, body.name, shape, body.image)
-    if row is None:
-        raise _name_taken(body.name)
-    await tx.audit("allocation.create", row["id"], project_id=body.project_id)
-    await record(tx, row, "requested", _words(body.shape))
-    await place_waiting(tx, plan)
-    return await _shown(tx, row["id"])
-
-
-async def _require_image(tx: Transaction, image: str | None) -> None:
-    """One that only nodes have which are not ready now is waited for; one that none has is a mistake."""
-    if image is None:
-        return
-    known = sorted({name for node in await node_store.list_enrolled(tx) for name in node["inventory"]["images"]})
-    if image not in known:
-        detail = f"no node has an image {image}; there is: {', '.join(known) or 'none'}"
-        pointer = FieldError(pointer="/image", detail=detail)
-        raise Refusal(Code.IMAGE_UNKNOWN, detail, errors=[pointer], context={"images": known})
-
-
-def _words(shape: Shape) -> str:
+def words(shape: Shape) -> str:
     return f"{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB of disk, {shape.gpus} GPUs"
 
 
-def _name_taken(name: str) -> Refusal:
-    return Refusal(Code.NAME_TAKEN, f"the project has a machine with the name or host name {name!r} already")
+def name_taken(*names: str) -> Refusal:
+    listed = ", ".join(repr(name) for name in names)
+    return Refusal(Code.NAME_TAKEN, f"the project has a machine with the name or host name {listed} already")
 
 
 async def get_allocation(tx: Transaction, caller: Caller, allocation_id: str) -> Allocation:
@@ -135,10 +109,10 @@ async def update_allocation(tx: Transaction, caller: Caller, allocation_id: str,
         raise Refusal(Code.INVALID_STATE, "the allocation is released; its name is history")
     renamed = await store.rename(tx, allocation_id, body.name)
     if renamed is None:
-        raise _name_taken(body.name)
+        raise name_taken(body.name)
     await tx.audit("allocation.update", allocation_id, project_id=row["project_id"], detail={"name": body.name})
     await record(tx, renamed, "renamed", f"from {row['name']} to {body.name}; its host name stays {row['hostname']}")
-    return await _shown(tx, allocation_id)
+    return await shown(tx, allocation_id)
 
 
 async def restart_allocation(
@@ -153,7 +127,7 @@ async def restart_allocation(
     changed = await store.begin_activity(tx, allocation_id, Activity.RESTARTING, None)
     await record(tx, changed, "restarting", "restart accepted")
     await order(tx, row, RestartSlice(allocation_id=allocation_id))
-    return await _shown(tx, allocation_id)
+    return await shown(tx, allocation_id)
 
 
 async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str, body: AllocationResize) -> Allocation:
@@ -174,13 +148,13 @@ async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str,
     node = await node_store.lock(tx, row["node_id"])
     assert node is not None
     if lacking := shortage(node, growth):
-        words = ", ".join(lacking)
-        raise Refusal(Code.NO_CAPACITY, f"its node has no room for that much more: {words}", context={"lacks": lacking})
+        detail = f"its node has no room for that much more: {', '.join(lacking)}"
+        raise Refusal(Code.NO_CAPACITY, detail, context={"lacks": lacking})
     await tx.audit("allocation.resize", allocation_id, project_id=row["project_id"], detail=new.model_dump(mode="json"))
     changed = await store.begin_activity(tx, allocation_id, Activity.RESIZING, new.model_dump(mode="json"))
-    await record(tx, changed, "resizing", f"from {_words(old)} to {_words(new)}")
+    await record(tx, changed, "resizing", f"from {words(old)} to {words(new)}")
     await order(tx, row, ResizeSlice(allocation_id=allocation_id, shape=new))
-    return await _shown(tx, allocation_id)
+    return await shown(tx, allocation_id)
 
 
 def _growth(old: Shape, new: Shape) -> Shape:
@@ -205,7 +179,7 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
         again = await store.set_status(tx, allocation_id, AllocationStatus.PROVISIONING)
         await record(tx, again, "provisioning", "the creation is tried again")
         await order_slice(tx, {**row, **again}, plan, tx.correlation_id)
-    return await _shown(tx, allocation_id)
+    return await shown(tx, allocation_id)
 
 
 async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str) -> Allocation:
@@ -222,7 +196,7 @@ async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str
         await record(tx, released, "released", "it had no machine yet")
     else:
         await _order_release(tx, row, "release accepted; it is not charged any more")
-    return await _shown(tx, allocation_id)
+    return await shown(tx, allocation_id)
 
 
 async def _order_release(tx: Transaction, row: Row, message: str) -> None:

@@ -3,6 +3,8 @@
 from gpuaas_contract.access import AccessGrant, AccessRequest
 from gpuaas_contract.allocations import (
     Allocation,
+    AllocationBatch,
+    AllocationBatchCreate,
     AllocationCreate,
     AllocationPage,
     AllocationResize,
@@ -28,6 +30,20 @@ class Allocations(ResourceRoutes):
     ) -> Allocation:
         body = AllocationCreate(project_id=project_id, name=name, shape=shape or Shape(), image=image)
         return await self._transport.post("/allocations", Allocation, body, idempotency_key=idempotency_key)
+
+    async def create_batch(
+        self,
+        project_id: str,
+        name: str,
+        count: int,
+        *,
+        shape: Shape | None = None,
+        image: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AllocationBatch:
+        """Several alike, named `<name>-1` and so on: all of them, or none."""
+        body = AllocationBatchCreate(project_id=project_id, name=name, count=count, shape=shape or Shape(), image=image)
+        return await self._transport.post("/allocations/batch", AllocationBatch, body, idempotency_key=idempotency_key)
 
     def list(
         self,

@@ -5,6 +5,8 @@ from fastapi import Response
 from gpuaas_contract.access import AccessGrant, AccessRequest
 from gpuaas_contract.allocations import (
     Allocation,
+    AllocationBatch,
+    AllocationBatchCreate,
     AllocationCreate,
     AllocationPage,
     AllocationResize,
@@ -17,7 +19,7 @@ from gpuaas_contract.usage import UsageKind, UsagePage
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.domain.policy import Permission
-from gpuaas_platform.services import allocations, usage
+from gpuaas_platform.services import allocation_requests, allocations, usage
 from gpuaas_platform.storage.allocations import Filters
 
 routes = Routes("allocations")
@@ -25,7 +27,15 @@ routes = Routes("allocations")
 
 @routes.post("/allocations", Permission.ALLOCATION_CREATE, status_code=201, response_model=Allocation)
 async def create_allocation(ctx: Ctx, body: AllocationCreate) -> Response:
-    return await ctx.mutate(lambda tx: allocations.create_allocation(tx, ctx.caller, body, ctx.platform.plan), 201)
+    plan = ctx.platform.plan
+    return await ctx.mutate(lambda tx: allocation_requests.create_allocation(tx, ctx.caller, body, plan), 201)
+
+
+@routes.post("/allocations/batch", Permission.ALLOCATION_CREATE, status_code=201, response_model=AllocationBatch)
+async def create_allocation_batch(ctx: Ctx, body: AllocationBatchCreate) -> Response:
+    """Several alike in one step; where one of them is refused, none is made."""
+    plan = ctx.platform.plan
+    return await ctx.mutate(lambda tx: allocation_requests.create_batch(tx, ctx.caller, body, plan), 201)
 
 
 @routes.get("/allocations", Permission.ALLOCATION_READ, response_model=AllocationPage)
