@@ -282,6 +282,12 @@ async def test_several_machines_are_made_at_once_with_the_steps_of_each(
         again = await asyncio.to_thread(cli.call, *words, timeout=60)
         assert again.returncode == 5
         assert "w-3" in again.stderr
+        words = ["allocation", "create", "--tenant", world.tenant.name, "--name", "shared", "--wait", "-o", "json"]
+        own = json.loads(await asyncio.to_thread(cli.run, *words))
+        assert (own["tenant_id"], own["project_id"], own["status"]) == (world.tenant.id, None, "active")
+        listed = await asyncio.to_thread(cli.run, "allocation", "list", "--tenant", world.tenant.name, "-o", "json")
+        assert [machine["id"] for machine in json.loads(listed)] == [own["id"]]
+        await asyncio.to_thread(cli.run, "allocation", "usage", own["id"])
 
 
 def test_nothing_is_asked_without_a_terminal(cli: CommandLine) -> None:

@@ -1,8 +1,9 @@
-"""Allocations: machines that a project has."""
+"""Allocations: machines that a project has, or a tenant for what its projects share."""
 
 from enum import StrEnum
+from typing import Self
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, model_validator
 
 from gpuaas_contract.base import Image, Message, Name, OwnedResource, Page, Request, Resource
 from gpuaas_contract.problems import AllowedAction
@@ -38,11 +39,20 @@ class Shape(Resource):
 
 
 class AllocationCreate(Request):
-    project_id: str
+    """A machine of a project, or of a tenant itself (exactly one of the two)."""
+
+    project_id: str | None = None
+    tenant_id: str | None = None
     name: Name
     shape: Shape = Shape()
     image: Image | None = None
     """What the machine is made from; left out, it is the own image of the node that the machine gets."""
+
+    @model_validator(mode="after")
+    def _one_owner(self) -> Self:
+        if (self.project_id is None) == (self.tenant_id is None):
+            raise ValueError("give exactly one of project_id and tenant_id")
+        return self
 
 
 MOST_AT_ONCE = 64
@@ -83,7 +93,9 @@ class TimelineEntry(Resource):
 
 
 class Allocation(OwnedResource):
-    project_id: str
+    tenant_id: str
+    project_id: str | None = None
+    """None for one that is the tenant's own."""
     name: str
     shape: Shape
     image: str | None = None

@@ -1,6 +1,6 @@
 """Allocations: the machines of a project."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from gpuaas_cli.session import Session
     from gpuaas_contract.allocations import Allocation
 
-app = noun("allocation", "Machines of a project.")
+app = noun("allocation", "Machines of a project, or of a tenant itself.")
+InTenant = Annotated[str | None, Parameter(help="The tenant's own, not a project's: capacity that is shared.")]
 
 
 def _shape(allocation: "Allocation") -> str:
@@ -28,6 +29,7 @@ def _show(allocation: "Allocation") -> None:
         {
             "name": allocation.name,
             "id": allocation.id,
+            "owner": allocation.project_id or allocation.tenant_id,
             "status": allocation.status,
             "reason": allocation.reason,
             "activity": allocation.activity,
@@ -57,15 +59,24 @@ def _show_all(allocations: "list[Allocation]") -> None:
     output.items(allocations, columns, empty="No machines: gpuaas allocation create --name NAME --wait")
 
 
+async def _owner(session: "Session", tenant: str | None) -> dict[str, str]:
+    if tenant is not None:
+        return {"tenant_id": (await resolve.tenant(session, tenant)).id}
+    return {"project_id": await session.project_id()}
+
+
 @app.command(name="list")
 async def list_(
     *,
+    tenant: InTenant = None,
     all: Annotated[bool, Parameter(negative="", help="Also released ones.")] = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List the machines of the project."""
+    """List the machines of the project, or of a tenant itself."""
     async with open_session(options) as session:
-        found = await session.client.allocations.list(project_id=await session.project_id()).all()
+        owner = await _owner(session, tenant)
+        machines = session.client.allocations
+        found = await machines.list(project_id=owner.get("project_id"), tenant_id=owner.get("tenant_id")).all()
     _show_all([a for a in found if all or a.status != "released"])
 
 
@@ -86,6 +97,7 @@ async def create(
     disk_gib: int | None = None,
     gpus: int | None = None,
     image: Annotated[str | None, Parameter(help="What it is made from; the node's own image if left out.")] = None,
+    tenant: InTenant = None,
     from_file: FromFile = None,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
@@ -105,22 +117,22 @@ async def create(
     async with open_session(options) as session:
         from gpuaas_contract.allocations import AllocationBatchCreate, AllocationCreate, AllocationStatus
 
-        if options.project is not None or "project_id" not in fields:
-            fields["project_id"] = await session.project_id()
+        if tenant is not None or options.project is not None or not {"tenant_id", "project_id"} & set(fields):
+            fields = {key: value for key, value in fields.items() if key not in {"tenant_id", "project_id"}}
+            fields |= await _owner(session, tenant)
         machines = session.client.allocations
-        if "count" in fields:
-            many = AllocationBatchCreate.model_validate(fields)
-            made = (
-                await machines.create_batch(many.project_id, many.name, many.count, shape=many.shape, image=many.image)
-            ).items
+        several = AllocationBatchCreate.model_validate(fields) if "count" in fields else None
+        body = several or AllocationCreate.model_validate(fields)
+        rest: dict[str, Any] = {"tenant_id": body.tenant_id, "shape": body.shape, "image": body.image}
+        if several is not None:
+            made = (await machines.create_batch(body.project_id, body.name, several.count, **rest)).items
         else:
-            body = AllocationCreate.model_validate(fields)
-            made = [await machines.create(body.project_id, body.name, shape=body.shape, image=body.image)]
+            made = [await machines.create(body.project_id, body.name, **rest)]
         if wait:
             from gpuaas_cli.waiting import wait_for_allocations
 
             made = await wait_for_allocations(session, made, AllocationStatus.ACTIVE, timeout)
-    if "count" in fields:
+    if several is not None:
         _show_all(made)
     else:
         _show(made[0])
@@ -228,7 +240,8 @@ async def usage(allocation: str, /, *, options: Options = DEFAULTS) -> None:
 
     async with open_session(options) as session:
         found = await resolve.allocation(session, allocation)
-        records = session.client.usage.list(project_id=found.project_id, allocation_id=found.id)
+        tenant_id = found.tenant_id if found.project_id is None else None
+        records = session.client.usage.list(project_id=found.project_id, tenant_id=tenant_id, allocation_id=found.id)
         show_records(await records.all())
 
 

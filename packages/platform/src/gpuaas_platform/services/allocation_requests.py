@@ -12,12 +12,13 @@ from gpuaas_contract.allocations import (
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
-from gpuaas_platform.services.allocations import name_taken, shown, words
-from gpuaas_platform.services.identity import require_project
+from gpuaas_platform.services.allocations import audit, name_taken, shown, words
+from gpuaas_platform.services.identity import require_owner
 from gpuaas_platform.services.placement import AddressPlan, place_waiting
 from gpuaas_platform.services.quotas import require_quota
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as store
+from gpuaas_platform.storage import identity as identity_store
 from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage.database import Transaction
 
@@ -41,19 +42,24 @@ async def create_batch(
 async def _create(
     tx: Transaction, caller: Caller, body: AllocationCreate, names: Sequence[str], plan: AddressPlan
 ) -> list[Allocation]:
-    await require_project(tx, caller, body.project_id, Permission.ALLOCATION_CREATE)
-    each = body.shape.model_dump(exclude={"kind"}) | {"allocations": 1}
-    await require_quota(tx, body.project_id, {what: number * len(names) for what, number in each.items()})
+    tenant_id = await require_owner(tx, caller, body.project_id, body.tenant_id, Permission.ALLOCATION_CREATE)
+    if body.project_id is None:
+        await identity_store.ensure_network(tx, tenant_id)
+    else:
+        each = body.shape.model_dump(exclude={"kind"}) | {"allocations": 1}
+        await require_quota(tx, body.project_id, {what: number * len(names) for what, number in each.items()})
     await _require_image(tx, body.image)
     shape = body.shape.model_dump(mode="json")
     # Ids of one moment come in no order: lists show the machines in that of their names.
     made = dict(zip(sorted(ids.new_id(ids.ALLOCATION) for _ in names), names, strict=True))
-    rows = [await store.insert(tx, id, body.project_id, name, shape, body.image) for id, name in made.items()]
+    rows = [
+        await store.insert(tx, id, tenant_id, body.project_id, name, shape, body.image) for id, name in made.items()
+    ]
     if taken := [name for name, row in zip(names, rows, strict=True) if row is None]:
         raise name_taken(*taken)
     for row in rows:
         assert row is not None
-        await tx.audit("allocation.create", row["id"], project_id=body.project_id)
+        await audit(tx, "allocation.create", row)
         await record(tx, row, "requested", words(body.shape))
     await place_waiting(tx, plan)
     return [await shown(tx, id) for id in made]

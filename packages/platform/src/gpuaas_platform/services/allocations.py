@@ -13,11 +13,12 @@ from gpuaas_contract.allocations import (
     Timeline,
     TimelineEntry,
 )
+from gpuaas_contract.base import JsonObject
 from gpuaas_contract.problems import AllowedAction, Code, FieldError
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
-from gpuaas_platform.services.identity import visible_projects
+from gpuaas_platform.services.identity import visible_owners
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.services.placement import AddressPlan, order, order_slice, shortage
 from gpuaas_platform.services.quotas import require_quota
@@ -64,8 +65,15 @@ async def require_allocation(
     row = await (store.lock if lock else store.get)(tx, allocation_id)
     if row is None:
         raise not_found("allocation", allocation_id)
+    if row["project_id"] is None and not caller.may(Permission.ALLOCATION_READ, _scope(row)):
+        # Those who have a role in a project know of its tenant, and of nothing that the tenant itself has.
+        raise not_found("allocation", allocation_id, denied=True)
     caller.require(permission, _scope(row), "allocation", allocation_id)
     return row
+
+
+async def audit(tx: Transaction, action: str, row: Row, detail: JsonObject | None = None) -> None:
+    await tx.audit(action, row["id"], tenant_id=row["tenant_id"], project_id=row["project_id"], detail=detail)
 
 
 async def shown(tx: Transaction, allocation_id: str) -> Allocation:
@@ -80,7 +88,7 @@ def words(shape: Shape) -> str:
 
 def name_taken(*names: str) -> Refusal:
     listed = ", ".join(repr(name) for name in names)
-    return Refusal(Code.NAME_TAKEN, f"the project has a machine with the name or host name {listed} already")
+    return Refusal(Code.NAME_TAKEN, f"there is a machine with the name or host name {listed} here already")
 
 
 async def get_allocation(tx: Transaction, caller: Caller, allocation_id: str) -> Allocation:
@@ -88,10 +96,17 @@ async def get_allocation(tx: Transaction, caller: Caller, allocation_id: str) ->
 
 
 async def list_allocations(
-    tx: Transaction, caller: Caller, project_id: str | None, filters: store.Filters, cursor: str | None, limit: int
+    tx: Transaction,
+    caller: Caller,
+    project_id: str | None,
+    tenant_id: str | None,
+    filters: store.Filters,
+    cursor: str | None,
+    limit: int,
 ) -> AllocationPage:
-    projects = await visible_projects(tx, caller, project_id, Permission.ALLOCATION_READ)
-    rows = await store.list_matching(tx, projects, filters, decode_cursor(cursor), limit + 1)
+    """Of a project, of a tenant itself, or all that the caller may see."""
+    owners = await visible_owners(tx, caller, project_id, tenant_id, Permission.ALLOCATION_READ)
+    rows = await store.list_matching(tx, owners, filters, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return AllocationPage(items=[to_model(row) for row in rows], next_cursor=after)
 
@@ -110,7 +125,7 @@ async def update_allocation(tx: Transaction, caller: Caller, allocation_id: str,
     renamed = await store.rename(tx, allocation_id, body.name)
     if renamed is None:
         raise name_taken(body.name)
-    await tx.audit("allocation.update", allocation_id, project_id=row["project_id"], detail={"name": body.name})
+    await audit(tx, "allocation.update", row, detail={"name": body.name})
     await record(tx, renamed, "renamed", f"from {row['name']} to {body.name}; its host name stays {row['hostname']}")
     return await shown(tx, allocation_id)
 
@@ -123,7 +138,7 @@ async def restart_allocation(
     _require_at_rest(row)
     if not body.force:
         await _require_unused(tx, row, "restart it with force, or decommission that first")
-    await tx.audit("allocation.restart", allocation_id, project_id=row["project_id"])
+    await audit(tx, "allocation.restart", row)
     changed = await store.begin_activity(tx, allocation_id, Activity.RESTARTING, None)
     await record(tx, changed, "restarting", "restart accepted")
     await order(tx, row, RestartSlice(allocation_id=allocation_id))
@@ -144,13 +159,14 @@ async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str,
     # Nobody can ask the app yet what a smaller or larger machine means to it.
     await _require_unused(tx, row, "decommission that first")
     growth = _growth(old, new)
-    await require_quota(tx, row["project_id"], growth.model_dump(exclude={"kind"}) | {"allocations": 0})
+    if row["project_id"] is not None:
+        await require_quota(tx, row["project_id"], growth.model_dump(exclude={"kind"}) | {"allocations": 0})
     node = await node_store.lock(tx, row["node_id"])
     assert node is not None
     if lacking := shortage(node, growth):
         detail = f"its node has no room for that much more: {', '.join(lacking)}"
         raise Refusal(Code.NO_CAPACITY, detail, context={"lacks": lacking})
-    await tx.audit("allocation.resize", allocation_id, project_id=row["project_id"], detail=new.model_dump(mode="json"))
+    await audit(tx, "allocation.resize", row, detail=new.model_dump(mode="json"))
     changed = await store.begin_activity(tx, allocation_id, Activity.RESIZING, new.model_dump(mode="json"))
     await record(tx, changed, "resizing", f"from {words(old)} to {words(new)}")
     await order(tx, row, ResizeSlice(allocation_id=allocation_id, shape=new))
@@ -172,7 +188,7 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
         lost = row["status"] == AllocationStatus.FAILED
         why = "its machine was lost: release it and ask for another" if lost else "there is nothing to try again"
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']}; {why}")
-    await tx.audit("allocation.retry", allocation_id, project_id=row["project_id"])
+    await audit(tx, "allocation.retry", row)
     if row["status"] == AllocationStatus.RELEASE_FAILED:
         await _order_release(tx, row, "the release is tried again")
     else:
@@ -188,7 +204,7 @@ async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str
     if row["status"] not in _RELEASABLE:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']} already")
     await _require_unused(tx, row, "decommission that first")
-    await tx.audit("allocation.release", allocation_id, project_id=row["project_id"])
+    await audit(tx, "allocation.release", row)
     await node_store.cancel_tasks(tx, allocation_id)
     await usage_store.end(tx, UsageKind.CHARGED, allocation_id)
     if row["node_id"] is None:

@@ -45,7 +45,7 @@ async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan)
     shape = Shape.model_validate(row["shape"])
     node = next((node for node in nodes if not shortage(node, shape, row["image"])), None)
     subnet = project_subnet(plan.network_range, row["network_index"])
-    address = free_address(subnet, await store.list_taken_addresses(tx, row["project_id"]))
+    address = free_address(subnet, await store.list_taken_addresses(tx, row["owner_id"]))
     if node is None or address is None:
         await _keep_waiting(tx, row, nodes, shape, no_address=address is None)
         return
@@ -61,8 +61,8 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_
     shape = Shape.model_validate(row["shape"])
     subnet = project_subnet(plan.network_range, row["network_index"])
     network = ProjectNetwork(
-        project_id=row["project_id"],
-        bridge=bridge_name(plan.environment, row["project_id"]),
+        owner_id=row["owner_id"],
+        bridge=bridge_name(plan.environment, row["owner_id"]),
         gateway_cidr=gateway_cidr(subnet),
     )
     principals = {login: [certificate_principal(login, row["id"])] for login in (OPERATOR_LOGIN, PERSON_LOGIN)}
@@ -113,7 +113,7 @@ def _take(node: Row, shape: Shape) -> None:
 
 async def _keep_waiting(tx: Transaction, row: Row, nodes: list[Row], shape: Shape, *, no_address: bool) -> None:
     if no_address:
-        reason = "waiting: the project's network has no free address"
+        reason = "waiting: its owner's network has no free address"
     elif not nodes:
         reason = "waiting for capacity: no node is ready"
     else:

@@ -42,15 +42,17 @@ async def create_allocation_batch(ctx: Ctx, body: AllocationBatchCreate) -> Resp
 async def list_allocations(
     ctx: Ctx,
     project_id: str | None = None,
+    tenant_id: str | None = None,
     status: AllocationStatus | None = None,
     name: str | None = None,
     node_id: str | None = None,
     cursor: str | None = None,
     limit: Limit = 100,
 ) -> AllocationPage:
+    """Of a project, of a tenant itself, or all that the caller may see."""
     async with ctx.read() as tx:
         filters = Filters(status, name, node_id)
-        return await allocations.list_allocations(tx, ctx.caller, project_id, filters, cursor, limit)
+        return await allocations.list_allocations(tx, ctx.caller, project_id, tenant_id, filters, cursor, limit)
 
 
 @routes.get("/allocations/{allocation_id}", Permission.ALLOCATION_READ, response_model=Allocation)
@@ -103,10 +105,11 @@ async def grant_allocation_access(ctx: Ctx, allocation_id: str, body: AccessRequ
 async def list_usage(
     ctx: Ctx,
     project_id: str | None = None,
+    tenant_id: str | None = None,
     allocation_id: str | None = None,
     kind: UsageKind | None = None,
     cursor: str | None = None,
     limit: Limit = 100,
 ) -> UsagePage:
     async with ctx.read() as tx:
-        return await usage.list_usage(tx, ctx.caller, project_id, allocation_id, kind, cursor, limit)
+        return await usage.list_usage(tx, ctx.caller, project_id, tenant_id, allocation_id, kind, cursor, limit)
