@@ -22,6 +22,8 @@ class AllocationStatus(StrEnum):
 class Activity(StrEnum):
     """What is being done to an active machine."""
 
+    ASKING = "asking"
+    """The apps that live on it are asked whether it may have another size."""
     RESTARTING = "restarting"
     RESIZING = "resizing"
 
@@ -81,6 +83,8 @@ class AllocationResize(Request):
     memory_mib: int | None = Field(default=None, ge=256, le=8_388_608)
     disk_gib: int | None = Field(default=None, ge=2, le=65_536)
     gpus: int | None = Field(default=None, ge=0, le=64)
+    force: bool = False
+    """Without asking the apps that live on the machine."""
 
 
 class TimelineEntry(Resource):
@@ -107,6 +111,8 @@ class Allocation(OwnedResource):
     """What is being done to it now; none when it is at rest."""
     wanted_shape: Shape | None = None
     """The size that it is being given."""
+    asked_operation_ids: list[str] = []
+    """While it is `asking`: the operations in which the apps answer."""
     charged_from: AwareDatetime | None = None
     charged_until: AwareDatetime | None = None
     """It is charged between these two; from the moment that a release is accepted it is not charged any more."""

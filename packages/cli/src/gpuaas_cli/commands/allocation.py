@@ -188,11 +188,12 @@ async def resize(
     memory_mib: int | None = None,
     disk_gib: Annotated[int | None, Parameter(help="A disk only grows.")] = None,
     gpus: int | None = None,
+    force: Annotated[bool, Parameter(negative="", help="Without asking the apps that live on it.")] = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give a running machine another size; what is left out stays.
+    """Give a running machine another size; what is left out stays. Apps that live on it are asked first.
 
     ```
     gpuaas allocation resize one --cpus 4 --memory-mib 8192 --wait
@@ -201,7 +202,7 @@ async def resize(
     async with open_session(options) as session:
         found = await resolve.allocation(session, allocation)
         changed = await session.client.allocations.resize(
-            found.id, cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus
+            found.id, cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus, force=force
         )
         _show(await _at_rest(session, changed, wait, timeout))
 

@@ -1,11 +1,12 @@
-"""Allocations: looked at, renamed, restarted, resized, tried again, given back."""
+"""Allocations: looked at, renamed, restarted, tried again, given back."""
 
-from gpuaas_contract.agent_link import DeleteSlice, ResizeSlice, RestartSlice
+from collections.abc import Sequence
+
+from gpuaas_contract.agent_link import DeleteSlice, RestartSlice
 from gpuaas_contract.allocations import (
     Activity,
     Allocation,
     AllocationPage,
-    AllocationResize,
     AllocationRestart,
     AllocationStatus,
     AllocationUpdate,
@@ -14,14 +15,13 @@ from gpuaas_contract.allocations import (
     TimelineEntry,
 )
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.problems import AllowedAction, Code, FieldError
+from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services.identity import visible_owners
 from gpuaas_platform.services.pages import cut_page, decode_cursor
-from gpuaas_platform.services.placement import AddressPlan, order, order_slice, shortage
-from gpuaas_platform.services.quotas import require_quota
+from gpuaas_platform.services.placement import AddressPlan, order, order_slice
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import instances as instance_store
@@ -135,49 +135,14 @@ async def restart_allocation(
 ) -> Allocation:
     row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
     tx.match(row)
-    _require_at_rest(row)
+    require_at_rest(row)
     if not body.force:
-        await _require_unused(tx, row, "restart it with force, or decommission that first")
+        await require_unused(tx, row, "restart it with force, or decommission that first")
     await audit(tx, "allocation.restart", row)
     changed = await store.begin_activity(tx, allocation_id, Activity.RESTARTING, None)
     await record(tx, changed, "restarting", "restart accepted")
     await order(tx, row, RestartSlice(allocation_id=allocation_id))
     return await shown(tx, allocation_id)
-
-
-async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str, body: AllocationResize) -> Allocation:
-    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
-    tx.match(row)
-    _require_at_rest(row)
-    old = Shape.model_validate(row["shape"])
-    new = old.model_copy(update=body.model_dump(exclude_none=True))
-    if new == old:
-        return to_model(row)
-    if new.disk_gib < old.disk_gib:
-        detail = f"a disk only grows: it has {old.disk_gib} GiB"
-        raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/disk_gib", detail=detail)])
-    # Nobody can ask the app yet what a smaller or larger machine means to it.
-    await _require_unused(tx, row, "decommission that first")
-    growth = _growth(old, new)
-    if row["project_id"] is not None:
-        await require_quota(tx, row["project_id"], growth.model_dump(exclude={"kind"}) | {"allocations": 0})
-    node = await node_store.lock(tx, row["node_id"])
-    assert node is not None
-    if lacking := shortage(node, growth):
-        detail = f"its node has no room for that much more: {', '.join(lacking)}"
-        raise Refusal(Code.NO_CAPACITY, detail, context={"lacks": lacking})
-    await audit(tx, "allocation.resize", row, detail=new.model_dump(mode="json"))
-    changed = await store.begin_activity(tx, allocation_id, Activity.RESIZING, new.model_dump(mode="json"))
-    await record(tx, changed, "resizing", f"from {words(old)} to {words(new)}")
-    await order(tx, row, ResizeSlice(allocation_id=allocation_id, shape=new))
-    return await shown(tx, allocation_id)
-
-
-def _growth(old: Shape, new: Shape) -> Shape:
-    more = {
-        name: max(0, getattr(new, name) - getattr(old, name)) for name in ("cpus", "memory_mib", "disk_gib", "gpus")
-    }
-    return old.model_copy(update=more)
 
 
 async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, plan: AddressPlan) -> Allocation:
@@ -203,7 +168,7 @@ async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str
     tx.match(row)
     if row["status"] not in _RELEASABLE:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']} already")
-    await _require_unused(tx, row, "decommission that first")
+    await require_unused(tx, row, "decommission that first")
     await audit(tx, "allocation.release", row)
     await node_store.cancel_tasks(tx, allocation_id)
     await usage_store.end(tx, UsageKind.CHARGED, allocation_id)
@@ -221,28 +186,30 @@ async def _order_release(tx: Transaction, row: Row, message: str) -> None:
     await order(tx, row, DeleteSlice(allocation_id=row["id"]))
 
 
-def _require_at_rest(row: Row) -> None:
+def require_at_rest(row: Row) -> None:
     if row["status"] != AllocationStatus.ACTIVE:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']}, not active")
     if row["activity"] is not None:
-        raise Refusal(Code.INVALID_STATE, f"the machine is {row['activity']} already")
+        asking = "waiting for its app to agree to a resize"
+        doing = asking if row["activity"] == Activity.ASKING else row["activity"]
+        raise Refusal(Code.INVALID_STATE, f"the machine is {doing} already")
 
 
-async def _require_unused(tx: Transaction, row: Row, advice: str) -> None:
-    users = await instance_store.list_live_on(tx, [row["id"]])
-    if not users:
-        return
+async def require_unused(tx: Transaction, row: Row, advice: str) -> None:
+    if users := await instance_store.list_live_on(tx, [row["id"]]):
+        raise in_use(users, advice)
+
+
+def in_use(users: Sequence[Row], advice: str, *actions: AllowedAction) -> Refusal:
     names = sorted({user["instance_name"] for user in users})
-    raise Refusal(
-        Code.ALLOCATION_IN_USE,
-        f"the machine is used by {', '.join(names)}; {advice}",
-        allowed_actions=[
-            AllowedAction(
-                action="decommission",
-                title=f"Decommission {name}",
-                method="POST",
-                href=f"/v1/app-instances/{instance_id}/operations",
-            )
-            for instance_id, name in sorted({(user["instance_id"], user["instance_name"]) for user in users})
-        ],
-    )
+    decommission = [
+        AllowedAction(
+            action="decommission",
+            title=f"Decommission {name}",
+            method="POST",
+            href=f"/v1/app-instances/{instance_id}/operations",
+        )
+        for instance_id, name in sorted({(user["instance_id"], user["instance_name"]) for user in users})
+    ]
+    detail = f"the machine is used by {', '.join(names)}; {advice}"
+    return Refusal(Code.ALLOCATION_IN_USE, detail, allowed_actions=[*decommission, *actions])

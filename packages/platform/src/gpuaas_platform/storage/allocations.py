@@ -120,6 +120,7 @@ async def set_status(tx: Transaction, id: str, status: str, reason: str = "") ->
     """Whatever was being done to the machine is over with its old status."""
     row = await tx.one(
         """UPDATE allocations SET status = %(status)s, reason = %(reason)s, activity = NULL, wanted_shape = NULL,
+               asked_operation_ids = '{}',
                revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
         id=id,
         status=status,
@@ -142,13 +143,17 @@ async def rename(tx: Transaction, id: str, name: str) -> Row | None:
     )
 
 
-async def begin_activity(tx: Transaction, id: str, activity: str, wanted_shape: dict[str, Any] | None) -> Row:
+async def begin_activity(
+    tx: Transaction, id: str, activity: str, wanted_shape: dict[str, Any] | None, asked: list[str] | None = None
+) -> Row:
     row = await tx.one(
         """UPDATE allocations SET activity = %(activity)s, wanted_shape = %(shape)s, reason = '',
-               revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
+               asked_operation_ids = %(asked)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
         id=id,
         activity=activity,
         shape=wanted_shape,
+        asked=asked or [],
     )
     assert row is not None
     return row
@@ -157,7 +162,7 @@ async def begin_activity(tx: Transaction, id: str, activity: str, wanted_shape: 
 async def end_activity(tx: Transaction, id: str, shape: dict[str, Any], reason: str) -> Row:
     row = await tx.one(
         """UPDATE allocations SET activity = NULL, wanted_shape = NULL, shape = %(shape)s, reason = %(reason)s,
-               revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
+               asked_operation_ids = '{}', revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
         id=id,
         shape=shape,
         reason=reason,

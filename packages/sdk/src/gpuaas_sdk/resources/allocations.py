@@ -95,9 +95,11 @@ class Allocations(ResourceRoutes):
         memory_mib: int | None = None,
         disk_gib: int | None = None,
         gpus: int | None = None,
+        force: bool = False,
         idempotency_key: str | None = None,
     ) -> Allocation:
-        body = AllocationResize(cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus)
+        """Apps that live on the machine are asked first, unless it is done with force."""
+        body = AllocationResize(cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus, force=force)
         path = f"/allocations/{allocation_id}/resize"
         return await self._transport.post(path, Allocation, body, idempotency_key=idempotency_key)
 

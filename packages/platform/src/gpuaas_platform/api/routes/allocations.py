@@ -19,7 +19,7 @@ from gpuaas_contract.usage import UsageKind, UsagePage
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.domain.policy import Permission
-from gpuaas_platform.services import allocation_requests, allocations, usage
+from gpuaas_platform.services import allocation_requests, allocations, resizes, usage
 from gpuaas_platform.storage.allocations import Filters
 
 routes = Routes("allocations")
@@ -80,8 +80,9 @@ async def restart_allocation(ctx: Ctx, allocation_id: str, body: AllocationResta
 
 @routes.post("/allocations/{allocation_id}/resize", Permission.ALLOCATION_UPDATE, response_model=Allocation)
 async def resize_allocation(ctx: Ctx, allocation_id: str, body: AllocationResize) -> Response:
-    """While it runs, on the node where it is; refused where that node has no room."""
-    return await ctx.mutate(lambda tx: allocations.resize_allocation(tx, ctx.caller, allocation_id, body))
+    """While it runs, on the node where it is; refused where that node has no room. Apps that live on it and can be
+    asked are asked first: the machine is `asking` until they have agreed or refused."""
+    return await ctx.mutate(lambda tx: resizes.resize_allocation(tx, ctx.caller, allocation_id, body))
 
 
 @routes.post("/allocations/{allocation_id}/retry", Permission.ALLOCATION_UPDATE, response_model=Allocation)

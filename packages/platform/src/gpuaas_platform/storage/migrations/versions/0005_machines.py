@@ -9,7 +9,8 @@ _STATEMENTS = [
     """ALTER TABLE allocations
            ADD COLUMN image text,
            ADD COLUMN activity text,
-           ADD COLUMN wanted_shape jsonb""",
+           ADD COLUMN wanted_shape jsonb,
+           ADD COLUMN asked_operation_ids text[] NOT NULL DEFAULT '{}'""",
     # A tenant may own machines itself. Its network is numbered with its first machine, so that the range lasts.
     "ALTER TABLE tenants ADD COLUMN network_index int UNIQUE",
     """ALTER TABLE allocations
