@@ -98,6 +98,7 @@ NO_NEWS = {
     ("operations", frozenset({"lease_expires_at"})): "a heart-beat of the lease's holder",
     ("operations", frozenset({"lease_expires_at", "updated_at"})): "a heart-beat of the lease's holder",
     ("service_account_keys", frozenset({"last_used_at"})): "each login moves it",
+    ("tenants", frozenset({"network_index"})): "how its machines are reached is told by them",
     ("join_tokens", frozenset({"used_by_node_id"})): "told by the node that it enrolled",
 }
 """Columns that move without a change."""
@@ -210,6 +211,8 @@ async def walk_nodes_and_catalogue(walk: Walk, admin: GpuaasClient, world: World
 async def walk_work(walk: Walk, world: World) -> None:
     admin, work = world.admin, world.controller.operations
     first = await walk("create_allocation", Noun.ALLOCATION, admin.allocations.create(world.project.id, "first"))
+    several = admin.allocations.create_batch(world.project.id, "several", 2)
+    await walk("create_allocation_batch", Noun.ALLOCATION, several)
     head = await world.allocation("head")
     instance = await walk("deploy_instance", Noun.INSTANCE, world.deploy(head=head))
     (operation_id,) = await world.claimable()

@@ -32,9 +32,11 @@ def up(settings: Settings, *, bare: bool) -> int:
     with Progress() as progress:
         stack = Stack(settings, progress)
         stack.up()
-        deployed = [] if bare else asyncio.run(demo.seed(stack))
+        seeded = None if bare else asyncio.run(demo.seed(stack))
         progress.say(f"\n[bold]GPUaaS is up[/bold] after {progress.total():.1f} s: {settings.api_url}")
-        for line in next_steps(settings, deployed):
+        if seeded is not None:
+            progress.say(f"In use: {seeded.capacity}")
+        for line in next_steps(settings, [] if seeded is None else seeded.deployed):
             progress.say(line)
     return 0
 

@@ -226,6 +226,7 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.NO_CAPACITY: NoCapacityError,
     Code.QUOTA_EXCEEDED: QuotaExceededError,
     Code.ALLOCATION_IN_USE: AllocationInUseError,
+    Code.IMAGE_UNKNOWN: InvalidRequestError,
     Code.PLACEMENT_INVALID: InvalidRequestError,
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,

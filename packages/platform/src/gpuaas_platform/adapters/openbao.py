@@ -141,14 +141,14 @@ class OpenBao:
         """The value and all that is known of it; nothing there is fine."""
         await self._call("DELETE", f"kv/metadata/{path}")
 
-    # SSH authorities: one engine per project
+    # SSH authorities: one engine per owner of machines
 
-    async def ensure_authority(self, project_id: str) -> str:
-        """Return the public key of the project's authority, which is made on first use.
+    async def ensure_authority(self, owner_id: str) -> str:
+        """Return the public key of the authority of a project or tenant, which is made on first use.
 
         The key comes last, so that where there is a key there is all of it. Only one caller at a time may do
-        this for a project: OpenBao would make a second key and sign with that one from then on."""
-        mount = f"ssh/{project_id}"
+        this for an owner: OpenBao would make a second key and sign with that one from then on."""
+        mount = f"ssh/{owner_id}"
         if (public_key := await self._authority_key(mount)) is None:
             await self._call("POST", f"sys/mounts/{mount}", {"type": "ssh"}, accept="path is already in use")
             for role, configuration in _SSH_ROLES.items():
@@ -166,19 +166,19 @@ class OpenBao:
         return str(answer["data"]["public_key"]).strip() if answer else None
 
     async def sign_user_key(
-        self, project_id: str, public_key: str, principals: list[str], seconds: int, key_id: str
+        self, owner_id: str, public_key: str, principals: list[str], seconds: int, key_id: str
     ) -> str:
-        return await self._sign(project_id, "user", public_key, principals, f"{seconds}s", key_id)
+        return await self._sign(owner_id, "user", public_key, principals, f"{seconds}s", key_id)
 
-    async def sign_host_key(self, project_id: str, public_key: str, principal: str) -> str:
-        return await self._sign(project_id, "host", public_key, [principal], "87600h", principal)
+    async def sign_host_key(self, owner_id: str, public_key: str, principal: str) -> str:
+        return await self._sign(owner_id, "host", public_key, [principal], "87600h", principal)
 
     async def _sign(
-        self, project_id: str, role: str, public_key: str, principals: list[str], ttl: str, key_id: str
+        self, owner_id: str, role: str, public_key: str, principals: list[str], ttl: str, key_id: str
     ) -> str:
         answer = await self._call(
             "POST",
-            f"ssh/{project_id}/sign/{role}",
+            f"ssh/{owner_id}/sign/{role}",
             {
                 "public_key": public_key,
                 "cert_type": role,

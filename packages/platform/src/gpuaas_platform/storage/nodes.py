@@ -69,6 +69,14 @@ async def list_all(tx: Transaction, after: str, limit: int) -> list[Row]:
     return await tx.all(_ALLOCATED + " WHERE n.id > %(after)s ORDER BY n.id LIMIT %(limit)s", after=after, limit=limit)
 
 
+async def list_enrolled(tx: Transaction) -> list[Row]:
+    """Nodes that have said what they have, whether or not they can take allocations now."""
+    return await tx.all(
+        """SELECT id, name, inventory FROM nodes
+           WHERE inventory IS NOT NULL AND intent <> 'retired' AND revoked_at IS NULL ORDER BY id"""
+    )
+
+
 async def lock_ready(tx: Transaction) -> list[Row]:
     """Nodes that can take allocations, locked in one order, so that claims on a node never race."""
     await tx.all("SELECT id FROM nodes WHERE status = 'ready' ORDER BY id FOR UPDATE")
