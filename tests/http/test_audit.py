@@ -10,15 +10,14 @@ from gpuaas_sdk.audit import AuditBroken, verify_audit
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_sdk.errors import ForbiddenError
-from gpuaas_stack.postgres import Postgres
 from gpuaas_stack.settings import Settings
+from tests.support.database import connect
 from tests.support.world import World
 
 
 @pytest.fixture
 def database(settings: Settings) -> Iterator[psycopg.Connection]:
-    url = Postgres(settings.state_dir / "postgres", settings.postgres_port).database_url()
-    with psycopg.connect(url, autocommit=True) as connection:
+    with connect(settings) as connection:
         yield connection
 
 

@@ -242,7 +242,8 @@ def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
     if row.permission == Permission.AGENT:
         if asker.is_agent_of is None:
             return UNKNOWN
-        about_own_node = asker.is_agent_of == world.world.node.node_id or not row.names
+        # An agent that brings nothing but its own key asks about itself.
+        about_own_node = asker.is_agent_of == world.world.node.node_id or not row.names - {"public_key_pem"}
         return ALLOWED if about_own_node else HIDDEN
     if asker.caller is None:
         return UNKNOWN

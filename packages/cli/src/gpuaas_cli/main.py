@@ -41,6 +41,8 @@ _NOUNS = {
     "allocation": "Machines of a project.",
     "app": "The catalogue: apps and their versions.",
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
+    "usage": "What machines are charged for.",
+    "quota": "How much a project may have at once.",
     "operation": "The work on instances, step by step.",
     "credential": "SSH keys for machines outside of the platform.",
     "secret": "Secrets that the platform made for app instances.",

@@ -32,6 +32,8 @@ class Code(StrEnum):
     LEASE_HELD = "lease_held"
     OPERATION_RUNNING = "operation_running"
     NO_CAPACITY = "no_capacity"
+    QUOTA_EXCEEDED = "quota_exceeded"
+    IMAGE_UNKNOWN = "image_unknown"
     ALLOCATION_IN_USE = "allocation_in_use"
     PLACEMENT_INVALID = "placement_invalid"
     INPUTS_INVALID = "inputs_invalid"

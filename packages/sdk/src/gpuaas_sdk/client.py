@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.instances import Instances, Members
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
     from gpuaas_sdk.resources.operations import Deliveries, Operations
+    from gpuaas_sdk.resources.quotas import Quotas
     from gpuaas_sdk.resources.secrets import SecretDeliveries, Secrets
     from gpuaas_sdk.resources.sessions import Sessions
+    from gpuaas_sdk.resources.usage import Usage
     from gpuaas_sdk.streams import ByteStream
 
 
@@ -173,6 +175,18 @@ class GpuaasClient:
         from gpuaas_sdk.resources.allocations import Allocations
 
         return Allocations(self._transport)
+
+    @cached_property
+    def usage(self) -> "Usage":
+        from gpuaas_sdk.resources.usage import Usage
+
+        return Usage(self._transport)
+
+    @cached_property
+    def quotas(self) -> "Quotas":
+        from gpuaas_sdk.resources.quotas import Quotas
+
+        return Quotas(self._transport)
 
     @cached_property
     def apps(self) -> "Apps":

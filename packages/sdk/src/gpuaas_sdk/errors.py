@@ -15,7 +15,8 @@ GpuaasError
     ├── CursorExpiredError    list again, then follow the feed from now
     ├── ConflictError         the present state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
-    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError, AlreadyDeliveredError
+    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError, QuotaExceededError,
+    │   │   AlreadyDeliveredError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -170,6 +171,10 @@ class NoCapacityError(ConflictError):
     """No node has room."""
 
 
+class QuotaExceededError(ConflictError):
+    """The project's quota does not allow that much."""
+
+
 class IdempotencyInFlightError(ConflictError):
     """The first request with this key is still being worked on."""
 
@@ -219,7 +224,9 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.LEASE_HELD: LeaseHeldError,
     Code.OPERATION_RUNNING: OperationRunningError,
     Code.NO_CAPACITY: NoCapacityError,
+    Code.QUOTA_EXCEEDED: QuotaExceededError,
     Code.ALLOCATION_IN_USE: AllocationInUseError,
+    Code.IMAGE_UNKNOWN: InvalidRequestError,
     Code.PLACEMENT_INVALID: InvalidRequestError,
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,

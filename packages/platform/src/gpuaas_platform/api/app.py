@@ -13,6 +13,7 @@ from gpuaas_platform.api.openapi import openapi_document
 from gpuaas_platform.api.problems import install_handlers
 from gpuaas_platform.api.routes import (
     agents,
+    allocations,
     audit,
     catalogue,
     changes,
@@ -20,9 +21,10 @@ from gpuaas_platform.api.routes import (
     health,
     identity,
     instances,
-    machines,
+    nodes,
     oauth,
     operations,
+    quotas,
     secrets,
     service_accounts,
     sessions,
@@ -34,12 +36,14 @@ from gpuaas_platform.jobs.background import (
     follow_feed,
     for_ever,
     keep_token_key,
+    renew_vault_token,
     seal_audit,
     sequence_changes,
     sweep,
     sweep_feed,
     sweep_secrets,
 )
+from gpuaas_platform.jobs.placement import place
 from gpuaas_platform.observability.metrics import Metrics
 from gpuaas_platform.services.platform import Platform
 
@@ -50,7 +54,9 @@ ROUTES = [
     identity.routes,
     users.routes,
     service_accounts.routes,
-    machines.routes,
+    nodes.routes,
+    allocations.routes,
+    quotas.routes,
     catalogue.routes,
     instances.routes,
     operations.routes,
@@ -73,7 +79,9 @@ def create_app(platform: Platform) -> FastAPI:
             "feed sweeper": for_ever("feed sweeper", lambda: sweep_feed(platform)),
             "audit": for_ever("audit", lambda: seal_audit(platform)),
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
+            "placement": for_ever("placement", lambda: place(platform)),
             "secrets sweeper": for_ever("secrets sweeper", lambda: sweep_secrets(platform)),
+            "vault token": for_ever("vault token", lambda: renew_vault_token(platform)),
             "token key": for_ever("token key", lambda: keep_token_key(platform)),
             "streams": app.state.streams.cut_ended(),
         }

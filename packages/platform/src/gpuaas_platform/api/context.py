@@ -1,9 +1,8 @@
 """What a route works with: the caller, the correlation id, and one transaction per request."""
 
-import hashlib
 import hmac
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from starlette.requests import HTTPConnection
 from gpuaas_contract.base import OwnedResource, Resource
 from gpuaas_contract.problems import IDEMPOTENCY_HEADER, Code
 from gpuaas_contract.sessions import CSRF_HEADER, SESSION_COOKIE
+from gpuaas_platform.api.bodies import fingerprint_of
 from gpuaas_platform.api.routing import PERMISSION_ATTRIBUTE
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
@@ -61,9 +61,13 @@ class Context:
         """For looking only."""
         return self.platform.database.reading(self.caller.id, self.correlation_id)
 
-    def write(self) -> AbstractAsyncContextManager[Transaction]:
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[Transaction]:
         """For changes whose answer is not kept for an idempotency key; the others `mutate`."""
-        return self.platform.database.transaction(self.caller.id, self.correlation_id)
+        fingerprint = await fingerprint_of(self.request)
+        async with self.platform.database.transaction(self.caller.id, self.correlation_id) as tx:
+            tx.fingerprint = fingerprint
+            yield tx
 
     def show(self, resource: OwnedResource) -> Response:
         """One resource with its ETag; nothing but a 304 where the caller has it already."""
@@ -102,7 +106,9 @@ async def run_mutation(
     effect: Callable[[Transaction], Awaitable[Resource]],
     status: int,
 ) -> Response:
+    fingerprint = await fingerprint_of(request)
     async with platform.database.transaction(principal_id, correlation_id) as tx:
+        tx.fingerprint = fingerprint
         if (answer := await _begin(tx, request)) is not None:
             return answer
         return await _answer(tx, request, await effect(tx), status)
@@ -114,7 +120,6 @@ async def _begin(tx: Transaction, request: Request) -> Response | None:
     if key is not None and not 1 <= len(key) <= KEY_LIMIT:
         raise Refusal(Code.INVALID_REQUEST, f"{IDEMPOTENCY_HEADER} has between 1 and {KEY_LIMIT} characters")
     tx.expected_revision = _expected_revision(request)
-    tx.fingerprint = await fingerprint_of(request)
     if key is None:
         return None
     tx.request_key = f"{tx.principal_id}/{key}"
@@ -153,11 +158,6 @@ def _expected_revision(request: Request) -> int | None:
         return int(given.strip('"'))
     except ValueError:
         raise Refusal(Code.REVISION_MISMATCH, f"{given} is not an ETag of this platform") from None
-
-
-async def fingerprint_of(request: Request) -> str:
-    content = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
-    return hashlib.sha256(content).hexdigest()
 
 
 async def authenticate(connection: HTTPConnection) -> Authenticated:

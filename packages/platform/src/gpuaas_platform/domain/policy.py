@@ -39,8 +39,13 @@ class Permission(StrEnum):
     NODE_READ = "node.read"
     ALLOCATION_CREATE = "allocation.create"
     ALLOCATION_READ = "allocation.read"
+    ALLOCATION_UPDATE = "allocation.update"
+    """Rename, restart, resize, try again."""
     ALLOCATION_RELEASE = "allocation.release"
     ALLOCATION_ACCESS = "allocation.access"
+    USAGE_READ = "usage.read"
+    QUOTA_READ = "quota.read"
+    QUOTA_SET = "quota.set"
     APP_PUBLISH = "app.publish"
     INSTANCE_DEPLOY = "instance.deploy"
     INSTANCE_READ = "instance.read"
@@ -83,8 +88,12 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.NODE_READ: _PLATFORM,
     Permission.ALLOCATION_CREATE: _ADMINS,
     Permission.ALLOCATION_READ: _VIEWERS,
+    Permission.ALLOCATION_UPDATE: _ADMINS,
     Permission.ALLOCATION_RELEASE: _ADMINS,
     Permission.ALLOCATION_ACCESS: _USERS,
+    Permission.USAGE_READ: _VIEWERS,
+    Permission.QUOTA_READ: _VIEWERS,
+    Permission.QUOTA_SET: _TENANT_ADMINS,
     Permission.APP_PUBLISH: frozenset({Role.PLATFORM_ADMIN, Role.APP_PUBLISHER}),
     Permission.INSTANCE_DEPLOY: _ADMINS,
     Permission.INSTANCE_READ: _VIEWERS,
