@@ -14,6 +14,7 @@ from gpuaas_contract.base import OwnedResource, Resource
 from gpuaas_contract.problems import IDEMPOTENCY_HEADER, Code
 from gpuaas_contract.sessions import CSRF_HEADER, SESSION_COOKIE
 from gpuaas_platform.api.bodies import fingerprint_of
+from gpuaas_platform.api.queries import check_query
 from gpuaas_platform.api.routing import PERMISSION_ATTRIBUTE
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
@@ -170,6 +171,7 @@ async def authenticated_context(request: Request) -> Context:
         raise not_a_person()
     if authenticated.password_change_required and permission != Permission.OWN_LOGIN:
         raise password_change_required()
+    check_query(request)
     return Context(platform, authenticated.caller, str(request.state.correlation_id), authenticated, request)
 
 
