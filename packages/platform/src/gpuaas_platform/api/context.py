@@ -1,8 +1,8 @@
 """What a route works with: the caller, the correlation id, and one transaction per request."""
 
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from gpuaas_platform.services.pages import MAX_LIMIT
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.services.principals import Authenticated, not_a_person, password_change_required
 from gpuaas_platform.storage import changes as change_store
-from gpuaas_platform.storage.database import Transaction
+from gpuaas_platform.storage.database import Transaction, request_fingerprint
 
 KEY_LIMIT = 200
 _READS = {"GET", "HEAD", "OPTIONS"}
@@ -59,13 +59,9 @@ class Context:
         """For looking only."""
         return self.platform.database.reading(self.caller.id, self.correlation_id)
 
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[Transaction]:
+    def write(self) -> AbstractAsyncContextManager[Transaction]:
         """For changes whose answer is not kept for an idempotency key; the others `mutate`."""
-        fingerprint = await fingerprint_of(self.request)
-        async with self.platform.database.transaction(self.caller.id, self.correlation_id) as tx:
-            tx.fingerprint = fingerprint
-            yield tx
+        return self.platform.database.transaction(self.caller.id, self.correlation_id)
 
     def show(self, resource: OwnedResource) -> Response:
         """One resource with its ETag; nothing but a 304 where the caller has it already."""
@@ -90,10 +86,8 @@ async def run_mutation(
     key = request.headers.get(IDEMPOTENCY_HEADER)
     if key is not None and not 1 <= len(key) <= KEY_LIMIT:
         raise Refusal(Code.INVALID_REQUEST, f"{IDEMPOTENCY_HEADER} has between 1 and {KEY_LIMIT} characters")
-    fingerprint = await fingerprint_of(request)
     async with platform.database.transaction(principal_id, correlation_id) as tx:
         tx.expected_revision = _expected_revision(request)
-        tx.fingerprint = fingerprint
         if key is not None:
             if not await change_store.try_lock_key(tx, key):
                 raise Refusal(
@@ -101,7 +95,7 @@ async def run_mutation(
                 )
             stored = await change_store.get_answer(tx, key)
             if stored is not None:
-                if stored["fingerprint"] != fingerprint:
+                if stored["fingerprint"] != tx.fingerprint:
                     raise Refusal(Code.IDEMPOTENCY_CONFLICT, "this key was used for another request; take a new one")
                 headers = {"Idempotency-Replayed": "true"}
                 return Response(stored["body"], stored["status"], headers, media_type="application/json")
@@ -110,7 +104,7 @@ async def run_mutation(
         if key is not None:
             # What is shown once is not shown to whoever repeats the request, nor kept here.
             kept = resource.model_dump_json(by_alias=True, exclude=set(resource.ONE_TIME))
-            await change_store.store_answer(tx, key, fingerprint, status, kept)
+            await change_store.store_answer(tx, key, tx.fingerprint, status, kept)
     headers = {"ETag": etag_of(resource)} if isinstance(resource, OwnedResource) else {}
     return Response(body, status, headers, media_type="application/json")
 
@@ -163,6 +157,8 @@ async def authenticated_context(request: Request) -> Context:
     platform = platform_of(request)
     authenticated = await authenticate(request)
     request.state.caller = authenticated.caller
+    if request.method not in _READS:
+        request_fingerprint.set(await fingerprint_of(request))
     platform.limits.requests.take(authenticated.caller.id)
     if authenticated.csrf_token is not None and request.method not in _READS:
         _check_csrf(request, authenticated.csrf_token)
