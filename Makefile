@@ -53,6 +53,7 @@ alone: setup ## contract, sdk and every app, each by its wheel in an empty envir
 machines: setup ## tests of each package that need real machines
 	GPUAAS_ENVIRONMENT=tests GPUAAS_STATE_DIR=/var/lib/gpuaas-tests GPUAAS_SUBNET=10.87.0.0/16 \
 		$(BIN)/gpuaas-stack with-machines -- $(BIN)/python -m pytest -m machines $(UNIT_TESTS)
+	$(BIN)/python -m pytest tests/machines
 
 http: setup ## the API on real PostgreSQL and OpenBao
 	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder tests/http

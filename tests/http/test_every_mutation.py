@@ -16,6 +16,7 @@ from gpuaas_contract.changes import Noun
 from gpuaas_contract.identity import Role
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import OperationError, StepStatus
+from gpuaas_contract.secrets import SecretKind, SecretSpec
 from gpuaas_platform.api.app import declare_app
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
@@ -30,6 +31,9 @@ NO_CHANGE = {
     "heartbeat_operation": "only the end of the lease moves, every few seconds",
     "grant_allocation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
     "grant_operation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
+    "deliver_credential": "a wrapping token for a minute that no route shows again; the audit trail holds it",
+    "deliver_secret": "a wrapping token for a minute that no route shows again; the audit trail holds it",
+    "unwrap_secret": "uses a wrapping token up; the audit trail holds it",
     "certify_host": "signs an agent's key; nothing is stored",
     "log_in": _LOGIN,
     "open_session": _LOGIN,
@@ -61,6 +65,12 @@ NOUN_OF = {
     "operations": Noun.OPERATION,
     "operation_steps": Noun.OPERATION,
     "deliveries": Noun.DELIVERY,
+    "usage_records": Noun.ALLOCATION,
+    "quotas": Noun.QUOTA,
+    "volumes": Noun.VOLUME,
+    "volume_attachments": Noun.VOLUME,
+    "credentials": Noun.CREDENTIAL,
+    "secrets": Noun.SECRET,
 }
 """A transaction that writes into the table tells the feed about the noun."""
 
@@ -73,6 +83,8 @@ NO_NOUN = {
     "idempotency_keys": "answers that are kept for repeated requests",
     "used_assertions": "what a caller showed once and must not show again",
     "access_grants": "certificates for minutes; no route shows them again",
+    "secret_versions": "intents and ends of values in OpenBao; the credential or secret tells of those in use",
+    "secret_deliveries": "wrapping tokens for a minute; no route shows them again",
     "node_tasks": "how an allocation is carried out; its allocation tells of it",
     "sessions": _LOGIN,
     "refresh_tokens": _LOGIN,
@@ -86,6 +98,7 @@ NO_NEWS = {
     ("operations", frozenset({"lease_expires_at"})): "a heart-beat of the lease's holder",
     ("operations", frozenset({"lease_expires_at", "updated_at"})): "a heart-beat of the lease's holder",
     ("service_account_keys", frozenset({"last_used_at"})): "each login moves it",
+    ("tenants", frozenset({"network_index"})): "how its machines are reached is told by them",
     ("join_tokens", frozenset({"used_by_node_id"})): "told by the node that it enrolled",
 }
 """Columns that move without a change."""
@@ -181,7 +194,15 @@ async def walk_identity(walk: Walk, admin: GpuaasClient) -> None:
 
 async def walk_nodes_and_catalogue(walk: Walk, admin: GpuaasClient, world: World) -> None:
     join = await walk("create_join_token", Noun.JOIN_TOKEN, admin.join_tokens.create("walked"))
-    await walk("enrol_node", Noun.NODE, admin.nodes.enrol(join.token, make_key()[1]))
+    enrolled = await walk("enrol_node", Noun.NODE, admin.nodes.enrol(join.token, make_key()[1]))
+    node = enrolled.node_id
+    await walk("cordon_node", Noun.NODE, admin.nodes.cordon(node))
+    await walk("uncordon_node", Noun.NODE, admin.nodes.uncordon(node))
+    await walk("drain_node", Noun.NODE, admin.nodes.drain(node))
+    await walk("rotate_node_identity", Noun.NODE, admin.nodes.rotate_identity(node))
+    await walk("revoke_node_identity", Noun.NODE, admin.nodes.revoke_identity(node))
+    await walk("retire_node", Noun.NODE, admin.nodes.retire(node))
+    await walk("offer_agent_key", Noun.NODE, world.node.offer_key(make_key()[1]))
     version = await admin.app_versions.get(world.app_slug)
     newer = version.manifest.model_copy(update={"version": "1.0.1"})
     await walk("publish_app_version", Noun.APP_VERSION, admin.app_versions.publish(newer))
@@ -190,6 +211,8 @@ async def walk_nodes_and_catalogue(walk: Walk, admin: GpuaasClient, world: World
 async def walk_work(walk: Walk, world: World) -> None:
     admin, work = world.admin, world.controller.operations
     first = await walk("create_allocation", Noun.ALLOCATION, admin.allocations.create(world.project.id, "first"))
+    several = admin.allocations.create_batch(world.project.id, "several", 2)
+    await walk("create_allocation_batch", Noun.ALLOCATION, several)
     head = await world.allocation("head")
     instance = await walk("deploy_instance", Noun.INSTANCE, world.deploy(head=head))
     (operation_id,) = await world.claimable()
@@ -210,13 +233,46 @@ async def walk_work(walk: Walk, world: World) -> None:
     digest = await upload(walk, admin, world.app_slug)
     delivering = work.deliver(operation_id, token, allocation_id=head.id, digest=digest)
     await walk("request_delivery", Noun.DELIVERY, delivering)
+    await walk_secrets(walk, world, (operation_id, token))
     error = OperationError(code="walked", detail="on purpose", retryable=True)
     await walk("fail_operation", Noun.OPERATION, work.fail(operation_id, token, error))
     await walk("retry_operation", Noun.OPERATION, admin.operations.retry(operation_id))
     claim = await work.claim(operation_id, "walker")
     await walk("complete_operation", Noun.OPERATION, work.complete(operation_id, claim.fencing_token))
     await walk("request_operation", Noun.OPERATION, admin.instances.request(instance.id, "decommission"))
+    await walk_allocation(walk, world, first.id)
     await walk("release_allocation", Noun.ALLOCATION, admin.allocations.release(first.id))
+
+
+async def walk_allocation(walk: Walk, world: World, allocation_id: str) -> None:
+    machines = world.admin.allocations
+    await walk("set_quota", Noun.QUOTA, world.admin.quotas.set(world.project.id, cpus=1000))
+    await walk("update_allocation", Noun.ALLOCATION, machines.update(allocation_id, name="renamed"))
+    await world.at_rest(allocation_id)
+    await walk("restart_allocation", Noun.ALLOCATION, machines.restart(allocation_id))
+    await world.at_rest(allocation_id)
+    await walk("resize_allocation", Noun.ALLOCATION, machines.resize(allocation_id, cpus=2))
+    await world.at_rest(allocation_id)
+    world.node.fails = {"create_slice"}
+    failed = await world.allocation("failing")
+    world.node.fails = set()
+    await walk("retry_allocation", Noun.ALLOCATION, machines.retry(failed.id))
+
+
+async def walk_secrets(walk: Walk, world: World, lease: tuple[str, int]) -> None:
+    credentials, secrets = world.admin.credentials, world.controller.secrets
+    made = await walk("create_credential", Noun.CREDENTIAL, credentials.create(world.project.id, "walked"))
+    await walk("rotate_credential", Noun.CREDENTIAL, credentials.rotate(made.id))
+    await walk("end_credential_version", Noun.CREDENTIAL, credentials.end_version(made.id, 1))
+    delivery = await world.controller.credentials.deliver(made.id, *lease)
+    assert delivery.wrapping_token is not None
+    await world.controller.secret_deliveries.unwrap(delivery.id, delivery.wrapping_token)
+    await walk("revoke_credential", Noun.CREDENTIAL, credentials.revoke(made.id))
+    await walk("delete_credential", Noun.CREDENTIAL, credentials.delete(made.id))
+    ensuring = secrets.ensure(*lease, "walked", SecretSpec(kind=SecretKind.BYTES))
+    secret = await walk("ensure_secret", Noun.SECRET, ensuring)
+    await walk("rotate_secret", Noun.SECRET, world.admin.secrets.rotate(secret.id))
+    await secrets.deliver(secret.id, *lease)
 
 
 class _Lease:

@@ -242,7 +242,8 @@ def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
     if row.permission == Permission.AGENT:
         if asker.is_agent_of is None:
             return UNKNOWN
-        about_own_node = asker.is_agent_of == world.world.node.node_id or not row.names
+        # An agent that brings nothing but its own key asks about itself.
+        about_own_node = asker.is_agent_of == world.world.node.node_id or not row.names - {"public_key_pem"}
         return ALLOWED if about_own_node else HIDDEN
     if asker.caller is None:
         return UNKNOWN
@@ -261,8 +262,15 @@ def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
     return HIDDEN if hidden and scope != Scope() else DENIED
 
 
-_OF_INSTANCE = {"instance_id", "member_id", "operation_id", "delivery_id"}
-_OF_PROJECT = _OF_INSTANCE | {"project_id", "allocation_id", "grant_id", "service_account_id", "membership_id"}
+_OF_INSTANCE = {"instance_id", "member_id", "operation_id", "delivery_id", "secret_id", "secret_delivery_id"}
+_OF_PROJECT = _OF_INSTANCE | {
+    "project_id",
+    "allocation_id",
+    "grant_id",
+    "service_account_id",
+    "membership_id",
+    "credential_id",
+}
 _PLATFORM_WIDE = {Permission.NODE_READ, Permission.NODE_MANAGE, Permission.USER_MANAGE, Permission.AUDIT_READ}
 
 

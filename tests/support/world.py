@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+import httpx
 import websockets
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -21,6 +22,8 @@ from gpuaas_contract.agent_link import (
     Heartbeat,
     Hello,
     OpenStream,
+    RotateIdentity,
+    SliceReport,
     StreamRefused,
     TaskMessage,
     TaskProgress,
@@ -33,6 +36,7 @@ from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.nodes import Capacity, Inventory
 from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.correlation import current_correlation_id
 from gpuaas_sdk.credentials import ServiceAccountCredentials
 
 
@@ -75,33 +79,70 @@ MANIFEST = {
 }
 
 
+IMAGES = ["gpuaas/debian-12", "gpuaas/debian-13"]
+LARGE = Capacity(cpus=64, memory_mib=262_144, disk_gib=1_000, gpus=8)
+
+
 @dataclass
 class SimulatedNode:
     node_id: str
     private_key_pem: str
     api_url: str
     fail_creates: bool = False
+    fails: set[str] = field(default_factory=set)
+    """Kinds of tasks that it reports as failed."""
+    capacity: Capacity = LARGE
+    images: list[str] = field(default_factory=lambda: list(IMAGES))
+    """The first is its own."""
+    taken: list[TaskMessage] = field(default_factory=list)
+    """All that it was asked to do."""
     holds: set[str] = field(default_factory=set)
     """Kinds of tasks that it takes and never finishes."""
+    slices: list[str] | None = None
+    """Allocations whose machines it says it has, when it connects."""
 
     def token(self) -> str:
         return sign_assertion(self.private_key_pem, self.node_id, AGENT_AUDIENCE)
 
-    async def run(self, capacity: Capacity) -> None:
+    async def offer_key(self, public_key_pem: str) -> int:
+        headers = {"Authorization": f"Bearer {self.token()}", "X-Correlation-Id": current_correlation_id()}
+        async with httpx.AsyncClient(base_url=self.api_url) as http:
+            body = {"public_key_pem": public_key_pem}
+            return (await http.post("/v1/agent/identity", json=body, headers=headers)).status_code
+
+    async def rotate(self) -> None:
+        private, public = make_key()
+        assert await self.offer_key(public) == 200
+        self.private_key_pem = private
+        assert await self.offer_key(public) == 200
+
+    async def run(self) -> None:
         url = self.api_url.replace("http", "ws", 1) + "/v1/agent/link"
         headers = {"Authorization": f"Bearer {self.token()}"}
         async with websockets.connect(url, additional_headers=headers) as link:
-            inventory = Inventory(capacity=capacity, virtualisation="simulated")
-            await link.send(Hello(agent_version="0", inventory=inventory).model_dump_json())
+            inventory = Inventory(
+                capacity=self.capacity,
+                virtualisation="simulated",
+                images=self.images,
+                default_image=self.images[0],
+            )
+            reports = [SliceReport(allocation_id=id, finished=True, running=True) for id in self.slices or []]
+            hello = Hello(agent_version="0", inventory=inventory, slices=None if self.slices is None else reports)
+            await link.send(hello.model_dump_json())
             await link.send(Heartbeat().model_dump_json())
             async for text in link:
                 message = to_agent_adapter.validate_json(text)
+                if isinstance(message, RotateIdentity):
+                    await self.rotate()
                 if isinstance(message, OpenStream):
                     refused = StreamRefused(stream_id=message.stream_id, message="there is no machine")
                     await link.send(refused.model_dump_json())
+                if isinstance(message, TaskMessage):
+                    self.taken.append(message)
                 if isinstance(message, TaskMessage) and message.spec.kind not in self.holds:
                     await link.send(TaskProgress(task_id=message.task_id, step="working").model_dump_json())
-                    ok = not (self.fail_creates and message.spec.kind == "create_slice")
+                    failing = self.fails | ({"create_slice"} if self.fail_creates else set())
+                    ok = message.spec.kind not in failing
                     result = TaskResult(task_id=message.task_id, ok=ok, message="" if ok else "the pool is full")
                     await link.send(result.model_dump_json())
 
@@ -118,7 +159,7 @@ class World:
 
     @classmethod
     @asynccontextmanager
-    async def create(cls, admin: GpuaasClient, name: str) -> "AsyncIterator[World]":
+    async def create(cls, admin: GpuaasClient, name: str, capacity: Capacity = LARGE) -> "AsyncIterator[World]":
         tenant = await admin.tenants.create(f"ten-{name}")
         project = await admin.projects.create(tenant.id, f"prj-{name}")
         app_slug = f"echo-{name}"
@@ -128,15 +169,16 @@ class World:
         node_private, node_public = make_key()
         join = await admin.join_tokens.create(f"node-{name}")
         enrolment = await admin.nodes.enrol(join.token, node_public)
-        node = SimulatedNode(enrolment.node_id, node_private, admin.api_url)
-        link = asyncio.create_task(node.run(Capacity(cpus=64, memory_mib=262_144, disk_gib=1_000, gpus=8)))
+        node = SimulatedNode(enrolment.node_id, node_private, admin.api_url, capacity=capacity)
+        link = asyncio.create_task(node.run())
         credentials = ServiceAccountCredentials(account.id, private)
         async with GpuaasClient(admin.api_url, credentials) as controller:
             world = cls(admin, tenant, project, account, controller, app_slug, node)
             await world.until(world.node_is_ready, "the simulated node is ready")
             yield world
         link.cancel()
-        with suppress(asyncio.CancelledError):
+        # A node that was retired or replaced in the test lost its link by itself.
+        with suppress(asyncio.CancelledError, websockets.WebSocketException):
             await link
 
     async def node_is_ready(self) -> bool:
@@ -159,6 +201,16 @@ class World:
             return found if found.status not in {AllocationStatus.REQUESTED, AllocationStatus.PROVISIONING} else None
 
         return await self.until(ended, f"allocation {name} is made")
+
+    async def at_rest(self, allocation_id: str) -> Allocation:
+        """Made, and nothing is being done to it."""
+        moving = {AllocationStatus.REQUESTED, AllocationStatus.PROVISIONING, AllocationStatus.RELEASING}
+
+        async def rests() -> Allocation | None:
+            found = await self.admin.allocations.get(allocation_id)
+            return found if found.status not in moving and found.activity is None else None
+
+        return await self.until(rests, f"allocation {allocation_id} is at rest")
 
     async def deploy(self, *tails: Allocation, head: Allocation, name: str = "greeter", **inputs: object) -> Instance:
         placements = [Placement(component_key="head", allocation_id=head.id)]

@@ -14,7 +14,7 @@ from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.outbox import Outbox
 from gpuaas_agent.slices import Progress
 from gpuaas_agent.tasks import TaskRunner
-from gpuaas_contract.agent_link import OpenStream, TaskMessage
+from gpuaas_contract.agent_link import OpenStream, SliceReport, TaskMessage
 from gpuaas_contract.ids import ALLOCATION, new_id
 from gpuaas_contract.nodes import Capacity, Inventory
 
@@ -37,7 +37,23 @@ class Linked:
         self.go.set()
         outbox = Outbox()
         tasks = TaskRunner(self.execute, outbox.put, KeyedLocks())
-        self.link = Link(api, outbox, tasks, self, read_inventory=self.read_inventory, on_connected=self.on_connected)
+        self.rotations = 0
+        self.link = Link(
+            api,
+            outbox,
+            tasks,
+            self,
+            read_inventory=self.read_inventory,
+            read_slices=self.read_slices,
+            on_connected=self.on_connected,
+            on_rotate=self.on_rotate,
+        )
+
+    async def read_slices(self) -> list[SliceReport]:
+        return []
+
+    def on_rotate(self) -> None:
+        self.rotations += 1
 
     async def execute(self, message: TaskMessage, progress: Progress) -> str | None:
         self.executed.append(message.task_id)

@@ -39,6 +39,7 @@ NOT_FOR_CLIENTS = {
     "read_metrics": "for Prometheus",
     "download_artifact": "for node agents",
     "certify_host": "for node agents",
+    "offer_agent_key": "for node agents",
     "open_session": "for browsers: the answer is a cookie",
     "get_public_keys": "for programs that verify our tokens with a library of their own",
     "get_authorization_server_metadata": "for OAuth libraries",

@@ -18,7 +18,7 @@ from gpuaas_stack.service import Ready, Service
 from gpuaas_stack.settings import Settings
 
 ADMIN_EMAIL = "admin@gpuaas.example"
-API_ORDER, AGENT_ORDER, CONTROLLER_ORDER = 30, 40, 50
+LXD_ORDER, API_ORDER, AGENT_ORDER, CONTROLLER_ORDER = 20, 30, 40, 50
 
 
 def ensure_admin_file(settings: Settings) -> None:
@@ -71,6 +71,20 @@ def api_service(settings: Settings, database_url: str, vault_addr: str, vault_to
             **({"GPUAAS_MIGRATE_AT_START": "true"} if settings.database_url is None else {}),
         },
         ready=Ready("http", f"{settings.api_url}/readyz"),
+    )
+
+
+def lxd_service(settings: Settings) -> Service:
+    """LXD itself is shared with other environments and outlives this one, so what is supervised is its keeper."""
+    return Service(
+        name="lxd-keeper",
+        argv=[program("gpuaas-stack"), "keep-lxd"],
+        order=LXD_ORDER,
+        env={
+            "GPUAAS_ENVIRONMENT": settings.environment,
+            "GPUAAS_LXD_SOCKET": str(settings.lxd_socket),
+            "GPUAAS_LXD_RUN_DIR": str(settings.lxd_run_dir),
+        },
     )
 
 

@@ -7,9 +7,11 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 from gpuaas_stack import platform_services, ports, users
 from gpuaas_stack.errors import StackError
@@ -83,6 +85,7 @@ class Stack:
                 machines = pool.submit(self._ensure_machines)
                 self.ensure_platform()
                 machines.result()
+            self.supervision.ensure_service(platform_services.lxd_service(self.settings))
             self.start_enrolled()
 
     def _check_ports(self) -> None:
@@ -151,6 +154,13 @@ class Stack:
             self.image, built = ensure_image(self.settings.image_cache)
             ensure_imported(self.lxd.api, self.image, self.settings.image_alias)
             phase.note = "built" if built else "cached"
+
+    def keep_lxd(self) -> NoReturn:
+        """For as long as it runs: LXD is started again when it dies. Machines go on meanwhile."""
+        while True:
+            if self.lxd_daemon.revive(self.settings.environment):
+                self.progress.say("LXD had died and was started again")
+            time.sleep(1)
 
     def start_enrolled(self) -> None:
         """Starts the agent and the controllers whose credentials exist; the others wait for theirs."""

@@ -20,11 +20,20 @@ from gpuaas_agent.lxd import Lxd
 from gpuaas_agent.networks import NetworkManager
 from gpuaas_agent.outbox import Outbox
 from gpuaas_agent.recovery import Recovery
+from gpuaas_agent.rotation import Rotation
 from gpuaas_agent.settings import Settings
+from gpuaas_agent.slice_changes import SliceChanger
 from gpuaas_agent.slices import Progress, SliceManager
 from gpuaas_agent.streams import StreamManager
 from gpuaas_agent.tasks import TaskRunner
-from gpuaas_contract.agent_link import CreateSlice, DeleteSlice, DeliverArtifact, TaskMessage
+from gpuaas_contract.agent_link import (
+    CreateSlice,
+    DeleteSlice,
+    DeliverArtifact,
+    ResizeSlice,
+    RestartSlice,
+    TaskMessage,
+)
 from gpuaas_contract.nodes import Inventory
 
 log = logging.getLogger(__name__)
@@ -49,7 +58,9 @@ async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     outbox = Outbox()
     locks = KeyedLocks()
     networks = NetworkManager(lxd, settings.environment)
-    slices = SliceManager(settings, lxd, api, networks, GpuPool(lxd, settings.gpu_devices))
+    gpus = GpuPool(lxd, settings.gpu_devices)
+    slices = SliceManager(settings, lxd, api, networks, gpus)
+    changer = SliceChanger(lxd, slices, gpus)
     artifacts = ArtifactManager(settings.artifact_cache, api, slices)
     streams = StreamManager(api, slices, outbox.put)
 
@@ -60,6 +71,10 @@ async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
             case DeleteSlice():
                 streams.cut(message.spec.allocation_id)
                 await slices.delete(message.spec.allocation_id, progress)
+            case RestartSlice():
+                await changer.restart(message.spec, message.task_id, progress)
+            case ResizeSlice():
+                await changer.resize(message.spec, progress)
             case DeliverArtifact():
                 return await artifacts.deliver(message.spec, progress)
         return None
@@ -69,7 +84,18 @@ async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
 
     tasks = TaskRunner(execute, outbox.put, locks)
     recovery = Recovery(slices, locks)
-    link = Link(api, outbox, tasks, streams, read_inventory=inventory, on_connected=recovery.request)
+    rotation = Rotation(settings.state_dir, api)
+    link = Link(
+        api,
+        outbox,
+        tasks,
+        streams,
+        read_inventory=inventory,
+        read_slices=slices.report,
+        on_connected=recovery.request,
+        on_rotate=rotation.request,
+    )
+    rotation.resume()
     # Machines come back also while the platform cannot be reached.
     recovering = asyncio.create_task(recovery.run(), name="recovery")
     try:
@@ -77,6 +103,7 @@ async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     finally:
         recovering.cancel()
         await asyncio.gather(recovering, return_exceptions=True)
+        await rotation.aclose()
         await tasks.aclose()
         await streams.aclose()
 

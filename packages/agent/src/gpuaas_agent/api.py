@@ -11,13 +11,14 @@ from gpuaas_agent.identity import Identity
 from gpuaas_agent.logs import correlation_id
 from gpuaas_agent.problems import raise_for_problem
 from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
+from gpuaas_contract.nodes import AgentKey
 from gpuaas_contract.problems import CORRELATION_HEADER, IDEMPOTENCY_HEADER
 
 
 class PlatformApi:
     def __init__(self, api_url: str, identity: Identity) -> None:
         self._url = api_url
-        self._identity = identity
+        self.identity = identity
         # Blobs may come from a registry that the platform redirects to; httpx drops our token there.
         self._client = httpx.AsyncClient(base_url=api_url, timeout=httpx.Timeout(10, read=60), follow_redirects=True)
 
@@ -25,7 +26,7 @@ class PlatformApi:
         await self._client.aclose()
 
     def headers(self) -> dict[str, str]:
-        headers = {"Authorization": f"Bearer {self._identity.token()}"}
+        headers = {"Authorization": f"Bearer {self.identity.token()}"}
         if found := correlation_id.get():
             headers[CORRELATION_HEADER] = found
         return headers
@@ -45,6 +46,15 @@ class PlatformApi:
             raise PlatformUnavailableError(f"{self._url} does not answer: {error!r}") from error
         raise_for_problem(answer, answer.content)
         return HostCertificate.model_validate_json(answer.content)
+
+    async def offer_key(self, public_key_pem: str) -> None:
+        """The key that this node wants to use next."""
+        body = AgentKey(public_key_pem=public_key_pem).model_dump(mode="json")
+        try:
+            answer = await self._client.post("/v1/agent/identity", json=body, headers=self.headers())
+        except httpx.TransportError as error:
+            raise PlatformUnavailableError(f"{self._url} does not answer: {error!r}") from error
+        raise_for_problem(answer, answer.content)
 
     @asynccontextmanager
     async def artifact(self, digest: str, *, offset: int = 0) -> AsyncIterator[httpx.Response]:

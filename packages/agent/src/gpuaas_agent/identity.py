@@ -30,6 +30,8 @@ from gpuaas_contract.problems import CORRELATION_HEADER, IDEMPOTENCY_HEADER, Cod
 log = logging.getLogger(__name__)
 
 KEY_FILE = "node.key"
+NEXT_KEY_FILE = "node.key.next"
+"""A new key that the platform may or may not have heard of yet."""
 NODE_FILE = "node.json"
 TOKEN_SECONDS = 60
 
@@ -57,10 +59,10 @@ class Identity:
             return jwt.encode({"alg": "EdDSA"}, claims, OKPKey.import_key(self.key_pem), algorithms=["EdDSA"])
 
 
-def load_or_make_key(state_dir: Path) -> bytes:
+def load_or_make_key(state_dir: Path, name: str = KEY_FILE) -> bytes:
     """The key is on disk before it is shown to anyone, so that a crash cannot lose an enrolled key."""
     state_dir.mkdir(parents=True, exist_ok=True)
-    path = state_dir / KEY_FILE
+    path = state_dir / name
     if path.exists():
         return path.read_bytes()
     pem = Ed25519PrivateKey.generate().private_bytes(

@@ -22,6 +22,8 @@ from gpuaas_contract.agent_link import (
     Heartbeat,
     Hello,
     OpenStream,
+    RotateIdentity,
+    SliceReport,
     TaskAcknowledged,
     TaskMessage,
     TaskResult,
@@ -61,14 +63,18 @@ class Link:
         streams: Streams,
         *,
         read_inventory: Callable[[], Awaitable[Inventory]],
+        read_slices: Callable[[], Awaitable[list[SliceReport]]],
         on_connected: Callable[[], None],
+        on_rotate: Callable[[], None],
     ) -> None:
         self._api = api
         self._outbox = outbox
         self._tasks = tasks
         self._streams = streams
         self._read_inventory = read_inventory
+        self._read_slices = read_slices
         self._on_connected = on_connected
+        self._on_rotate = on_rotate
 
     async def run(self) -> None:
         # The longest pause stays well below the time after which the platform calls the node offline.
@@ -91,6 +97,8 @@ class Link:
 
     async def _session(self) -> None:
         inventory = await self._read_inventory()
+        # What exists is read after all that was said before and before anything is said on this connection.
+        slices = await self._read_slices()
         async with connect(
             self._api.websocket_url(LINK_PATH),
             additional_headers=self._api.headers(),
@@ -98,7 +106,7 @@ class Link:
             ping_interval=HEARTBEAT_SECONDS,
             ping_timeout=OFFLINE_AFTER_SECONDS,
         ) as platform:
-            hello = Hello(agent_version=__version__, inventory=inventory)
+            hello = Hello(agent_version=__version__, inventory=inventory, slices=slices)
             await platform.send(hello.model_dump_json())
             log.info("linked to the platform")
             self._tasks.report_again()
@@ -144,6 +152,8 @@ class Link:
                 self._tasks.acknowledge(message.task_id)
             case OpenStream():
                 self._streams.open(message)
+            case RotateIdentity():
+                self._on_rotate()
 
     def _refuse(self, text: str | bytes) -> None:
         """A task that is not understood is answered, or it would be delivered for ever."""

@@ -89,11 +89,23 @@ class Lxd:
     async def update_instance_config(self, name: str, config: dict[str, str]) -> None:
         await self._request("PATCH", f"/1.0/instances/{quote(name, safe='')}", json={"config": config})
 
+    async def replace_instance(self, name: str, config: dict[str, str], devices: dict[str, dict[str, str]]) -> None:
+        """Merges into the instance's configuration, and gives it exactly these devices, live."""
+        path = f"/1.0/instances/{quote(name, safe='')}"
+        found = await self._request("GET", path)
+        fields = ("architecture", "description", "ephemeral", "profiles")
+        body = {field: found[field] for field in fields}
+        await self._request("PUT", path, json={**body, "config": {**found["config"], **config}, "devices": devices})
+
     async def start_instance(self, name: str) -> None:
         await self._change_state(name, {"action": "start", "timeout": 60})
 
     async def stop_instance(self, name: str) -> None:
         await self._change_state(name, {"action": "stop", "timeout": 60, "force": True})
+
+    async def shut_down_instance(self, name: str, *, seconds: int) -> None:
+        """In order: services end, disks are synced. Fails where that takes too long."""
+        await self._change_state(name, {"action": "stop", "timeout": seconds, "force": False})
 
     async def delete_instance(self, name: str) -> None:
         await self._request("DELETE", f"/1.0/instances/{quote(name, safe='')}")

@@ -31,7 +31,7 @@ from gpuaas_agent.slice_config import (
     machine_files,
     network_of,
 )
-from gpuaas_contract.agent_link import CreateSlice
+from gpuaas_contract.agent_link import CreateSlice, SliceReport
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,18 @@ class SliceManager:
             if found.config.get(ENVIRONMENT) == self._settings.environment and READY_TAG in found.config
         ]
 
+    async def report(self) -> list[SliceReport]:
+        """All slices of this environment, whatever state they are in."""
+        return [
+            SliceReport(
+                allocation_id=found.config[ALLOCATION_TAG],
+                finished=READY_TAG in found.config,
+                running=found.running,
+            )
+            for found in await self._lxd.list_instances()
+            if found.config.get(ENVIRONMENT) == self._settings.environment and ALLOCATION_TAG in found.config
+        ]
+
     async def ensure(self, spec: CreateSlice, task_id: str, progress: Progress) -> None:
         check_spec(spec)
         name = instance_name(spec.allocation_id)
@@ -85,7 +97,8 @@ class SliceManager:
         except AgentError as error:
             await self._remove_failed(spec.allocation_id)
             if isinstance(error, LxdError):
-                raise PermanentError(f"cannot create the slice: {error}") from error
+                full = "the storage pool of the host is full: " if "no space left" in str(error).lower() else ""
+                raise PermanentError(f"cannot create the slice: {full}{error}") from error
             raise
 
     async def _build(self, spec: CreateSlice, name: str, task_id: str, progress: Progress) -> None:
@@ -97,12 +110,13 @@ class SliceManager:
         make_artifacts_dir(artifacts)
         progress("network", f"bridge {spec.network.bridge} with {spec.network.gateway_cidr}")
         async with self._networks.reserve(spec.network), self._gpus.reserve(spec.shape.gpus) as gpu_devices:
-            progress("instance", f"{name} from {self._settings.image_alias}, {len(gpu_devices)} GPUs")
+            image = spec.image or self._settings.image_alias
+            progress("instance", f"{name} from {image}, {len(gpu_devices)} GPUs")
             body = instance_body(
                 spec,
                 task_id=task_id,
                 environment=self._settings.environment,
-                image_alias=self._settings.image_alias,
+                image_alias=image,
                 pool=self._settings.storage_pool,
                 artifacts_dir=artifacts,
                 gpu_devices=gpu_devices,

@@ -24,13 +24,15 @@ MACHINE_ARTIFACTS_PATH = "/opt/gpuaas/artifacts"
 class TaskKind(StrEnum):
     CREATE_SLICE = "create_slice"
     DELETE_SLICE = "delete_slice"
+    RESTART_SLICE = "restart_slice"
+    RESIZE_SLICE = "resize_slice"
     DELIVER_ARTIFACT = "deliver_artifact"
 
 
 class ProjectNetwork(Resource):
-    """The bridge of one project on one node, and the address of one machine on it."""
+    """The bridge of one project, or of a tenant for its own machines, on one node."""
 
-    project_id: str
+    owner_id: str
     bridge: str = Field(max_length=15)
     gateway_cidr: str
     """The bridge's own address with its prefix length, for example `10.83.1.1/24`."""
@@ -41,6 +43,8 @@ class CreateSlice(Resource):
     allocation_id: str
     hostname: str
     shape: Shape
+    image: str | None = None
+    """An alias that the agent reported; none stands for its own."""
     network: ProjectNetwork
     address: str
     principals: dict[str, list[str]]
@@ -52,6 +56,17 @@ class DeleteSlice(Resource):
     allocation_id: str
 
 
+class RestartSlice(Resource):
+    kind: Literal[TaskKind.RESTART_SLICE] = TaskKind.RESTART_SLICE
+    allocation_id: str
+
+
+class ResizeSlice(Resource):
+    kind: Literal[TaskKind.RESIZE_SLICE] = TaskKind.RESIZE_SLICE
+    allocation_id: str
+    shape: Shape
+
+
 class DeliverArtifact(Resource):
     kind: Literal[TaskKind.DELIVER_ARTIFACT] = TaskKind.DELIVER_ARTIFACT
     allocation_id: str
@@ -59,8 +74,9 @@ class DeliverArtifact(Resource):
     size: int
 
 
-TaskSpec = Annotated[CreateSlice | DeleteSlice | DeliverArtifact, Field(discriminator="kind")]
-task_spec_adapter: TypeAdapter[CreateSlice | DeleteSlice | DeliverArtifact] = TypeAdapter(TaskSpec)
+AnyTask = CreateSlice | DeleteSlice | RestartSlice | ResizeSlice | DeliverArtifact
+TaskSpec = Annotated[AnyTask, Field(discriminator="kind")]
+task_spec_adapter: TypeAdapter[AnyTask] = TypeAdapter(TaskSpec)
 
 
 # Platform to agent
@@ -71,6 +87,12 @@ class TaskMessage(Resource):
     task_id: str
     correlation_id: str
     spec: TaskSpec
+
+
+class RotateIdentity(Resource):
+    """Make a new key, offer it at `POST /v1/agent/identity`, use it from then on."""
+
+    type: Literal["rotate_identity"] = "rotate_identity"
 
 
 class TaskAcknowledged(Resource):
@@ -91,17 +113,27 @@ class OpenStream(Resource):
     correlation_id: str
 
 
-ToAgent = Annotated[TaskMessage | TaskAcknowledged | OpenStream, Field(discriminator="type")]
-to_agent_adapter: TypeAdapter[TaskMessage | TaskAcknowledged | OpenStream] = TypeAdapter(ToAgent)
+AnyToAgent = TaskMessage | TaskAcknowledged | OpenStream | RotateIdentity
+ToAgent = Annotated[AnyToAgent, Field(discriminator="type")]
+to_agent_adapter: TypeAdapter[AnyToAgent] = TypeAdapter(ToAgent)
 
 
 # Agent to platform
+
+
+class SliceReport(Resource):
+    allocation_id: str
+    finished: bool
+    """It was made completely; one that is not is removed or made anew by its task."""
+    running: bool
 
 
 class Hello(Resource):
     type: Literal["hello"] = "hello"
     agent_version: str
     inventory: Inventory
+    slices: list[SliceReport] | None = None
+    """All that exist on the host, read before connecting; none where the agent cannot tell."""
 
 
 class Heartbeat(Resource):
@@ -146,4 +178,4 @@ class HostCertificateRequest(Request):
 class HostCertificate(Resource):
     certificate: str
     user_authority: str
-    """Public key of the project's authority, for `TrustedUserCAKeys`."""
+    """Public key of the owner's authority, for `TrustedUserCAKeys`."""

@@ -33,6 +33,10 @@ class Noun(StrEnum):
     MEMBER = "member"
     OPERATION = "operation"
     DELIVERY = "delivery"
+    QUOTA = "quota"
+    VOLUME = "volume"
+    CREDENTIAL = "credential"
+    SECRET = "secret"  # noqa: S105 - a noun, not a secret
 
 
 class Change(Resource):

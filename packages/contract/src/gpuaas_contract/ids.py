@@ -22,6 +22,9 @@ TASK = "tsk"
 ALLOCATION = "alc"
 ACCESS_GRANT = "acg"
 STREAM = "stm"
+CREDENTIAL = "crd"
+SECRET = "sec"  # noqa: S105 - a prefix, not a secret
+SECRET_DELIVERY = "sdl"  # noqa: S105 - a prefix, not a secret
 APP_VERSION = "apv"
 ARTIFACT = "art"
 DELIVERY = "dlv"
@@ -30,6 +33,8 @@ MEMBER = "mem"
 OPERATION = "op"
 CORRELATION = "cor"
 AUDIT_ENTRY = "aud"
+USAGE = "usg"
+VOLUME = "vol"
 
 
 _lock = threading.Lock()

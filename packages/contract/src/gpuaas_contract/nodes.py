@@ -10,7 +10,13 @@ from gpuaas_contract.base import Name, OwnedResource, Page, Request, Resource
 class NodeStatus(StrEnum):
     ENROLLING = "enrolling"
     READY = "ready"
+    CORDONED = "cordoned"
+    """It carries on with what it has and takes nothing new."""
+    DRAINING = "draining"
+    """As cordoned, and those who have machines there are asked to leave."""
     OFFLINE = "offline"
+    """Its agent is not connected; what is on it may well run on."""
+    RETIRED = "retired"
 
 
 class JoinTokenCreate(Request):
@@ -40,6 +46,8 @@ class Inventory(Resource):
     virtualisation: str
     """For example `lxd 5.0.2`."""
     images: list[str] = []
+    default_image: str | None = None
+    """What a machine is made from where nobody asked for another image."""
 
 
 class EnrolRequest(Request):
@@ -52,9 +60,38 @@ class Enrolment(Resource):
     name: str
 
 
+class AgentKey(Request):
+    public_key_pem: str = Field(max_length=2_000)
+
+
+class Finding(StrEnum):
+    MISSING = "missing"
+    """An active allocation whose machine is not there: it failed, and is not charged any more."""
+    LEFT_OVER = "left_over"
+    """A machine whose allocation is released: it is deleted."""
+    UNKNOWN = "unknown"
+    """A machine of no allocation of this node: it is left alone, a person must look."""
+
+
+class NodeDifference(Resource):
+    allocation_id: str
+    finding: Finding
+    message: str
+    at: AwareDatetime
+
+
 class Node(OwnedResource):
     name: str
     status: NodeStatus
+    intent: NodeStatus = NodeStatus.READY
+    """What operators want of it: its status whenever its agent is connected."""
+    identity_revoked_at: AwareDatetime | None = None
+    rotation_requested_at: AwareDatetime | None = None
+    """Until the agent shows its new key."""
+    allocation_ids: list[str] = []
+    """What it carries, and what is affected while it is offline."""
+    differences: list[NodeDifference] = []
+    """What its agent found otherwise than the platform knew it, at its last connection."""
     last_seen_at: AwareDatetime | None = None
     inventory: Inventory | None = None
     allocated: Capacity

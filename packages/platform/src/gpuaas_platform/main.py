@@ -13,14 +13,15 @@ from gpuaas_platform.api.app import create_app, declare_app
 from gpuaas_platform.observability.logs import configure_logs
 from gpuaas_platform.services import users
 from gpuaas_platform.services.access import AccessService
-from gpuaas_platform.services.allocations import AddressPlan
 from gpuaas_platform.services.audit import AuditService
 from gpuaas_platform.services.changes import FeedService
 from gpuaas_platform.services.cursors import Cursors
 from gpuaas_platform.services.fingerprints import Fingerprints
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
+from gpuaas_platform.services.placement import AddressPlan
 from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.signing_keys import SigningKeys
 from gpuaas_platform.services.tasks import TaskService
@@ -56,6 +57,7 @@ def build_platform(settings: Settings) -> Platform:
             retention_hours=settings.feed_retention_hours,
         ),
         audit=AuditService(database, openbao),
+        secrets=SecretKeeper(database, openbao),
         fingerprints=Fingerprints(database, openbao),
         limits=Limits.from_rates(settings.requests_per_second, settings.logins_per_minute),
     )

@@ -15,7 +15,8 @@ GpuaasError
     ├── CursorExpiredError    list again, then follow the feed from now
     ├── ConflictError         the present state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
-    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError
+    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError, QuotaExceededError,
+    │   │   AlreadyDeliveredError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -150,6 +151,10 @@ class NotEmptyError(InvalidStateError):
     """Something is still in it."""
 
 
+class AlreadyDeliveredError(ConflictError):
+    """The lease had this secret already; the next lease gets it again."""
+
+
 class RevisionMismatchError(ConflictError):
     """It changed since it was read."""
 
@@ -164,6 +169,10 @@ class AllocationInUseError(ConflictError):
 
 class NoCapacityError(ConflictError):
     """No node has room."""
+
+
+class QuotaExceededError(ConflictError):
+    """The project's quota does not allow that much."""
 
 
 class IdempotencyInFlightError(ConflictError):
@@ -215,7 +224,9 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.LEASE_HELD: LeaseHeldError,
     Code.OPERATION_RUNNING: OperationRunningError,
     Code.NO_CAPACITY: NoCapacityError,
+    Code.QUOTA_EXCEEDED: QuotaExceededError,
     Code.ALLOCATION_IN_USE: AllocationInUseError,
+    Code.IMAGE_UNKNOWN: InvalidRequestError,
     Code.PLACEMENT_INVALID: InvalidRequestError,
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,
@@ -227,6 +238,11 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.CURSOR_EXPIRED: CursorExpiredError,
     Code.TOO_LARGE: InvalidRequestError,
     Code.RATE_LIMITED: RateLimitedError,
+    Code.KEY_INVALID: InvalidRequestError,
+    Code.ALREADY_DELIVERED: AlreadyDeliveredError,
+    Code.DELIVERY_USED: AlreadyDeliveredError,
+    Code.DELIVERY_EXPIRED: InvalidStateError,
+    Code.WRAPPING_TOKEN_INVALID: InvalidRequestError,
     Code.UNAVAILABLE: UnavailableError,
     Code.INTERNAL: InternalError,
     Code.AUTHORIZATION_PENDING: AuthorizationPendingError,

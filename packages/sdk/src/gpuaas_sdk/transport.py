@@ -162,9 +162,10 @@ class Transport:
         *,
         idempotency_key: str | None = None,
         keyed: bool = True,
+        revision: int | None = None,
     ) -> Model:
         """`keyed=False` is for what is the same when done twice, and done so often that keys would pile up."""
-        headers = {IDEMPOTENCY_HEADER: idempotency_key or uuid.uuid4().hex} if keyed else {}
+        headers = _change_headers(revision, idempotency_key) if keyed else {}
         return parse(model, await self._send_body("POST", path, headers, body))
 
     async def patch(
@@ -178,6 +179,17 @@ class Transport:
     ) -> Model:
         """With `revision`, only while the target is as the caller saw it."""
         return parse(model, await self._send_body("PATCH", path, _change_headers(revision, idempotency_key), body))
+
+    async def put(
+        self,
+        path: str,
+        model: type[Model],
+        body: BaseModel,
+        *,
+        revision: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Model:
+        return parse(model, await self._send_body("PUT", path, _change_headers(revision, idempotency_key), body))
 
     async def delete(
         self, path: str, model: type[Model], *, revision: int | None = None, idempotency_key: str | None = None

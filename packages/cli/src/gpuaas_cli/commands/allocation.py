@@ -1,6 +1,6 @@
 """Allocations: the machines of a project."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -10,9 +10,11 @@ from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, n
 from gpuaas_cli.session import open_session
 
 if TYPE_CHECKING:
+    from gpuaas_cli.session import Session
     from gpuaas_contract.allocations import Allocation
 
-app = noun("allocation", "Machines of a project.")
+app = noun("allocation", "Machines of a project, or of a tenant itself.")
+InTenant = Annotated[str | None, Parameter(help="The tenant's own, not a project's: capacity that is shared.")]
 
 
 def _shape(allocation: "Allocation") -> str:
@@ -27,9 +29,14 @@ def _show(allocation: "Allocation") -> None:
         {
             "name": allocation.name,
             "id": allocation.id,
+            "owner": allocation.project_id or allocation.tenant_id,
             "status": allocation.status,
             "reason": allocation.reason,
+            "activity": allocation.activity,
             "shape": _shape(allocation),
+            "image": allocation.image,
+            "charged from": allocation.charged_from,
+            "charged until": allocation.charged_until,
             "hostname": allocation.hostname,
             "address": allocation.address,
             "node": allocation.node_id,
@@ -40,15 +47,7 @@ def _show(allocation: "Allocation") -> None:
     )
 
 
-@app.command(name="list")
-async def list_(
-    *,
-    all: Annotated[bool, Parameter(negative="", help="Also released ones.")] = False,
-    options: Options = DEFAULTS,
-) -> None:
-    """List the machines of the project."""
-    async with open_session(options) as session:
-        found = await session.client.allocations.list(project_id=await session.project_id()).all()
+def _show_all(allocations: "list[Allocation]") -> None:
     columns = {
         "name": lambda a: a.name,
         "status": lambda a: a.status,
@@ -57,8 +56,28 @@ async def list_(
         "in use by": lambda a: a.instance_ids,
         "id": lambda a: a.id,
     }
-    shown = [a for a in found if all or a.status != "released"]
-    output.items(shown, columns, empty="No machines: gpuaas allocation create --name NAME --wait")
+    output.items(allocations, columns, empty="No machines: gpuaas allocation create --name NAME --wait")
+
+
+async def _owner(session: "Session", tenant: str | None) -> dict[str, str]:
+    if tenant is not None:
+        return {"tenant_id": (await resolve.tenant(session, tenant)).id}
+    return {"project_id": await session.project_id()}
+
+
+@app.command(name="list")
+async def list_(
+    *,
+    tenant: InTenant = None,
+    all: Annotated[bool, Parameter(negative="", help="Also released ones.")] = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """List the machines of the project, or of a tenant itself."""
+    async with open_session(options) as session:
+        owner = await _owner(session, tenant)
+        machines = session.client.allocations
+        found = await machines.list(project_id=owner.get("project_id"), tenant_id=owner.get("tenant_id")).all()
+    _show_all([a for a in found if all or a.status != "released"])
 
 
 @app.command
@@ -72,37 +91,51 @@ async def show(allocation: str, /, *, options: Options = DEFAULTS) -> None:
 async def create(
     *,
     name: Annotated[str | None, Parameter(help="Also its host name.")] = None,
+    count: Annotated[int | None, Parameter(help="So many alike: NAME-1, NAME-2, … All of them, or none.")] = None,
     cpus: int | None = None,
     memory_mib: int | None = None,
     disk_gib: int | None = None,
     gpus: int | None = None,
+    image: Annotated[str | None, Parameter(help="What it is made from; the node's own image if left out.")] = None,
+    tenant: InTenant = None,
     from_file: FromFile = None,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Ask for a machine.
+    """Ask for a machine, or for several alike.
 
     ```
+    gpuaas allocation create --name w --count 3 --wait
     gpuaas allocation create --name one --cpus 2 --memory-mib 4096 --gpus 1 --wait
     gpuaas allocation create --from-file machine.json -o json
     ```
     """
-    fields = merge(from_file, name=name)
+    fields = merge(from_file, name=name, count=count, image=image)
     shape = {"cpus": cpus, "memory_mib": memory_mib, "disk_gib": disk_gib, "gpus": gpus}
     fields["shape"] = {**fields.get("shape", {}), **{key: value for key, value in shape.items() if value is not None}}
     async with open_session(options) as session:
-        from gpuaas_contract.allocations import AllocationCreate, AllocationStatus
+        from gpuaas_contract.allocations import AllocationBatchCreate, AllocationCreate, AllocationStatus
 
-        if options.project is not None or "project_id" not in fields:
-            fields["project_id"] = await session.project_id()
-        body = AllocationCreate.model_validate(fields)
-        made = await session.client.allocations.create(body.project_id, body.name, shape=body.shape)
+        if tenant is not None or options.project is not None or not {"tenant_id", "project_id"} & set(fields):
+            fields = {key: value for key, value in fields.items() if key not in {"tenant_id", "project_id"}}
+            fields |= await _owner(session, tenant)
+        machines = session.client.allocations
+        several = AllocationBatchCreate.model_validate(fields) if "count" in fields else None
+        body = several or AllocationCreate.model_validate(fields)
+        rest: dict[str, Any] = {"tenant_id": body.tenant_id, "shape": body.shape, "image": body.image}
+        if several is not None:
+            made = (await machines.create_batch(body.project_id, body.name, several.count, **rest)).items
+        else:
+            made = [await machines.create(body.project_id, body.name, **rest)]
         if wait:
-            from gpuaas_cli.waiting import wait_for_allocation
+            from gpuaas_cli.waiting import wait_for_allocations
 
-            made = await wait_for_allocation(session, made, AllocationStatus.ACTIVE, timeout)
-    _show(made)
+            made = await wait_for_allocations(session, made, AllocationStatus.ACTIVE, timeout)
+    if several is not None:
+        _show_all(made)
+    else:
+        _show(made[0])
 
 
 @app.command
@@ -113,11 +146,104 @@ async def timeline(allocation: str, /, *, options: Options = DEFAULTS) -> None:
         entries = (await session.client.allocations.timeline(found.id)).items
     columns = {
         "at": lambda e: e.at,
+        "took": lambda e: "" if e.duration_seconds is None else output.seconds(e.duration_seconds),
         "step": lambda e: e.step,
         "message": lambda e: e.message,
         "correlation id": lambda e: e.correlation_id,
     }
     output.items(entries, columns, empty="Nothing happened yet.")
+
+
+@app.command
+async def rename(allocation: str, name: str, /, *, options: Options = DEFAULTS) -> None:
+    """Give a machine another name; its host name stays."""
+    async with open_session(options) as session:
+        found = await resolve.allocation(session, allocation)
+        _show(await session.client.allocations.update(found.id, name=name))
+
+
+@app.command
+async def restart(
+    allocation: str,
+    /,
+    *,
+    force: Annotated[bool, Parameter(negative="", help="Also where an app lives on the machine.")] = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Restart a machine in place: its disk, address and host key stay."""
+    async with open_session(options) as session:
+        found = await resolve.allocation(session, allocation)
+        changed = await session.client.allocations.restart(found.id, force=force)
+        _show(await _at_rest(session, changed, wait, timeout))
+
+
+@app.command
+async def resize(
+    allocation: str,
+    /,
+    *,
+    cpus: int | None = None,
+    memory_mib: int | None = None,
+    disk_gib: Annotated[int | None, Parameter(help="A disk only grows.")] = None,
+    gpus: int | None = None,
+    force: Annotated[bool, Parameter(negative="", help="Without asking the apps that live on it.")] = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Give a running machine another size; what is left out stays. Apps that live on it are asked first.
+
+    ```
+    gpuaas allocation resize one --cpus 4 --memory-mib 8192 --wait
+    ```
+    """
+    async with open_session(options) as session:
+        found = await resolve.allocation(session, allocation)
+        changed = await session.client.allocations.resize(
+            found.id, cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus, force=force
+        )
+        _show(await _at_rest(session, changed, wait, timeout))
+
+
+@app.command
+async def retry(
+    allocation: str, /, *, wait: Wait = False, timeout: Timeout = WAIT_SECONDS, options: Options = DEFAULTS
+) -> None:
+    """Try a failed creation or a failed release again."""
+    from gpuaas_contract.allocations import AllocationStatus
+
+    async with open_session(options) as session:
+        found = await resolve.allocation(session, allocation)
+        again = await session.client.allocations.retry(found.id)
+        if wait:
+            from gpuaas_cli.waiting import wait_for_allocation
+
+            releases = again.status == AllocationStatus.RELEASING
+            goal = AllocationStatus.RELEASED if releases else AllocationStatus.ACTIVE
+            again = await wait_for_allocation(session, again, goal, timeout)
+    _show(again)
+
+
+async def _at_rest(session: "Session", allocation: "Allocation", wait: bool, timeout: float) -> "Allocation":
+    if not wait:
+        return allocation
+    from gpuaas_cli.waiting import wait_until_at_rest
+
+    return await wait_until_at_rest(session, allocation, timeout)
+
+
+@app.command
+async def usage(allocation: str, /, *, options: Options = DEFAULTS) -> None:
+    """What a machine is charged for, and how long it occupied its node."""
+    from gpuaas_cli.commands.usage import show_records
+
+    async with open_session(options) as session:
+        found = await resolve.allocation(session, allocation)
+        tenant_id = found.tenant_id if found.project_id is None else None
+        records = session.client.usage.list(project_id=found.project_id, tenant_id=tenant_id, allocation_id=found.id)
+        show_records(await records.all())
 
 
 @app.command

@@ -1,8 +1,13 @@
 """Nodes: the hosts that carry machines."""
 
+from typing import TYPE_CHECKING
+
 from gpuaas_cli import output, resolve
 from gpuaas_cli.options import DEFAULTS, Options, noun
 from gpuaas_cli.session import open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.nodes import Node
 
 app = noun("node", "Enrolled hosts (operators).")
 
@@ -24,6 +29,7 @@ async def list_(*, options: Options = DEFAULTS) -> None:
         "cpus": lambda n: _use(n, "cpus"),
         "memory mib": lambda n: _use(n, "memory_mib"),
         "gpus": lambda n: _use(n, "gpus"),
+        "machines": lambda n: len(n.allocation_ids),
         "last seen": lambda n: n.last_seen_at,
         "id": lambda n: n.id,
     }
@@ -34,7 +40,10 @@ async def list_(*, options: Options = DEFAULTS) -> None:
 async def show(node: str, /, *, options: Options = DEFAULTS) -> None:
     """Show one node, by name or id."""
     async with open_session(options) as session:
-        found = await resolve.node(session, node)
+        _show(await resolve.node(session, node))
+
+
+def _show(found: "Node") -> None:
     inventory = found.inventory
     output.one(
         found,
@@ -42,7 +51,10 @@ async def show(node: str, /, *, options: Options = DEFAULTS) -> None:
             "name": found.name,
             "id": found.id,
             "status": found.status,
+            "wanted": found.intent,
             "last seen": found.last_seen_at,
+            "identity revoked": found.identity_revoked_at,
+            "rotation asked for": found.rotation_requested_at,
             "cpus": _use(found, "cpus"),
             "memory MiB": _use(found, "memory_mib"),
             "disk GiB": _use(found, "disk_gib"),
@@ -50,8 +62,52 @@ async def show(node: str, /, *, options: Options = DEFAULTS) -> None:
             "GPU devices": inventory.gpu_devices if inventory else None,
             "virtualisation": inventory.virtualisation if inventory else None,
             "images": inventory.images if inventory else None,
+            "affected" if found.status == "offline" else "carries": found.allocation_ids,
+            "differences": [f"{d.finding} {d.allocation_id}: {d.message}" for d in found.differences],
         },
     )
+
+
+async def _change(node: str, what: str, options: Options) -> None:
+    async with open_session(options) as session:
+        found = await resolve.node(session, node)
+        _show(await getattr(session.client.nodes, what)(found.id))
+
+
+@app.command
+async def cordon(node: str, /, *, options: Options = DEFAULTS) -> None:
+    """It carries on with what it has and takes nothing new."""
+    await _change(node, "cordon", options)
+
+
+@app.command
+async def uncordon(node: str, /, *, options: Options = DEFAULTS) -> None:
+    """It takes new machines again."""
+    await _change(node, "uncordon", options)
+
+
+@app.command
+async def drain(node: str, /, *, options: Options = DEFAULTS) -> None:
+    """It takes nothing new, and those who have machines there are told to move."""
+    await _change(node, "drain", options)
+
+
+@app.command
+async def retire(node: str, /, *, options: Options = DEFAULTS) -> None:
+    """Take an empty node out of service, for good."""
+    await _change(node, "retire", options)
+
+
+@app.command(name="revoke-identity")
+async def revoke_identity(node: str, /, *, options: Options = DEFAULTS) -> None:
+    """Cut its agent off at once; a new join token under the same name lets the host back in."""
+    await _change(node, "revoke_identity", options)
+
+
+@app.command(name="rotate-identity")
+async def rotate_identity(node: str, /, *, options: Options = DEFAULTS) -> None:
+    """Have its agent make a new key."""
+    await _change(node, "rotate_identity", options)
 
 
 @app.command(name="join-token")

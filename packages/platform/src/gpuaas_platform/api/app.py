@@ -13,15 +13,19 @@ from gpuaas_platform.api.openapi import openapi_document
 from gpuaas_platform.api.problems import install_handlers
 from gpuaas_platform.api.routes import (
     agents,
+    allocations,
     audit,
     catalogue,
     changes,
+    credentials,
     health,
     identity,
     instances,
-    machines,
+    nodes,
     oauth,
     operations,
+    quotas,
+    secrets,
     service_accounts,
     sessions,
     users,
@@ -37,7 +41,9 @@ from gpuaas_platform.jobs.background import (
     sequence_changes,
     sweep,
     sweep_feed,
+    sweep_secrets,
 )
+from gpuaas_platform.jobs.placement import place
 from gpuaas_platform.observability.metrics import Metrics
 from gpuaas_platform.services.platform import Platform
 
@@ -48,10 +54,14 @@ ROUTES = [
     identity.routes,
     users.routes,
     service_accounts.routes,
-    machines.routes,
+    nodes.routes,
+    allocations.routes,
+    quotas.routes,
     catalogue.routes,
     instances.routes,
     operations.routes,
+    credentials.routes,
+    secrets.routes,
     changes.routes,
     audit.routes,
     health.routes,
@@ -69,6 +79,8 @@ def create_app(platform: Platform) -> FastAPI:
             "feed sweeper": for_ever("feed sweeper", lambda: sweep_feed(platform)),
             "audit": for_ever("audit", lambda: seal_audit(platform)),
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
+            "placement": for_ever("placement", lambda: place(platform)),
+            "secrets sweeper": for_ever("secrets sweeper", lambda: sweep_secrets(platform)),
             "vault token": for_ever("vault token", lambda: renew_vault_token(platform)),
             "token key": for_ever("token key", lambda: keep_token_key(platform)),
             "streams": app.state.streams.cut_ended(),

@@ -18,6 +18,10 @@ READ_PERMISSION: dict[str, Permission] = {
     Noun.MEMBER: Permission.INSTANCE_READ,
     Noun.OPERATION: Permission.INSTANCE_READ,
     Noun.DELIVERY: Permission.INSTANCE_READ,
+    Noun.QUOTA: Permission.QUOTA_READ,
+    Noun.VOLUME: Permission.ALLOCATION_READ,
+    Noun.CREDENTIAL: Permission.CREDENTIAL_READ,
+    Noun.SECRET: Permission.INSTANCE_READ,
 }
 """A noun that is missing here is for those who see the whole platform only."""
 

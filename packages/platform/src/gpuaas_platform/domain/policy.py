@@ -39,14 +39,23 @@ class Permission(StrEnum):
     NODE_READ = "node.read"
     ALLOCATION_CREATE = "allocation.create"
     ALLOCATION_READ = "allocation.read"
+    ALLOCATION_UPDATE = "allocation.update"
+    """Rename, restart, resize, try again."""
     ALLOCATION_RELEASE = "allocation.release"
     ALLOCATION_ACCESS = "allocation.access"
+    USAGE_READ = "usage.read"
+    QUOTA_READ = "quota.read"
+    QUOTA_SET = "quota.set"
     APP_PUBLISH = "app.publish"
     INSTANCE_DEPLOY = "instance.deploy"
     INSTANCE_READ = "instance.read"
     OPERATION_REQUEST = "operation.request"
     OPERATION_WORK = "operation.work"
     """Claim, report and finish operations: an app's own service account only."""
+    CREDENTIAL_READ = "credential.read"
+    """Its name, public keys and fingerprints. Nobody reads the key itself: a lease holder has it delivered."""
+    CREDENTIAL_MANAGE = "credential.manage"
+    SECRET_ROTATE = "secret.rotate"  # noqa: S105 - a permission
     AUDIT_READ = "audit.read"
 
 
@@ -79,13 +88,20 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.NODE_READ: _PLATFORM,
     Permission.ALLOCATION_CREATE: _ADMINS,
     Permission.ALLOCATION_READ: _VIEWERS,
+    Permission.ALLOCATION_UPDATE: _ADMINS,
     Permission.ALLOCATION_RELEASE: _ADMINS,
     Permission.ALLOCATION_ACCESS: _USERS,
+    Permission.USAGE_READ: _VIEWERS,
+    Permission.QUOTA_READ: _VIEWERS,
+    Permission.QUOTA_SET: _TENANT_ADMINS,
     Permission.APP_PUBLISH: frozenset({Role.PLATFORM_ADMIN, Role.APP_PUBLISHER}),
     Permission.INSTANCE_DEPLOY: _ADMINS,
     Permission.INSTANCE_READ: _VIEWERS,
     Permission.OPERATION_REQUEST: _ADMINS,
     Permission.OPERATION_WORK: frozenset({CONTROLLER}),
+    Permission.CREDENTIAL_READ: _VIEWERS,
+    Permission.CREDENTIAL_MANAGE: _ADMINS,
+    Permission.SECRET_ROTATE: _ADMINS,
     Permission.AUDIT_READ: _ADMINS,
 }
 

@@ -1,29 +1,48 @@
 """What node agents say about their tasks."""
 
+from dataclasses import dataclass
+
 from gpuaas_contract.agent_link import (
     CreateSlice,
     DeleteSlice,
+    DeliverArtifact,
+    ResizeSlice,
+    RestartSlice,
     TaskMessage,
     TaskProgress,
     TaskResult,
     task_spec_adapter,
 )
-from gpuaas_platform.services import access, allocations
+from gpuaas_platform.services import access, machine_results
+from gpuaas_platform.services.placement import AddressPlan
 from gpuaas_platform.storage import nodes as store
-from gpuaas_platform.storage.database import Database
+from gpuaas_platform.storage.database import Database, Row, Transaction
 
 QUEUED = "queued"
 
 
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the platform has to say to a node's agent now."""
+
+    welcome: bool
+    """False where its identity is worth nothing any more: then there is nothing else to say."""
+    rotate: bool
+    tasks: list[TaskMessage]
+
+
 class TaskService:
-    def __init__(self, database: Database, plan: allocations.AddressPlan) -> None:
+    def __init__(self, database: Database, plan: AddressPlan) -> None:
         self._database = database
         self._plan = plan
 
-    async def open_tasks(self, node_id: str) -> list[TaskMessage]:
+    async def orders(self, node_id: str) -> Orders:
         async with self._database.system_transaction() as tx:
+            node = await store.get_identity(tx, node_id)
             rows = await store.list_open_tasks(tx, node_id)
-        return [
+        if node is None or node["revoked_at"] is not None:
+            return Orders(welcome=False, rotate=False, tasks=[])
+        tasks = [
             TaskMessage(
                 task_id=row["id"],
                 correlation_id=row["correlation_id"],
@@ -31,6 +50,7 @@ class TaskService:
             )
             for row in rows
         ]
+        return Orders(welcome=True, rotate=node["rotation_requested_at"] is not None, tasks=tasks)
 
     async def progress(self, node_id: str, message: TaskProgress) -> None:
         async with self._database.system_transaction() as tx:
@@ -38,8 +58,8 @@ class TaskService:
             if task is None or task["state"] != QUEUED:
                 return
             tx.correlation_id = task["correlation_id"]
-            if isinstance(task_spec_adapter.validate_python(task["spec"]), CreateSlice | DeleteSlice):
-                await allocations.slice_progressed(tx, task["allocation_id"], message.step, message.message)
+            if not isinstance(task_spec_adapter.validate_python(task["spec"]), DeliverArtifact):
+                await machine_results.progressed(tx, task["allocation_id"], message.step, message.message)
 
     async def finish(self, node_id: str, result: TaskResult) -> None:
         """Apply a result once: a repeated one, or one of a cancelled task, changes nothing."""
@@ -49,10 +69,18 @@ class TaskService:
                 return
             tx.correlation_id = task["correlation_id"]
             await store.finish_task(tx, result.task_id, "done" if result.ok else "failed")
-            spec = task_spec_adapter.validate_python(task["spec"])
-            if isinstance(spec, CreateSlice):
-                await allocations.slice_created(tx, spec.allocation_id, result.ok, result.message)
-            elif isinstance(spec, DeleteSlice):
-                await allocations.slice_deleted(tx, spec.allocation_id, result.ok, result.message, self._plan)
-            else:
+            await self._apply(tx, task, result)
+
+    async def _apply(self, tx: Transaction, task: Row, result: TaskResult) -> None:
+        spec = task_spec_adapter.validate_python(task["spec"])
+        match spec:
+            case CreateSlice():
+                await machine_results.slice_created(tx, spec.allocation_id, result.ok, result.message)
+            case DeleteSlice():
+                await machine_results.slice_deleted(tx, spec.allocation_id, result.ok, result.message, self._plan)
+            case RestartSlice():
+                await machine_results.slice_restarted(tx, spec.allocation_id, result.ok, result.message)
+            case ResizeSlice():
+                await machine_results.slice_resized(tx, spec.allocation_id, result.ok, result.message, self._plan)
+            case DeliverArtifact():
                 await access.artifact_delivered(tx, result.task_id, result.ok, result.path, result.message)

@@ -2,15 +2,21 @@
 
 from typing import Any
 
-from gpuaas_platform.storage.database import Row, Transaction
+from gpuaas_platform.storage.database import Row, Transaction, json_list
 from gpuaas_platform.storage.wakeups import NODE_TASKS
 
 _ALLOCATED = """
-    SELECT n.*, coalesce(a.cpus, 0) AS cpus, coalesce(a.memory_mib, 0) AS memory_mib,
+    SELECT n.*, n.revoked_at AS identity_revoked_at,
+           coalesce((SELECT array_agg(x.id ORDER BY x.id) FROM allocations x
+                     WHERE x.node_id = n.id AND x.status <> 'released'), '{}') AS allocation_ids,
+           coalesce(a.cpus, 0) AS cpus, coalesce(a.memory_mib, 0) AS memory_mib,
            coalesce(a.disk_gib, 0) AS disk_gib, coalesce(a.gpus, 0) AS gpus
     FROM nodes n LEFT JOIN (
-        SELECT node_id, sum((shape->>'cpus')::int) AS cpus, sum((shape->>'memory_mib')::int) AS memory_mib,
-               sum((shape->>'disk_gib')::int) AS disk_gib, sum((shape->>'gpus')::int) AS gpus
+        SELECT node_id,
+               sum(greatest((shape->>'cpus')::int, (wanted_shape->>'cpus')::int)) AS cpus,
+               sum(greatest((shape->>'memory_mib')::int, (wanted_shape->>'memory_mib')::int)) AS memory_mib,
+               sum(greatest((shape->>'disk_gib')::int, (wanted_shape->>'disk_gib')::int)) AS disk_gib,
+               sum(greatest((shape->>'gpus')::int, (wanted_shape->>'gpus')::int)) AS gpus
         FROM allocations WHERE status <> 'released' AND node_id IS NOT NULL GROUP BY node_id
     ) a ON a.node_id = n.id
 """
@@ -54,8 +60,21 @@ async def get(tx: Transaction, id: str) -> Row | None:
     return await tx.one(_ALLOCATED + " WHERE n.id = %(id)s", id=id)
 
 
+async def get_identity(tx: Transaction, id: str) -> Row | None:
+    """Without what is allocated of it, which takes longer to find."""
+    return await tx.one("SELECT * FROM nodes WHERE id = %(id)s", id=id)
+
+
 async def list_all(tx: Transaction, after: str, limit: int) -> list[Row]:
     return await tx.all(_ALLOCATED + " WHERE n.id > %(after)s ORDER BY n.id LIMIT %(limit)s", after=after, limit=limit)
+
+
+async def list_enrolled(tx: Transaction) -> list[Row]:
+    """Nodes that have said what they have, whether or not they can take allocations now."""
+    return await tx.all(
+        """SELECT id, name, inventory FROM nodes
+           WHERE inventory IS NOT NULL AND intent <> 'retired' AND revoked_at IS NULL ORDER BY id"""
+    )
 
 
 async def lock_ready(tx: Transaction) -> list[Row]:
@@ -64,18 +83,107 @@ async def lock_ready(tx: Transaction) -> list[Row]:
     return await tx.all(_ALLOCATED + " WHERE n.status = 'ready' ORDER BY n.id")
 
 
-async def set_status(tx: Transaction, id: str, status: str, inventory: dict[str, Any] | None = None) -> Row | None:
-    """None where the node had that status, and the same inventory, already."""
+async def lock(tx: Transaction, id: str) -> Row | None:
+    """With what is allocated of it, as of now that nobody else can claim any."""
+    await tx.one("SELECT 1 FROM nodes WHERE id = %(id)s FOR UPDATE", id=id)
+    return await get(tx, id)
+
+
+async def connected(tx: Transaction, id: str, inventory: dict[str, Any]) -> Row | None:
+    """What operators want of it is its status again; None where nothing is new."""
     return await tx.one(
-        """UPDATE nodes SET status = %(status)s, inventory = coalesce(%(inventory)s, inventory),
-               last_seen_at = CASE WHEN %(status)s = 'ready' THEN now() ELSE last_seen_at END,
+        """UPDATE nodes SET status = intent, inventory = %(inventory)s, last_seen_at = now(),
                revision = revision + 1, updated_at = now()
-           WHERE id = %(id)s
-             AND (status <> %(status)s OR inventory IS DISTINCT FROM coalesce(%(inventory)s, inventory))
+           WHERE id = %(id)s AND revoked_at IS NULL AND intent <> 'retired'
+             AND (status <> intent OR inventory IS DISTINCT FROM %(inventory)s)
            RETURNING *""",
         id=id,
-        status=status,
         inventory=inventory,
+    )
+
+
+async def disconnected(tx: Transaction, id: str) -> Row | None:
+    return await tx.one(
+        """UPDATE nodes SET status = 'offline', revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s AND status IN ('ready', 'cordoned', 'draining') RETURNING *""",
+        id=id,
+    )
+
+
+async def set_intent(tx: Transaction, id: str, intent: str) -> Row:
+    """Its status too, unless it is not connected; retired it is at once."""
+    row = await tx.one(
+        """UPDATE nodes SET intent = %(intent)s, revision = revision + 1, updated_at = now(),
+               status = CASE WHEN %(intent)s <> 'retired' AND status IN ('offline', 'enrolling') THEN status
+                             ELSE %(intent)s END
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+        intent=intent,
+    )
+    assert row is not None
+    return row
+
+
+async def revoke_identity(tx: Transaction, id: str) -> Row:
+    row = await tx.one(
+        """UPDATE nodes SET revoked_at = now(), next_public_key_pem = NULL, rotation_requested_at = NULL,
+               status = CASE status WHEN 'retired' THEN status ELSE 'offline' END,
+               revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
+        id=id,
+    )
+    assert row is not None
+    return row
+
+
+async def enrol_again(tx: Transaction, name: str, public_key_pem: str) -> Row | None:
+    """Only a node whose identity was revoked gets another one; it stays the node that it was."""
+    return await tx.one(
+        """UPDATE nodes SET public_key_pem = %(key)s, next_public_key_pem = NULL, revoked_at = NULL,
+               status = 'enrolling', revision = revision + 1, updated_at = now()
+           WHERE name = %(name)s AND status <> 'retired' AND revoked_at IS NOT NULL RETURNING *""",
+        name=name,
+        key=public_key_pem,
+    )
+
+
+async def request_rotation(tx: Transaction, id: str) -> Row:
+    row = await tx.one(
+        """UPDATE nodes SET rotation_requested_at = now(), revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+    )
+    assert row is not None
+    return row
+
+
+async def offer_key(tx: Transaction, id: str, public_key_pem: str) -> Row | None:
+    """None where that key is known already."""
+    return await tx.one(
+        """UPDATE nodes SET next_public_key_pem = %(key)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s AND public_key_pem <> %(key)s AND next_public_key_pem IS DISTINCT FROM %(key)s
+           RETURNING *""",
+        id=id,
+        key=public_key_pem,
+    )
+
+
+async def take_offered_key(tx: Transaction, id: str) -> Row | None:
+    """The new key was used, so the old one is worthless from now on."""
+    return await tx.one(
+        """UPDATE nodes SET public_key_pem = next_public_key_pem, next_public_key_pem = NULL,
+               rotation_requested_at = NULL, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s AND next_public_key_pem IS NOT NULL RETURNING *""",
+        id=id,
+    )
+
+
+async def set_differences(tx: Transaction, id: str, differences: list[dict[str, Any]]) -> Row | None:
+    """None where there were none before either."""
+    return await tx.one(
+        """UPDATE nodes SET differences = %(differences)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s AND (differences <> '[]' OR %(differences)s <> '[]'::jsonb) RETURNING *""",
+        id=id,
+        differences=json_list(differences),
     )
 
 
@@ -95,7 +203,7 @@ async def touch(tx: Transaction, id: str) -> None:
 
 async def list_silent(tx: Transaction, seconds: int) -> list[Row]:
     return await tx.all(
-        """SELECT * FROM nodes WHERE status = 'ready'
+        """SELECT * FROM nodes WHERE status IN ('ready', 'cordoned', 'draining')
              AND last_seen_at < now() - make_interval(secs => %(seconds)s) FOR UPDATE SKIP LOCKED""",
         seconds=seconds,
     )

@@ -30,3 +30,29 @@ class Nodes(ResourceRoutes):
             authenticated=False,
         )
         return parse(Enrolment, response)
+
+    async def _change(self, node_id: str, what: str, idempotency_key: str | None) -> Node:
+        return await self._transport.post(f"/nodes/{node_id}/{what}", Node, idempotency_key=idempotency_key)
+
+    async def cordon(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
+        """It takes nothing new."""
+        return await self._change(node_id, "cordon", idempotency_key)
+
+    async def uncordon(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
+        return await self._change(node_id, "uncordon", idempotency_key)
+
+    async def drain(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
+        """It takes nothing new, and those who have machines there are told to move."""
+        return await self._change(node_id, "drain", idempotency_key)
+
+    async def retire(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
+        """For good, once it is empty."""
+        return await self._change(node_id, "retire", idempotency_key)
+
+    async def revoke_identity(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
+        """Its agent is cut off at once."""
+        return await self._change(node_id, "revoke-identity", idempotency_key)
+
+    async def rotate_identity(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
+        """Its agent makes a new key."""
+        return await self._change(node_id, "rotate-identity", idempotency_key)

@@ -6,13 +6,14 @@ from fastapi import Request, WebSocket
 from fastapi.responses import FileResponse
 
 from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
+from gpuaas_contract.nodes import AgentKey, Enrolment
 from gpuaas_platform.api.context import Agent, authenticated_agent, authenticated_context_of, platform_of
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.api.streams import StreamBroker, refuse
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Permission
-from gpuaas_platform.services import access
+from gpuaas_platform.services import access, nodes
 from gpuaas_platform.storage import catalogue as catalogue_store
 
 routes = Routes("agents")
@@ -54,6 +55,13 @@ async def machine_stream(websocket: WebSocket, grant_id: str, allocation_id: str
 @routes.post("/agent/host-certificates", Permission.AGENT, response_model=HostCertificate)
 async def certify_host(request: Request, agent: Agent, body: HostCertificateRequest) -> HostCertificate:
     return await platform_of(request).access.certify_host(agent, request.state.correlation_id, body)
+
+
+@routes.post("/agent/identity", Permission.AGENT, response_model=Enrolment)
+async def offer_agent_key(request: Request, agent: Agent, body: AgentKey) -> Enrolment:
+    """The agent's next key, shown under its present one. The new one counts alone from its first use on."""
+    async with platform_of(request).database.transaction(agent.id, request.state.correlation_id) as tx:
+        return await nodes.offer_key(tx, agent, body)
 
 
 @routes.get("/agent/artifacts/{digest}", Permission.AGENT, response_class=FileResponse)

@@ -1,0 +1,68 @@
+"""Changes to a finished slice: restarted in place, given another size. Each looks first and may be repeated."""
+
+import logging
+import os
+from pathlib import Path
+
+from gpuaas_agent.errors import LxdError, PermanentError
+from gpuaas_agent.gpus import GpuPool
+from gpuaas_agent.lxd import Instance, Lxd
+from gpuaas_agent.slice_config import READY_TAG, gpu_device, gpu_names, instance_name, limits
+from gpuaas_agent.slices import Progress, SliceManager
+from gpuaas_contract.agent_link import ResizeSlice, RestartSlice
+
+log = logging.getLogger(__name__)
+
+RESTART_TAG = "user.gpuaas.restart"
+"""The task that stopped the machine last: delivered again, it only makes sure that the machine runs."""
+SHUT_DOWN_SECONDS = 30
+
+
+class SliceChanger:
+    def __init__(self, lxd: Lxd, slices: SliceManager, gpus: GpuPool) -> None:
+        self._lxd = lxd
+        self._slices = slices
+        self._gpus = gpus
+
+    async def _find(self, allocation_id: str) -> Instance:
+        name = instance_name(allocation_id)
+        await self._lxd.settle_instance(name)
+        found = await self._slices.find(allocation_id)
+        if found is None or READY_TAG not in found.config:
+            raise PermanentError(f"this host has no machine {name}")
+        return found
+
+    async def restart(self, spec: RestartSlice, task_id: str, progress: Progress) -> None:
+        found = await self._find(spec.allocation_id)
+        if found.config.get(RESTART_TAG) != task_id:
+            progress("stop", "shutting the machine down")
+            if found.running:
+                await self._stop(found)
+            await self._lxd.update_instance_config(found.name, {RESTART_TAG: task_id})
+            found = await self._find(spec.allocation_id)
+        progress("start", "starting the machine")
+        await self._slices.ensure_running(found)
+        progress("ssh", "waiting for sshd")
+        await self._slices.wait_until_reachable(found)
+
+    async def _stop(self, instance: Instance) -> None:
+        try:
+            await self._lxd.shut_down_instance(instance.name, seconds=SHUT_DOWN_SECONDS)
+        except LxdError as error:
+            log.warning("%s does not shut down (%s), it is switched off", instance.name, error)
+            found = await self._lxd.find_instance(instance.name)
+            if found is not None and found.running:
+                await self._lxd.stop_instance(instance.name)
+
+    async def resize(self, spec: ResizeSlice, progress: Progress) -> None:
+        found = await self._find(spec.allocation_id)
+        has = gpu_names(found)
+        async with self._gpus.reserve(max(0, spec.shape.gpus - len(has))) as more:
+            devices = {name: device for name, device in found.devices.items() if name not in has[spec.shape.gpus :]}
+            devices["root"] = {**devices["root"], "size": f"{spec.shape.disk_gib}GiB"}
+            devices |= {Path(source).name: gpu_device(source) for source in more}
+            progress("resize", "setting CPUs, memory, disk and GPUs")
+            try:
+                await self._lxd.replace_instance(found.name, limits(spec.shape, os.cpu_count() or 1), devices)
+            except LxdError as error:
+                raise PermanentError(f"cannot resize {found.name}: {error}") from error

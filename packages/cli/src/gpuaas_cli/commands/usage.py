@@ -1,0 +1,43 @@
+"""Usage: what the machines of a project are charged for."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gpuaas_cli import output
+from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.session import open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.usage import UsageRecord
+
+app = noun("usage", "What machines are charged for.")
+
+
+def show_records(records: "Sequence[UsageRecord]") -> None:
+    columns = {
+        "machine": lambda r: r.allocation_name,
+        "kind": lambda r: r.kind,
+        "from": lambda r: r.started_at,
+        "until": lambda r: r.ended_at or "now",
+        "seconds": lambda r: f"{r.seconds:.0f}",
+        "cpus": lambda r: r.shapes[-1].shape.cpus,
+        "gpus": lambda r: r.shapes[-1].shape.gpus,
+        "allocation": lambda r: r.allocation_id,
+    }
+    output.items(records, columns, empty="Nothing was used yet.")
+
+
+@app.command(name="list")
+async def list_(
+    *,
+    occupied: Annotated[bool, Parameter(negative="", help="How long nodes were occupied instead.")] = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """One record for each machine of the project: from when to when it is charged."""
+    from gpuaas_contract.usage import UsageKind
+
+    kind = UsageKind.OCCUPIED if occupied else UsageKind.CHARGED
+    async with open_session(options) as session:
+        show_records(await session.client.usage.list(project_id=await session.project_id(), kind=kind).all())

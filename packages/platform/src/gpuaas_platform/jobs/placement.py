@@ -1,0 +1,16 @@
+"""Requests that wait for capacity are looked at again now and then, whatever made room for them."""
+
+import asyncio
+
+from gpuaas_platform.services.placement import place_waiting
+from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.storage import allocations as store
+
+PLACE_SECONDS = 2
+
+
+async def place(platform: Platform) -> None:
+    async with platform.database.system_transaction() as tx:
+        if await store.has_waiting(tx):
+            await place_waiting(tx, platform.plan)
+    await asyncio.sleep(PLACE_SECONDS)

@@ -1,0 +1,124 @@
+"""Placement: which node a waiting request gets. Claims on a node are made under its row lock, so none passes it."""
+
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from gpuaas_contract import ids
+from gpuaas_contract.access import OPERATOR_LOGIN, PERSON_LOGIN
+from gpuaas_contract.agent_link import CreateSlice, ProjectNetwork
+from gpuaas_contract.allocations import AllocationStatus, Shape
+from gpuaas_contract.base import Resource
+from gpuaas_contract.nodes import Inventory
+from gpuaas_contract.usage import UsageKind
+from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_cidr, project_subnet
+from gpuaas_platform.services.timeline import record
+from gpuaas_platform.storage import allocations as store
+from gpuaas_platform.storage import nodes as node_store
+from gpuaas_platform.storage import usage as usage_store
+from gpuaas_platform.storage.database import Row, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class AddressPlan:
+    environment: str
+    network_range: IPv4Network
+
+
+def certificate_principal(login: str, allocation_id: str) -> str:
+    """What a certificate must carry to log in to this machine as this user."""
+    return f"{login}@{allocation_id}"
+
+
+async def place_waiting(tx: Transaction, plan: AddressPlan) -> None:
+    """Give every waiting request a node and an address, or say why it waits.
+
+    Nodes are locked before the requests are read: who frees capacity and who asks for it at the same moment
+    take turns, and the second of them sees what the first did. Requests are locked without waiting, so that
+    nobody who holds one and wants a node is waited for.
+    """
+    nodes = await node_store.lock_ready(tx)
+    for row in await store.list_waiting(tx):
+        await _place(tx, row, nodes, plan)
+
+
+async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan) -> None:
+    shape = Shape.model_validate(row["shape"])
+    node = next((node for node in nodes if not shortage(node, shape, row["image"])), None)
+    subnet = project_subnet(plan.network_range, row["network_index"])
+    address = free_address(subnet, await store.list_taken_addresses(tx, row["owner_id"]))
+    if node is None or address is None:
+        await _keep_waiting(tx, row, nodes, shape, no_address=address is None)
+        return
+    _take(node, shape)
+    placed = await store.place(tx, row["id"], node["id"], address, node["inventory"].get("default_image"))
+    await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
+    await record(tx, placed, "provisioning", f"on node {node['name']} at {address}")
+    await order_slice(tx, {**row, **placed}, plan, row["correlation_id"])
+
+
+async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_id: str) -> None:
+    """Ask the node that the allocation was placed on to make the machine."""
+    shape = Shape.model_validate(row["shape"])
+    subnet = project_subnet(plan.network_range, row["network_index"])
+    network = ProjectNetwork(
+        owner_id=row["owner_id"],
+        bridge=bridge_name(plan.environment, row["owner_id"]),
+        gateway_cidr=gateway_cidr(subnet),
+    )
+    principals = {login: [certificate_principal(login, row["id"])] for login in (OPERATOR_LOGIN, PERSON_LOGIN)}
+    spec = CreateSlice(
+        allocation_id=row["id"],
+        hostname=row["hostname"],
+        shape=shape,
+        image=row["image"],
+        network=network,
+        address=row["address"],
+        principals=principals,
+    )
+    await order(tx, row, spec, correlation_id)
+
+
+async def order(tx: Transaction, row: Row, spec: Resource, correlation_id: str | None = None) -> None:
+    """Give the allocation's node something to do."""
+    await node_store.insert_task(
+        tx,
+        ids.new_id(ids.TASK),
+        row["node_id"],
+        row["id"],
+        spec.model_dump(mode="json"),
+        correlation_id or tx.correlation_id,
+    )
+
+
+def shortage(node: Row, shape: Shape, image: str | None = None) -> list[str]:
+    """What the node lacks for the shape, in plain words; nothing where it has room."""
+    inventory = Inventory.model_validate(node["inventory"])
+    capacity = inventory.capacity
+    free = {
+        "CPUs": (capacity.cpus - node["cpus"], shape.cpus),
+        "MiB of memory": (capacity.memory_mib - node["memory_mib"], shape.memory_mib),
+        "GiB of disk": (capacity.disk_gib - node["disk_gib"], shape.disk_gib),
+        "GPUs": (capacity.gpus - node["gpus"], shape.gpus),
+    }
+    lacking = [f"{has} {what} free, {needs} needed" for what, (has, needs) in free.items() if 0 < needs > has]
+    return lacking if image is None or image in inventory.images else [f"it has no image {image}", *lacking]
+
+
+def _take(node: Row, shape: Shape) -> None:
+    node["cpus"] += shape.cpus
+    node["memory_mib"] += shape.memory_mib
+    node["disk_gib"] += shape.disk_gib
+    node["gpus"] += shape.gpus
+
+
+async def _keep_waiting(tx: Transaction, row: Row, nodes: list[Row], shape: Shape, *, no_address: bool) -> None:
+    if no_address:
+        reason = "waiting: its owner's network has no free address"
+    elif not nodes:
+        reason = "waiting for capacity: no node is ready"
+    else:
+        per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in nodes)
+        reason = f"waiting for capacity: {per_node}"
+    if reason != row["reason"]:
+        waiting = await store.set_status(tx, row["id"], AllocationStatus.REQUESTED, reason)
+        await record(tx, waiting, "waiting", reason)

@@ -1,0 +1,102 @@
+"""A stack of its own for the machine tests: platform, agent and real slices, without any app."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuaas_stack import platform_services
+from gpuaas_stack.platform_services import ADMIN_EMAIL
+from gpuaas_stack.progress import Progress
+from gpuaas_stack.settings import Settings
+from gpuaas_stack.stack import Stack
+from tests.e2e.command_line import CommandLine
+from tests.support.waiting import wait_until
+
+# Runs beside each other need machines, ports and addresses of their own: give each its own slot.
+SLOT = int(os.environ.get("GPUAAS_MACHINES_SLOT", "0"))
+ENVIRONMENT = f"machines{SLOT}"
+FIRST_PORT = 8490 + 10 * SLOT
+TAG = "user.gpuaas.environment"
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """Empty at the start, whatever an earlier run left; at the end nothing may be left, and that is checked."""
+    settings = Settings(
+        state_dir=Path(f"/var/lib/gpuaas-{ENVIRONMENT}"),
+        environment=ENVIRONMENT,
+        api_port=FIRST_PORT,
+        postgres_port=FIRST_PORT + 1,
+        openbao_port=FIRST_PORT + 2,
+        openbao_cluster_port=FIRST_PORT + 3,
+        subnet=f"10.{89 + SLOT}.0.0/16",
+        pool_size="12GiB",
+        app_dirs=(),
+    )
+    stack = Stack(settings, Progress())
+    stack.reset()
+    stack.up()
+    yield stack
+    left = leftovers()
+    stack.reset()
+    assert left == [], f"the machine tests left {left} behind"
+
+
+@pytest.fixture(scope="session")
+def cli(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    cli = CommandLine(tmp_path_factory.mktemp("home"))
+    login = ["login", "--api-url", stack.settings.api_url, "--email", ADMIN_EMAIL, "--password-stdin"]
+    cli.run(*login, stdin=stack.settings.admin_password_file.read_text())
+    cli.json("tenant", "create", "acme")
+    cli.json("project", "create", "research", "--tenant", "acme")
+    return cli
+
+
+@pytest.fixture(scope="session")
+def node(stack: Stack, cli: CommandLine) -> str:
+    platform_services.write_join_token(stack.settings, cli.json("node", "join-token", "host-one")["token"])
+    stack.start_agent()
+    wait_for_node(cli, "ready")
+    return "host-one"
+
+
+def wait_for_node(cli: CommandLine, status: str) -> None:
+    found = {"name": "host-one", "status": status}
+    wait_until(lambda: any(found.items() <= node.items() for node in cli.json("node", "list")), f"the node is {status}")
+
+
+def leftovers() -> list[str]:
+    """Everything in LXD that has the tag of these tests, by kind and name."""
+    kinds = {
+        "instance": "/1.0/instances",
+        "network": "/1.0/networks",
+        "acl": "/1.0/network-acls",
+        "volume": f"/1.0/storage-pools/gpuaas-{ENVIRONMENT}/volumes/custom",
+    }
+    found = []
+    for kind, path in kinds.items():
+        answer = subprocess.run(["lxc", "query", f"{path}?recursion=1"], capture_output=True, text=True, check=True)
+        for item in json.loads(answer.stdout):
+            if (item["config"] or {}).get(TAG) == ENVIRONMENT:
+                found.append(f"{kind} {item['name']}")
+    return found
+
+
+def pid_of(stack: Stack, service: str) -> int:
+    (state,) = [state for state in stack.supervision.states() if state.name == service]
+    assert state.process is not None
+    return state.process.pid
+
+
+def kill(stack: Stack, service: str) -> None:
+    """As a crash does it; the supervisor starts it again."""
+    os.kill(pid_of(stack, service), 9)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if os.geteuid() != 0:
+        pytest.exit("the machine tests make machines, which takes root", returncode=1)
