@@ -16,6 +16,7 @@ from tests.support.database import connect, dump
 from tests.support.processes import log_file
 from tests.support.world import World
 
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 PASSWORD = "a password that could be guessed"
 
 
@@ -78,3 +79,17 @@ async def test_what_was_denied_has_a_fingerprint_too(settings: Settings, world: 
     first, second, third = (fingerprint for (fingerprint,) in rows)
     assert len(first) == 64
     assert first == second != third
+
+
+async def test_every_change_of_a_known_principal_has_one(settings: Settings, world: World) -> None:
+    """Also those whose answer is not kept for an idempotency key."""
+    machine = await world.allocation()
+    await world.admin.allocations.access(machine.id, PUBLIC_KEY)
+    await world.admin.join_tokens.create("second")
+    with connect(settings) as database:
+        rows = database.execute(
+            "SELECT action, fingerprint FROM audit_entries WHERE principal_id = %s AND action NOT LIKE 'auth.%%'",
+            [(await world.admin.principal()).id],
+        ).fetchall()
+    assert {"access.grant", "join_token.create", "allocation.create"} <= {action for action, _ in rows}
+    assert [action for action, fingerprint in rows if len(fingerprint) != 64] == []

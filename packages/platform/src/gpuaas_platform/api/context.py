@@ -1,8 +1,8 @@
 """What a route works with: the caller, the correlation id, and one transaction per request."""
 
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from gpuaas_contract.base import OwnedResource, Resource
 from gpuaas_contract.problems import IDEMPOTENCY_HEADER, Code
 from gpuaas_contract.sessions import CSRF_HEADER, SESSION_COOKIE
 from gpuaas_platform.api.bodies import fingerprint_of
+from gpuaas_platform.api.queries import check_query
 from gpuaas_platform.api.routing import PERMISSION_ATTRIBUTE
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
@@ -24,7 +25,7 @@ from gpuaas_platform.services.pages import MAX_LIMIT
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.services.principals import Authenticated, not_a_person, password_change_required
 from gpuaas_platform.storage import changes as change_store
-from gpuaas_platform.storage.database import Transaction
+from gpuaas_platform.storage.database import Transaction, request_fingerprint
 
 KEY_LIMIT = 200
 _READS = {"GET", "HEAD", "OPTIONS"}
@@ -61,13 +62,9 @@ class Context:
         """For looking only."""
         return self.platform.database.reading(self.caller.id, self.correlation_id)
 
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[Transaction]:
+    def write(self) -> AbstractAsyncContextManager[Transaction]:
         """For changes whose answer is not kept for an idempotency key; the others `mutate`."""
-        fingerprint = await fingerprint_of(self.request)
-        async with self.platform.database.transaction(self.caller.id, self.correlation_id) as tx:
-            tx.fingerprint = fingerprint
-            yield tx
+        return self.platform.database.transaction(self.caller.id, self.correlation_id)
 
     def show(self, resource: OwnedResource) -> Response:
         """One resource with its ETag; nothing but a 304 where the caller has it already."""
@@ -106,9 +103,7 @@ async def run_mutation(
     effect: Callable[[Transaction], Awaitable[Resource]],
     status: int,
 ) -> Response:
-    fingerprint = await fingerprint_of(request)
     async with platform.database.transaction(principal_id, correlation_id) as tx:
-        tx.fingerprint = fingerprint
         if (answer := await _begin(tx, request)) is not None:
             return answer
         return await _answer(tx, request, await effect(tx), status)
@@ -194,6 +189,8 @@ async def authenticated_context(request: Request) -> Context:
     platform = platform_of(request)
     authenticated = await authenticate(request)
     request.state.caller = authenticated.caller
+    if request.method not in _READS:
+        request_fingerprint.set(await fingerprint_of(request))
     platform.limits.requests.take(authenticated.caller.id)
     if authenticated.csrf_token is not None and request.method not in _READS:
         _check_csrf(request, authenticated.csrf_token)
@@ -202,6 +199,7 @@ async def authenticated_context(request: Request) -> Context:
         raise not_a_person()
     if authenticated.password_change_required and permission != Permission.OWN_LOGIN:
         raise password_change_required()
+    check_query(request)
     return Context(platform, authenticated.caller, str(request.state.correlation_id), authenticated, request)
 
 

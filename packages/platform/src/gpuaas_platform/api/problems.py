@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 from gpuaas_contract.audit import AuditOutcome
 from gpuaas_contract.base import API_PREFIX
 from gpuaas_contract.problems import PROBLEM_MEDIA_TYPE, Code, FieldError, Problem
-from gpuaas_platform.api.bodies import fingerprint_of
 from gpuaas_platform.domain.errors import OAUTH_CODES, Refusal
 from gpuaas_platform.domain.policy import Caller
 from gpuaas_platform.services.platform import Platform
@@ -89,9 +88,7 @@ async def _audit_denial(request: Request, error: Refusal) -> None:
     caller: Caller = request.state.caller
     platform: Platform = request.app.state.platform
     action = getattr(request.scope["route"].endpoint, "__name__", request.method)
-    fingerprint = await fingerprint_of(request)
     async with platform.database.transaction(caller.id, _correlation_id(request)) as tx:
-        tx.fingerprint = fingerprint
         detail = {"path": request.url.path, "reason": error.detail}
         await tx.audit(action, request.url.path, outcome=AuditOutcome.DENIED, detail=detail)
 
