@@ -111,9 +111,11 @@ async def list_allocations(
     return AllocationPage(items=[to_model(row) for row in rows], next_cursor=after)
 
 
-async def get_timeline(tx: Transaction, caller: Caller, allocation_id: str) -> Timeline:
+async def get_timeline(
+    tx: Transaction, caller: Caller, allocation_id: str, step: str | None, correlation_id: str | None
+) -> Timeline:
     await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_READ)
-    entries = await store.timeline(tx, allocation_id)
+    entries = await store.timeline(tx, allocation_id, step, correlation_id)
     return Timeline(items=[TimelineEntry.model_validate(entry) for entry in entries])
 
 
@@ -159,7 +161,7 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
     else:
         again = await store.set_status(tx, allocation_id, AllocationStatus.PROVISIONING)
         await record(tx, again, "provisioning", "the creation is tried again")
-        await order_slice(tx, {**row, **again}, plan, tx.correlation_id)
+        await order_slice(tx, {**row, **again}, plan)
     return await shown(tx, allocation_id)
 
 

@@ -11,7 +11,7 @@ from gpuaas_contract.base import Resource
 from gpuaas_contract.nodes import Inventory
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_cidr, project_subnet
-from gpuaas_platform.services.timeline import record
+from gpuaas_platform.services.timeline import on_behalf_of, record
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage import usage as usage_store
@@ -38,7 +38,8 @@ async def place_waiting(tx: Transaction, plan: AddressPlan) -> None:
     """
     nodes = await node_store.lock_ready(tx)
     for row in await store.list_waiting(tx):
-        await _place(tx, row, nodes, plan)
+        with on_behalf_of(tx, row["correlation_id"]):
+            await _place(tx, row, nodes, plan)
 
 
 async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan) -> None:
@@ -53,10 +54,10 @@ async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan)
     placed = await store.place(tx, row["id"], node["id"], address, node["inventory"].get("default_image"))
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
     await record(tx, placed, "provisioning", f"on node {node['name']} at {address}")
-    await order_slice(tx, {**row, **placed}, plan, row["correlation_id"])
+    await order_slice(tx, {**row, **placed}, plan)
 
 
-async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_id: str) -> None:
+async def order_slice(tx: Transaction, row: Row, plan: AddressPlan) -> None:
     """Ask the node that the allocation was placed on to make the machine."""
     shape = Shape.model_validate(row["shape"])
     subnet = project_subnet(plan.network_range, row["network_index"])
@@ -75,10 +76,10 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_
         address=row["address"],
         principals=principals,
     )
-    await order(tx, row, spec, correlation_id)
+    await order(tx, row, spec)
 
 
-async def order(tx: Transaction, row: Row, spec: Resource, correlation_id: str | None = None) -> None:
+async def order(tx: Transaction, row: Row, spec: Resource) -> None:
     """Give the allocation's node something to do."""
     await node_store.insert_task(
         tx,
@@ -86,7 +87,7 @@ async def order(tx: Transaction, row: Row, spec: Resource, correlation_id: str |
         row["node_id"],
         row["id"],
         spec.model_dump(mode="json"),
-        correlation_id or tx.correlation_id,
+        tx.correlation_id,
     )
 
 

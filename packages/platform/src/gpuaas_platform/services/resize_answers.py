@@ -5,7 +5,7 @@ from gpuaas_contract.allocations import Activity, Shape
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.operations import OperationState, ResizeQuestion
 from gpuaas_platform.services.placement import order
-from gpuaas_platform.services.timeline import record
+from gpuaas_platform.services.timeline import on_behalf_of, record
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import operations as operation_store
 from gpuaas_platform.storage.database import Row, Transaction
@@ -24,12 +24,11 @@ async def answered(tx: Transaction, operation: Row, state: OperationState, error
     row = await store.lock(tx, ResizeQuestion.model_validate(operation["input"]).allocation_id)
     if row is None or operation["id"] not in row["asked_operation_ids"]:
         return
-    answering, tx.correlation_id = tx.correlation_id, operation["correlation_id"]
-    if state != OperationState.SUCCEEDED:
-        reason = f"the resize was refused by {operation['app_slug']}: {(error or {}).get('detail', state.value)}"
-        refused = await store.end_activity(tx, row["id"], row["shape"], reason)
-        await record(tx, refused, "resize_refused", reason)
-    elif await operation_store.all_succeeded(tx, row["asked_operation_ids"]):
-        shape = Shape.model_validate(row["wanted_shape"])
-        await begin_resize(tx, row, shape, f"{operation['app_slug']} agreed")
-    tx.correlation_id = answering
+    with on_behalf_of(tx, operation["correlation_id"]):
+        if state != OperationState.SUCCEEDED:
+            reason = f"the resize was refused by {operation['app_slug']}: {(error or {}).get('detail', state.value)}"
+            refused = await store.end_activity(tx, row["id"], row["shape"], reason)
+            await record(tx, refused, "resize_refused", reason)
+        elif await operation_store.all_succeeded(tx, row["asked_operation_ids"]):
+            shape = Shape.model_validate(row["wanted_shape"])
+            await begin_resize(tx, row, shape, f"{operation['app_slug']} agreed")
