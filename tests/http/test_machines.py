@@ -174,8 +174,9 @@ async def test_failures_are_charged_to_nobody_and_can_be_tried_again(world: Worl
 
 async def test_what_never_had_a_machine_used_nothing(admin: GpuaasClient) -> None:
     async with small_world(admin) as world:
-        waiting = await admin.allocations.create(world.project.id, "huge", shape=Shape(gpus=9))
-        assert "5 GPUs free, 9 needed" in waiting.reason
+        await admin.allocations.create(world.project.id, "first", shape=Shape(gpus=4))
+        waiting = await admin.allocations.create(world.project.id, "second", shape=Shape(gpus=2))
+        assert "1 GPUs free, 2 needed" in waiting.reason
         assert (await admin.allocations.release(waiting.id)).status == "released"
         assert await usage_of(world, waiting.id) == {}
 

@@ -15,6 +15,7 @@ from gpuaas_contract.allocations import (
     TimelineEntry,
 )
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.nodes import Capacity
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.errors import Refusal, not_found
@@ -82,7 +83,7 @@ async def shown(tx: Transaction, allocation_id: str) -> Allocation:
     return to_model(row)
 
 
-def words(shape: Shape) -> str:
+def words(shape: Shape | Capacity) -> str:
     return f"{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB of disk, {shape.gpus} GPUs"
 
 
