@@ -116,19 +116,18 @@ class SimulatedNode:
         self.private_key_pem = private
         assert await self.offer_key(public) == 200
 
+    def hello(self) -> Hello:
+        inventory = Inventory(
+            capacity=self.capacity, virtualisation="simulated", images=self.images, default_image=self.images[0]
+        )
+        reports = [SliceReport(allocation_id=id, finished=True, running=True) for id in self.slices or []]
+        return Hello(agent_version="0", inventory=inventory, slices=None if self.slices is None else reports)
+
     async def run(self) -> None:
         url = self.api_url.replace("http", "ws", 1) + "/v1/agent/link"
         headers = {"Authorization": f"Bearer {self.token()}"}
         async with websockets.connect(url, additional_headers=headers) as link:
-            inventory = Inventory(
-                capacity=self.capacity,
-                virtualisation="simulated",
-                images=self.images,
-                default_image=self.images[0],
-            )
-            reports = [SliceReport(allocation_id=id, finished=True, running=True) for id in self.slices or []]
-            hello = Hello(agent_version="0", inventory=inventory, slices=None if self.slices is None else reports)
-            await link.send(hello.model_dump_json())
+            await link.send(self.hello().model_dump_json())
             await link.send(Heartbeat().model_dump_json())
             async for text in link:
                 message = to_agent_adapter.validate_json(text)

@@ -113,6 +113,8 @@ class Allocation(OwnedResource):
     """The size that it is being given."""
     asked_operation_ids: list[str] = []
     """While it is `asking`: the operations in which the apps answer."""
+    charged: bool = False
+    """Whether it is being charged now. One that failed, or whose release was accepted, is not."""
     charged_from: AwareDatetime | None = None
     charged_until: AwareDatetime | None = None
     """It is charged between these two; from the moment that a release is accepted it is not charged any more."""

@@ -34,6 +34,7 @@ class Code(StrEnum):
     NO_CAPACITY = "no_capacity"
     QUOTA_EXCEEDED = "quota_exceeded"
     IMAGE_UNKNOWN = "image_unknown"
+    SHAPE_TOO_LARGE = "shape_too_large"
     ALLOCATION_IN_USE = "allocation_in_use"
     PLACEMENT_INVALID = "placement_invalid"
     INPUTS_INVALID = "inputs_invalid"

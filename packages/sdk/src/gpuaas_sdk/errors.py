@@ -227,6 +227,7 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.QUOTA_EXCEEDED: QuotaExceededError,
     Code.ALLOCATION_IN_USE: AllocationInUseError,
     Code.IMAGE_UNKNOWN: InvalidRequestError,
+    Code.SHAPE_TOO_LARGE: InvalidRequestError,
     Code.PLACEMENT_INVALID: InvalidRequestError,
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,

@@ -35,6 +35,7 @@ def _show(allocation: "Allocation") -> None:
             "activity": allocation.activity,
             "shape": _shape(allocation),
             "image": allocation.image,
+            "charged now": "yes" if allocation.charged else "no",
             "charged from": allocation.charged_from,
             "charged until": allocation.charged_until,
             "hostname": allocation.hostname,
@@ -139,11 +140,19 @@ async def create(
 
 
 @app.command
-async def timeline(allocation: str, /, *, options: Options = DEFAULTS) -> None:
+async def timeline(
+    allocation: str,
+    /,
+    *,
+    step: Annotated[str | None, Parameter(help="Steps of this kind only.")] = None,
+    correlation_id: Annotated[str | None, Parameter(help="Only what this request led to.")] = None,
+    options: Options = DEFAULTS,
+) -> None:
     """Every step in the life of a machine."""
     async with open_session(options) as session:
         found = await resolve.allocation(session, allocation)
-        entries = (await session.client.allocations.timeline(found.id)).items
+        machines = session.client.allocations
+        entries = (await machines.timeline(found.id, step=step, correlation_id=correlation_id)).items
     columns = {
         "at": lambda e: e.at,
         "took": lambda e: "" if e.duration_seconds is None else output.seconds(e.duration_seconds),

@@ -15,6 +15,7 @@ from gpuaas_contract.allocations import (
     TimelineEntry,
 )
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.nodes import Capacity
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.errors import Refusal, not_found
@@ -82,7 +83,7 @@ async def shown(tx: Transaction, allocation_id: str) -> Allocation:
     return to_model(row)
 
 
-def words(shape: Shape) -> str:
+def words(shape: Shape | Capacity) -> str:
     return f"{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB of disk, {shape.gpus} GPUs"
 
 
@@ -111,9 +112,11 @@ async def list_allocations(
     return AllocationPage(items=[to_model(row) for row in rows], next_cursor=after)
 
 
-async def get_timeline(tx: Transaction, caller: Caller, allocation_id: str) -> Timeline:
+async def get_timeline(
+    tx: Transaction, caller: Caller, allocation_id: str, step: str | None, correlation_id: str | None
+) -> Timeline:
     await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_READ)
-    entries = await store.timeline(tx, allocation_id)
+    entries = await store.timeline(tx, allocation_id, step, correlation_id)
     return Timeline(items=[TimelineEntry.model_validate(entry) for entry in entries])
 
 
@@ -159,7 +162,7 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
     else:
         again = await store.set_status(tx, allocation_id, AllocationStatus.PROVISIONING)
         await record(tx, again, "provisioning", "the creation is tried again")
-        await order_slice(tx, {**row, **again}, plan, tx.correlation_id)
+        await order_slice(tx, {**row, **again}, plan)
     return await shown(tx, allocation_id)
 
 

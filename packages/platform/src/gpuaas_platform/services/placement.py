@@ -10,8 +10,8 @@ from gpuaas_contract.allocations import AllocationStatus, Shape
 from gpuaas_contract.base import Resource
 from gpuaas_contract.nodes import Inventory
 from gpuaas_contract.usage import UsageKind
-from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_cidr, project_subnet
-from gpuaas_platform.services.timeline import record
+from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_cidr, owner_subnet
+from gpuaas_platform.services.timeline import on_behalf_of, record
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage import usage as usage_store
@@ -38,28 +38,36 @@ async def place_waiting(tx: Transaction, plan: AddressPlan) -> None:
     """
     nodes = await node_store.lock_ready(tx)
     for row in await store.list_waiting(tx):
-        await _place(tx, row, nodes, plan)
+        with on_behalf_of(tx, row["correlation_id"]):
+            await _place(tx, row, nodes, plan)
 
 
 async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan) -> None:
     shape = Shape.model_validate(row["shape"])
     node = next((node for node in nodes if not shortage(node, shape, row["image"])), None)
-    subnet = project_subnet(plan.network_range, row["network_index"])
+    subnet = owner_subnet(plan.network_range, row["network_index"])
+    if subnet is None:
+        await _keep_waiting(tx, row, "waiting: the platform's range of addresses has no network left for its owner")
+        return
     address = free_address(subnet, await store.list_taken_addresses(tx, row["owner_id"]))
-    if node is None or address is None:
-        await _keep_waiting(tx, row, nodes, shape, no_address=address is None)
+    if address is None:
+        await _keep_waiting(tx, row, "waiting: its owner's network has no free address")
+        return
+    if node is None:
+        await _keep_waiting(tx, row, f"waiting for capacity: {_why(row, nodes, shape)}")
         return
     _take(node, shape)
     placed = await store.place(tx, row["id"], node["id"], address, node["inventory"].get("default_image"))
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
     await record(tx, placed, "provisioning", f"on node {node['name']} at {address}")
-    await order_slice(tx, {**row, **placed}, plan, row["correlation_id"])
+    await order_slice(tx, {**row, **placed}, plan)
 
 
-async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_id: str) -> None:
+async def order_slice(tx: Transaction, row: Row, plan: AddressPlan) -> None:
     """Ask the node that the allocation was placed on to make the machine."""
     shape = Shape.model_validate(row["shape"])
-    subnet = project_subnet(plan.network_range, row["network_index"])
+    subnet = owner_subnet(plan.network_range, row["network_index"])
+    assert subnet is not None
     network = ProjectNetwork(
         owner_id=row["owner_id"],
         bridge=bridge_name(plan.environment, row["owner_id"]),
@@ -75,10 +83,10 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_
         address=row["address"],
         principals=principals,
     )
-    await order(tx, row, spec, correlation_id)
+    await order(tx, row, spec)
 
 
-async def order(tx: Transaction, row: Row, spec: Resource, correlation_id: str | None = None) -> None:
+async def order(tx: Transaction, row: Row, spec: Resource) -> None:
     """Give the allocation's node something to do."""
     await node_store.insert_task(
         tx,
@@ -86,7 +94,7 @@ async def order(tx: Transaction, row: Row, spec: Resource, correlation_id: str |
         row["node_id"],
         row["id"],
         spec.model_dump(mode="json"),
-        correlation_id or tx.correlation_id,
+        tx.correlation_id,
     )
 
 
@@ -111,14 +119,12 @@ def _take(node: Row, shape: Shape) -> None:
     node["gpus"] += shape.gpus
 
 
-async def _keep_waiting(tx: Transaction, row: Row, nodes: list[Row], shape: Shape, *, no_address: bool) -> None:
-    if no_address:
-        reason = "waiting: its owner's network has no free address"
-    elif not nodes:
-        reason = "waiting for capacity: no node is ready"
-    else:
-        per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in nodes)
-        reason = f"waiting for capacity: {per_node}"
+def _why(row: Row, nodes: list[Row], shape: Shape) -> str:
+    per_node = (f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in nodes)
+    return "; ".join(per_node) if nodes else "no node is ready"
+
+
+async def _keep_waiting(tx: Transaction, row: Row, reason: str) -> None:
     if reason != row["reason"]:
         waiting = await store.set_status(tx, row["id"], AllocationStatus.REQUESTED, reason)
         await record(tx, waiting, "waiting", reason)

@@ -73,8 +73,12 @@ class Allocations(ResourceRoutes):
     async def get(self, allocation_id: str) -> Allocation:
         return await self._transport.get(f"/allocations/{allocation_id}", Allocation)
 
-    async def timeline(self, allocation_id: str) -> Timeline:
-        return await self._transport.get(f"/allocations/{allocation_id}/timeline", Timeline)
+    async def timeline(
+        self, allocation_id: str, *, step: str | None = None, correlation_id: str | None = None
+    ) -> Timeline:
+        """All of it, the steps of one kind, or those that one request led to."""
+        query = {"step": step, "correlation_id": correlation_id}
+        return await self._transport.get(f"/allocations/{allocation_id}/timeline", Timeline, query)
 
     async def update(self, allocation_id: str, *, name: str, idempotency_key: str | None = None) -> Allocation:
         """Another name; the host name of the machine stays."""

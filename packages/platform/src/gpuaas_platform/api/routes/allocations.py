@@ -62,9 +62,12 @@ async def get_allocation(ctx: Ctx, allocation_id: str) -> Response:
 
 
 @routes.get("/allocations/{allocation_id}/timeline", Permission.ALLOCATION_READ, response_model=Timeline)
-async def get_allocation_timeline(ctx: Ctx, allocation_id: str) -> Timeline:
+async def get_allocation_timeline(
+    ctx: Ctx, allocation_id: str, step: str | None = None, correlation_id: str | None = None
+) -> Timeline:
+    """Every step of its life, those of one kind, or all that one request led to."""
     async with ctx.read() as tx:
-        return await allocations.get_timeline(tx, ctx.caller, allocation_id)
+        return await allocations.get_timeline(tx, ctx.caller, allocation_id, step, correlation_id)
 
 
 @routes.patch("/allocations/{allocation_id}", Permission.ALLOCATION_UPDATE, response_model=Allocation)
