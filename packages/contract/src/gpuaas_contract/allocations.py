@@ -1,10 +1,12 @@
 """Allocations: machines that a project has."""
 
 from enum import StrEnum
+from typing import Self
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, model_validator
 
 from gpuaas_contract.base import Message, Name, OwnedResource, Page, Request, Resource
+from gpuaas_contract.external import ExternalMachine
 from gpuaas_contract.problems import AllowedAction
 
 
@@ -27,6 +29,11 @@ class Activity(StrEnum):
 
 class ShapeKind(StrEnum):
     SLICE = "slice"
+    """A part of a host."""
+    HOST = "host"
+    """A whole host as it is; the sizes are the least that it must have, and then what it really has."""
+    EXTERNAL = "external"
+    """A machine that no agent looks after; the sizes are what its owner says."""
 
 
 class Shape(Resource):
@@ -35,6 +42,14 @@ class Shape(Resource):
     memory_mib: int = Field(default=2048, ge=256, le=8_388_608)
     disk_gib: int = Field(default=8, ge=2, le=65_536)
     gpus: int = Field(default=0, ge=0, le=64)
+    external: ExternalMachine | None = None
+    """Where an external machine is and how it is opened; only for that kind."""
+
+    @model_validator(mode="after")
+    def _check_external(self) -> Self:
+        if (self.external is not None) != (self.kind == ShapeKind.EXTERNAL):
+            raise ValueError("`external` belongs to a shape of the kind external, and that kind needs it")
+        return self
 
 
 class AllocationCreate(Request):

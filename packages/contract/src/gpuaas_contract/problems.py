@@ -34,6 +34,7 @@ class Code(StrEnum):
     NO_CAPACITY = "no_capacity"
     QUOTA_EXCEEDED = "quota_exceeded"
     ALLOCATION_IN_USE = "allocation_in_use"
+    SHAPE_UNSUPPORTED = "shape_unsupported"
     PLACEMENT_INVALID = "placement_invalid"
     INPUTS_INVALID = "inputs_invalid"
     MANIFEST_INVALID = "manifest_invalid"

@@ -8,6 +8,7 @@ from gpuaas_cli import output, resolve
 from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
 from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
 from gpuaas_cli.session import open_session
+from gpuaas_cli.shapes import NO_KIND, KindOptions
 
 if TYPE_CHECKING:
     from gpuaas_cli.session import Session
@@ -19,7 +20,8 @@ app = noun("allocation", "Machines of a project.")
 def _shape(allocation: "Allocation") -> str:
     shape = allocation.shape
     gpus = f", {shape.gpus} GPUs" if shape.gpus else ""
-    return f"{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB{gpus}"
+    kind = "" if shape.kind == "slice" else f"{shape.kind}: "
+    return f"{kind}{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB{gpus}"
 
 
 def _show(allocation: "Allocation") -> None:
@@ -36,6 +38,8 @@ def _show(allocation: "Allocation") -> None:
             "charged until": allocation.charged_until,
             "hostname": allocation.hostname,
             "address": allocation.address,
+            "host key": allocation.shape.external.host_key if allocation.shape.external else None,
+            "credential": allocation.shape.external.credential_id if allocation.shape.external else None,
             "node": allocation.node_id,
             "instances": allocation.instance_ids,
             "created": allocation.created_at,
@@ -80,21 +84,26 @@ async def create(
     memory_mib: int | None = None,
     disk_gib: int | None = None,
     gpus: int | None = None,
+    kind: KindOptions = NO_KIND,
     from_file: FromFile = None,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Ask for a machine.
+    """Ask for a machine: a slice of a host, a whole host, or one that is there already.
 
     ```
     gpuaas allocation create --name one --cpus 2 --memory-mib 4096 --gpus 1 --wait
+    gpuaas allocation create --name whole --host --cpus 64 --wait
+    gpuaas allocation create --name lab --external-address lab.example --external-host-key @host.pub \
+        --external-credential crd_…
     gpuaas allocation create --from-file machine.json -o json
     ```
     """
     fields = merge(from_file, name=name)
     shape = {"cpus": cpus, "memory_mib": memory_mib, "disk_gib": disk_gib, "gpus": gpus}
     fields["shape"] = {**fields.get("shape", {}), **{key: value for key, value in shape.items() if value is not None}}
+    kind.add_to(fields["shape"])
     async with open_session(options) as session:
         from gpuaas_contract.allocations import AllocationCreate, AllocationStatus
 

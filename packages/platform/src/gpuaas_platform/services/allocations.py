@@ -1,7 +1,7 @@
 """Allocations: asked for, looked at, renamed, restarted, resized, tried again, given back."""
 
 from gpuaas_contract import ids
-from gpuaas_contract.agent_link import DeleteSlice, ResizeSlice, RestartSlice
+from gpuaas_contract.agent_link import ResizeSlice
 from gpuaas_contract.allocations import (
     Activity,
     Allocation,
@@ -12,6 +12,7 @@ from gpuaas_contract.allocations import (
     AllocationStatus,
     AllocationUpdate,
     Shape,
+    ShapeKind,
     Timeline,
     TimelineEntry,
 )
@@ -19,9 +20,10 @@ from gpuaas_contract.problems import AllowedAction, Code, FieldError
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
+from gpuaas_platform.services import externals, shapes
 from gpuaas_platform.services.identity import require_project, visible_projects
 from gpuaas_platform.services.pages import cut_page, decode_cursor
-from gpuaas_platform.services.placement import AddressPlan, order, order_slice, place_waiting, shortage
+from gpuaas_platform.services.placement import AddressPlan, order, order_machine, place_waiting, shortage
 from gpuaas_platform.services.quotas import require_quota
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as store
@@ -47,7 +49,8 @@ def _actions(row: Row) -> list[AllowedAction]:
     status, charged = row["status"], row["charged_from"] is not None
     names = []
     if status == AllocationStatus.ACTIVE and row["activity"] is None:
-        names += [("restart", "Restart it in place"), ("resize", "Give it another size")]
+        changes = [("restart", "Restart it in place"), ("resize", "Give it another size")]
+        names += [change for change in changes if shapes.supports(row, change[0])]
     if status == AllocationStatus.RELEASE_FAILED or (status == AllocationStatus.FAILED and not charged):
         names += [("retry", "Try again")]
     if status in _RELEASABLE:
@@ -78,14 +81,17 @@ async def _shown(tx: Transaction, allocation_id: str) -> Allocation:
 
 async def create_allocation(tx: Transaction, caller: Caller, body: AllocationCreate, plan: AddressPlan) -> Allocation:
     await require_project(tx, caller, body.project_id, Permission.ALLOCATION_CREATE)
-    await require_quota(tx, body.project_id, body.shape.model_dump(exclude={"kind"}) | {"allocations": 1})
+    await require_quota(tx, body.project_id, shapes.sizes(body.shape) | {"allocations": 1})
     shape = body.shape.model_dump(mode="json")
     row = await store.insert(tx, ids.new_id(ids.ALLOCATION), body.project_id, body.name, body.name, shape)
     if row is None:
         raise _name_taken(body.name)
     await tx.audit("allocation.create", row["id"], project_id=body.project_id)
     await record(tx, row, "requested", _words(body.shape))
-    await place_waiting(tx, plan)
+    if body.shape.kind == ShapeKind.EXTERNAL:
+        await externals.activate(tx, row)
+    else:
+        await place_waiting(tx, plan)
     return await _shown(tx, row["id"])
 
 
@@ -134,19 +140,21 @@ async def restart_allocation(
 ) -> Allocation:
     row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
     tx.match(row)
+    shapes.require_support(row, "restart")
     _require_at_rest(row)
     if not body.force:
         await _require_unused(tx, row, "restart it with force, or decommission that first")
     await tx.audit("allocation.restart", allocation_id, project_id=row["project_id"])
     changed = await store.begin_activity(tx, allocation_id, Activity.RESTARTING, None)
     await record(tx, changed, "restarting", "restart accepted")
-    await order(tx, row, RestartSlice(allocation_id=allocation_id))
+    await order(tx, row, shapes.restart(row))
     return await _shown(tx, allocation_id)
 
 
 async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str, body: AllocationResize) -> Allocation:
     row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
     tx.match(row)
+    shapes.require_support(row, "resize")
     _require_at_rest(row)
     old = Shape.model_validate(row["shape"])
     new = old.model_copy(update=body.model_dump(exclude_none=True))
@@ -158,7 +166,7 @@ async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str,
     # Nobody can ask the app yet what a smaller or larger machine means to it.
     await _require_unused(tx, row, "decommission that first")
     growth = _growth(old, new)
-    await require_quota(tx, row["project_id"], growth.model_dump(exclude={"kind"}) | {"allocations": 0})
+    await require_quota(tx, row["project_id"], shapes.sizes(growth) | {"allocations": 0})
     node = await node_store.lock(tx, row["node_id"])
     assert node is not None
     if lacking := shortage(node, growth):
@@ -192,7 +200,7 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
     else:
         again = await store.set_status(tx, allocation_id, AllocationStatus.PROVISIONING)
         await record(tx, again, "provisioning", "the creation is tried again")
-        await order_slice(tx, {**row, **again}, plan, tx.correlation_id)
+        await order_machine(tx, {**row, **again}, plan, tx.correlation_id)
     return await _shown(tx, allocation_id)
 
 
@@ -205,7 +213,9 @@ async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str
     await tx.audit("allocation.release", allocation_id, project_id=row["project_id"])
     await node_store.cancel_tasks(tx, allocation_id)
     await usage_store.end(tx, UsageKind.CHARGED, allocation_id)
-    if row["node_id"] is None:
+    if shapes.kind_of(row) == ShapeKind.EXTERNAL:
+        await externals.release(tx, row)
+    elif row["node_id"] is None:
         released = await store.set_status(tx, allocation_id, AllocationStatus.RELEASED)
         await record(tx, released, "released", "it had no machine yet")
     else:
@@ -216,7 +226,7 @@ async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str
 async def _order_release(tx: Transaction, row: Row, message: str) -> None:
     releasing = await store.set_status(tx, row["id"], AllocationStatus.RELEASING)
     await record(tx, releasing, "releasing", message)
-    await order(tx, row, DeleteSlice(allocation_id=row["id"]))
+    await order(tx, row, shapes.removal(row))
 
 
 def _require_at_rest(row: Row) -> None:

@@ -5,12 +5,14 @@ from ipaddress import IPv4Network
 
 from gpuaas_contract import ids
 from gpuaas_contract.access import OPERATOR_LOGIN, PERSON_LOGIN
-from gpuaas_contract.agent_link import CreateSlice, ProjectNetwork
-from gpuaas_contract.allocations import AllocationStatus, Shape
+from gpuaas_contract.agent_link import CreateSlice, PrepareHost, ProjectNetwork
+from gpuaas_contract.allocations import AllocationStatus, Shape, ShapeKind
 from gpuaas_contract.base import Resource
 from gpuaas_contract.nodes import Inventory
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_cidr, project_subnet
+from gpuaas_platform.services import shapes
+from gpuaas_platform.services.quotas import over_quota
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import nodes as node_store
@@ -43,6 +45,9 @@ async def place_waiting(tx: Transaction, plan: AddressPlan) -> None:
 
 async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan) -> None:
     shape = Shape.model_validate(row["shape"])
+    if shape.kind == ShapeKind.HOST:
+        await _place_on_host(tx, row, nodes, shape, plan)
+        return
     node = next((node for node in nodes if not shortage(node, shape)), None)
     subnet = project_subnet(plan.network_range, row["network_index"])
     address = free_address(subnet, await store.list_taken_addresses(tx, row["project_id"]))
@@ -53,7 +58,41 @@ async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan)
     placed = await store.place(tx, row["id"], node["id"], address)
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
     await record(tx, placed, "provisioning", f"on node {node['name']} at {address}")
-    await order_slice(tx, {**row, **placed}, plan, row["correlation_id"])
+    await order_machine(tx, {**row, **placed}, plan, row["correlation_id"])
+
+
+async def _place_on_host(tx: Transaction, row: Row, nodes: list[Row], shape: Shape, plan: AddressPlan) -> None:
+    """All of the node or nothing: what it has beyond the request counts against the quota, too."""
+    node = next((node for node in nodes if not shortage(node, shape)), None)
+    if node is None:
+        await _keep_waiting(tx, row, nodes, shape, no_address=False)
+        return
+    whole = shapes.whole_of(node, shape)
+    asked = shapes.sizes(shape)
+    over = await over_quota(
+        tx, row["project_id"], {name: size - asked[name] for name, size in shapes.sizes(whole).items()}
+    )
+    if over is None:
+        return
+    if over:
+        await _wait(tx, row, f"waiting: the project's quota does not allow all of {node['name']}: {'; '.join(over)}")
+        return
+    _take(node, whole)
+    placed = await store.place_on_host(tx, row["id"], node["id"], whole.model_dump(mode="json"))
+    await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
+    await record(tx, placed, "provisioning", f"node {node['name']} as a whole")
+    await order_machine(tx, {**row, **placed}, plan, row["correlation_id"])
+
+
+async def order_machine(tx: Transaction, row: Row, plan: AddressPlan, correlation_id: str) -> None:
+    if shapes.kind_of(row) == ShapeKind.HOST:
+        await order(tx, row, PrepareHost(allocation_id=row["id"], principals=_principals(row)), correlation_id)
+    else:
+        await order_slice(tx, row, plan, correlation_id)
+
+
+def _principals(row: Row) -> dict[str, list[str]]:
+    return {login: [certificate_principal(login, row["id"])] for login in (OPERATOR_LOGIN, PERSON_LOGIN)}
 
 
 async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_id: str) -> None:
@@ -65,14 +104,13 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_
         bridge=bridge_name(plan.environment, row["project_id"]),
         gateway_cidr=gateway_cidr(subnet),
     )
-    principals = {login: [certificate_principal(login, row["id"])] for login in (OPERATOR_LOGIN, PERSON_LOGIN)}
     spec = CreateSlice(
         allocation_id=row["id"],
         hostname=row["hostname"],
         shape=shape,
         network=network,
         address=row["address"],
-        principals=principals,
+        principals=_principals(row),
     )
     await order(tx, row, spec, correlation_id)
 
@@ -91,6 +129,8 @@ async def order(tx: Transaction, row: Row, spec: Resource, correlation_id: str |
 
 def shortage(node: Row, shape: Shape) -> list[str]:
     """What the node lacks for the shape, in plain words; nothing where it has room."""
+    if (misfit := shapes.misfit(node, shape)) is not None:
+        return [misfit]
     capacity = Inventory.model_validate(node["inventory"]).capacity
     free = {
         "CPUs": (capacity.cpus - node["cpus"], shape.cpus),
@@ -116,6 +156,10 @@ async def _keep_waiting(tx: Transaction, row: Row, nodes: list[Row], shape: Shap
     else:
         per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape))}" for node in nodes)
         reason = f"waiting for capacity: {per_node}"
+    await _wait(tx, row, reason)
+
+
+async def _wait(tx: Transaction, row: Row, reason: str) -> None:
     if reason != row["reason"]:
         waiting = await store.set_status(tx, row["id"], AllocationStatus.REQUESTED, reason)
         await record(tx, waiting, "waiting", reason)
