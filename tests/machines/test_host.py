@@ -65,7 +65,7 @@ def test_life_of_a_whole_host(cli: CommandLine, node: str, second: StandIn) -> N
     release(cli, "part")
 
     refused = cli.call("allocation", "resize", "whole", "--memory-mib", "300")
-    assert "whole is a whole host: resize is not possible" in refused.stderr
+    assert "whole is a whole host: resize is not possible" in refused.stderr, refused
     restarted = cli.json("allocation", "restart", "whole", "--wait")
     assert (restarted["status"], restarted["activity"], restarted["reason"]) == ("active", None, "")
     assert second.sh(BOOT) != boot, "it did not reboot"
