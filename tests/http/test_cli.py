@@ -31,6 +31,8 @@ _KINDS = [
     (re.compile(r"\d+ sealed batches"), "<number> sealed batches"),
     (re.compile(r'("batch(es)?": )\d+'), r"\1<number>"),
     (re.compile(r'("fingerprint": )"[^"]+"'), r'\1"<hash>"'),
+    (re.compile(r"SHA256:[A-Za-z0-9+/]{43}"), "<fingerprint>"),
+    (re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]{68}"), "<public key>"),
 ]
 
 
@@ -137,6 +139,43 @@ def test_service_accounts_by_hand(cli: CommandLine, tmp_path: Path) -> None:
     say(cli, said, "service-account", "list", *project)
     assert keys[0]["kind"] == "public_key"
     check_golden("service_accounts", said)
+
+
+def test_credentials_by_hand(cli: CommandLine, tmp_path: Path) -> None:
+    said: list[str] = []
+    cli.run("tenant", "create", "outside")
+    cli.run("project", "create", "lab", "--tenant", "outside")
+    project = ["--project", "lab"]
+    file = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True)
+    key = file.read_text()
+    say(cli, said, "credential", "list", *project)
+    say(cli, said, "credential", "create", "bare", *project)
+    say(cli, said, "credential", "create", "made", "--generate", *project)
+    say(cli, said, "credential", "create", "own", "--private-key", "-", "-o", "json", *project, stdin=key)
+    say(cli, said, "credential", "create", "bad", "--private-key", "-", *project, stdin="nonsense")
+    say(cli, said, "credential", "create", "made", "--generate", *project)
+    say(cli, said, "credential", "rotate", "made", "--generate", *project)
+    say(cli, said, "credential", "rotate", "made", "--generate", *project)
+    say(cli, said, "credential", "show", "made", *project)
+    wanted = [cli.json("credential", "show", "made", *project)["versions"][0]["version"]]
+    assert wanted == [1]
+    assert cli.call("credential", "end-version", "made", "1", "--yes", *project).returncode == 0
+    assert cli.call("credential", "revoke", "made", "--yes", *project).returncode == 0
+    say(cli, said, "credential", "delete", "made", *project)
+    assert cli.call("credential", "delete", "made", "--yes", *project).returncode == 0
+    say(cli, said, "credential", "list", *project)
+    say(cli, said, "credential", "show", "made", *project)
+    # Never, wherever it came from.
+    assert not [line for line in said if "PRIVATE KEY" in line or key.splitlines()[1] in line]
+    check_golden("credentials", said)
+
+
+def test_secrets_are_known_of_and_not_shown(cli: CommandLine) -> None:
+    said: list[str] = []
+    say(cli, said, "secret", "show", "key")
+    say(cli, said, "secret", "show", "sec_00000000000000000000000000")
+    check_golden("secrets", said)
 
 
 def _sealed_and_signed(cli: CommandLine, tenant: str, entries: int) -> bool:

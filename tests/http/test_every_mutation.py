@@ -17,6 +17,7 @@ from gpuaas_contract.changes import Noun
 from gpuaas_contract.identity import Role
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import OperationError, StepStatus
+from gpuaas_contract.secrets import SecretKind, SecretSpec
 from gpuaas_platform.api.app import declare_app
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
@@ -30,6 +31,9 @@ NO_CHANGE = {
     "heartbeat_operation": "only the end of the lease moves, every few seconds",
     "grant_allocation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
     "grant_operation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
+    "deliver_credential": "a wrapping token for a minute that no route shows again; the audit trail holds it",
+    "deliver_secret": "a wrapping token for a minute that no route shows again; the audit trail holds it",
+    "unwrap_secret": "uses a wrapping token up; the audit trail holds it",
     "certify_host": "signs an agent's key; nothing is stored",
     "log_in": _LOGIN,
     "open_session": _LOGIN,
@@ -65,6 +69,8 @@ NOUN_OF = {
     "quotas": Noun.QUOTA,
     "volumes": Noun.VOLUME,
     "volume_attachments": Noun.VOLUME,
+    "credentials": Noun.CREDENTIAL,
+    "secrets": Noun.SECRET,
 }
 """A transaction that writes into the table tells the feed about the noun."""
 
@@ -77,6 +83,8 @@ NO_NOUN = {
     "idempotency_keys": "answers that are kept for repeated requests",
     "used_assertions": "what a caller showed once and must not show again",
     "access_grants": "certificates for minutes; no route shows them again",
+    "secret_versions": "intents and ends of values in OpenBao; the credential or secret tells of those in use",
+    "secret_deliveries": "wrapping tokens for a minute; no route shows them again",
     "node_tasks": "how an allocation is carried out; its allocation tells of it",
     "sessions": _LOGIN,
     "refresh_tokens": _LOGIN,
@@ -228,6 +236,7 @@ async def walk_work(walk: Walk, world: World) -> None:
     digest = await upload(walk, admin, world.app_slug)
     delivering = work.deliver(operation_id, token, allocation_id=head.id, digest=digest)
     await walk("request_delivery", Noun.DELIVERY, delivering)
+    await walk_secrets(walk, world, (operation_id, token))
     error = OperationError(code="walked", detail="on purpose", retryable=True)
     await walk("fail_operation", Noun.OPERATION, work.fail(operation_id, token, error))
     await walk("retry_operation", Noun.OPERATION, admin.operations.retry(operation_id))
@@ -251,6 +260,22 @@ async def walk_allocation(walk: Walk, world: World, allocation_id: str) -> None:
     failed = await world.allocation("failing")
     world.node.fails = set()
     await walk("retry_allocation", Noun.ALLOCATION, machines.retry(failed.id))
+
+
+async def walk_secrets(walk: Walk, world: World, lease: tuple[str, int]) -> None:
+    credentials, secrets = world.admin.credentials, world.controller.secrets
+    made = await walk("create_credential", Noun.CREDENTIAL, credentials.create(world.project.id, "walked"))
+    await walk("rotate_credential", Noun.CREDENTIAL, credentials.rotate(made.id))
+    await walk("end_credential_version", Noun.CREDENTIAL, credentials.end_version(made.id, 1))
+    delivery = await world.controller.credentials.deliver(made.id, *lease)
+    assert delivery.wrapping_token is not None
+    await world.controller.secret_deliveries.unwrap(delivery.id, delivery.wrapping_token)
+    await walk("revoke_credential", Noun.CREDENTIAL, credentials.revoke(made.id))
+    await walk("delete_credential", Noun.CREDENTIAL, credentials.delete(made.id))
+    ensuring = secrets.ensure(*lease, "walked", SecretSpec(kind=SecretKind.BYTES))
+    secret = await walk("ensure_secret", Noun.SECRET, ensuring)
+    await walk("rotate_secret", Noun.SECRET, world.admin.secrets.rotate(secret.id))
+    await secrets.deliver(secret.id, *lease)
 
 
 class _Lease:

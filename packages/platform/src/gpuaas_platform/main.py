@@ -20,6 +20,7 @@ from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
 from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.signing_keys import SigningKeys
 from gpuaas_platform.services.tasks import TaskService
@@ -55,6 +56,7 @@ def build_platform(settings: Settings) -> Platform:
             retention_hours=settings.feed_retention_hours,
         ),
         audit=AuditService(database, openbao),
+        secrets=SecretKeeper(database, openbao),
         limits=Limits.from_rates(settings.requests_per_second, settings.logins_per_minute),
     )
 

@@ -15,7 +15,8 @@ GpuaasError
     ├── CursorExpiredError    list again, then follow the feed from now
     ├── ConflictError         the present state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
-    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError, QuotaExceededError
+    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError, QuotaExceededError,
+    │   │   AlreadyDeliveredError, ShapeUnsupportedError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -150,12 +151,20 @@ class NotEmptyError(InvalidStateError):
     """Something is still in it."""
 
 
+class AlreadyDeliveredError(ConflictError):
+    """The lease had this secret already; the next lease gets it again."""
+
+
 class RevisionMismatchError(ConflictError):
     """It changed since it was read."""
 
 
 class OperationRunningError(ConflictError):
     """Another operation on the same member is not finished."""
+
+
+class ShapeUnsupportedError(ConflictError):
+    """This kind of machine cannot do that: a whole host is not resized, an external machine not restarted."""
 
 
 class AllocationInUseError(ConflictError):
@@ -221,6 +230,7 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.NO_CAPACITY: NoCapacityError,
     Code.QUOTA_EXCEEDED: QuotaExceededError,
     Code.ALLOCATION_IN_USE: AllocationInUseError,
+    Code.SHAPE_UNSUPPORTED: ShapeUnsupportedError,
     Code.PLACEMENT_INVALID: InvalidRequestError,
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,
@@ -232,6 +242,11 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.CURSOR_EXPIRED: CursorExpiredError,
     Code.TOO_LARGE: InvalidRequestError,
     Code.RATE_LIMITED: RateLimitedError,
+    Code.KEY_INVALID: InvalidRequestError,
+    Code.ALREADY_DELIVERED: AlreadyDeliveredError,
+    Code.DELIVERY_USED: AlreadyDeliveredError,
+    Code.DELIVERY_EXPIRED: InvalidStateError,
+    Code.WRAPPING_TOKEN_INVALID: InvalidRequestError,
     Code.UNAVAILABLE: UnavailableError,
     Code.INTERNAL: InternalError,
     Code.AUTHORIZATION_PENDING: AuthorizationPendingError,

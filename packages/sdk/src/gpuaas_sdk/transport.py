@@ -153,9 +153,10 @@ class Transport:
         *,
         idempotency_key: str | None = None,
         keyed: bool = True,
+        revision: int | None = None,
     ) -> Model:
         """`keyed=False` is for what is the same when done twice, and done so often that keys would pile up."""
-        headers = {IDEMPOTENCY_HEADER: idempotency_key or uuid.uuid4().hex} if keyed else {}
+        headers = _change_headers(revision, idempotency_key) if keyed else {}
         return parse(model, await self._send_body("POST", path, headers, body))
 
     async def patch(

@@ -51,11 +51,17 @@ class OpenBao:
             return False
 
     async def _call(
-        self, method: str, path: str, body: dict[str, Any] | None = None, *, accept: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        accept: str | None = None,
+        headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         """Nothing, for what is not there or for a refusal with the words that the caller accepts."""
         try:
-            response = await self._client.request(method, path, json=body)
+            response = await self._client.request(method, path, json=body, headers=headers)
         except httpx.HTTPError as error:
             raise Refusal(Code.UNAVAILABLE, "the secrets server does not answer", retry_after=2) from error
         if response.status_code in {429, 500, 502, 503}:
@@ -111,6 +117,25 @@ class OpenBao:
     async def read_document(self, path: str) -> dict[str, Any] | None:
         answer = await self._call("GET", f"kv/data/{path}")
         return dict(answer["data"]["data"]) if answer else None
+
+    # Secrets: each value at a path of its own, written once, and never read here but through a wrapping token
+
+    async def keep_secret(self, path: str, document: dict[str, Any]) -> None:
+        await self._call("POST", f"kv/data/{path}", {"options": {"cas": 0}, "data": document})
+
+    async def wrap_secret(self, path: str, seconds: int) -> str | None:
+        """A token that unwraps the value once; the value itself stays there. None where there is none."""
+        answer = await self._call("GET", f"kv/data/{path}", headers={"X-Vault-Wrap-TTL": f"{seconds}s"})
+        return str(answer["wrap_info"]["token"]) if answer else None
+
+    async def unwrap_secret(self, token: str) -> dict[str, Any] | None:
+        """None where the token was used, has expired or never was one."""
+        answer = await self._call("POST", "sys/wrapping/unwrap", {"token": token}, accept="wrapping token is not valid")
+        return dict(answer["data"]["data"]) if answer else None
+
+    async def destroy_secret(self, path: str) -> None:
+        """The value and all that is known of it; nothing there is fine."""
+        await self._call("DELETE", f"kv/metadata/{path}")
 
     # SSH authorities: one engine per project
 

@@ -17,6 +17,7 @@ from gpuaas_platform.api.routes import (
     audit,
     catalogue,
     changes,
+    credentials,
     health,
     identity,
     instances,
@@ -24,6 +25,7 @@ from gpuaas_platform.api.routes import (
     oauth,
     operations,
     quotas,
+    secrets,
     service_accounts,
     sessions,
     users,
@@ -38,6 +40,7 @@ from gpuaas_platform.jobs.background import (
     sequence_changes,
     sweep,
     sweep_feed,
+    sweep_secrets,
 )
 from gpuaas_platform.jobs.placement import place
 from gpuaas_platform.observability.metrics import Metrics
@@ -56,6 +59,8 @@ ROUTES = [
     catalogue.routes,
     instances.routes,
     operations.routes,
+    credentials.routes,
+    secrets.routes,
     changes.routes,
     audit.routes,
     health.routes,
@@ -74,6 +79,7 @@ def create_app(platform: Platform) -> FastAPI:
             "audit": for_ever("audit", lambda: seal_audit(platform)),
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
             "placement": for_ever("placement", lambda: place(platform)),
+            "secrets sweeper": for_ever("secrets sweeper", lambda: sweep_secrets(platform)),
             "token key": for_ever("token key", lambda: keep_token_key(platform)),
             "streams": app.state.streams.cut_ended(),
         }

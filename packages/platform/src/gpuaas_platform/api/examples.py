@@ -23,6 +23,7 @@ FIELDS: dict[str, Any] = {
     "instance_id": _id("ins"),
     "member_id": _id("mem"),
     "operation_id": _id("op"),
+    "wrapping_token": "s.shown-once",
     "name": "research",
     "node_name": "rack-7",
     "slug": "echo",

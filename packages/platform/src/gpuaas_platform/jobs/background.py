@@ -69,6 +69,12 @@ async def sweep(platform: Platform) -> None:
     await asyncio.sleep(SWEEP_SECONDS)
 
 
+async def sweep_secrets(platform: Platform) -> None:
+    """In a loop of its own: nothing else waits while the secrets server is away."""
+    await platform.secrets.sweep()
+    await asyncio.sleep(SWEEP_SECONDS)
+
+
 async def keep_token_key(platform: Platform) -> None:
     """Rotate the key when it is due, and know the versions that other processes made."""
     woken = platform.wakeups.event(TOKEN_KEYS)

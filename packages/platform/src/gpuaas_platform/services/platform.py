@@ -10,6 +10,7 @@ from gpuaas_platform.services.changes import FeedService
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
+from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.tasks import TaskService
 from gpuaas_platform.services.tokens import TokenService
@@ -32,3 +33,4 @@ class Platform:
     feed: FeedService
     limits: Limits
     audit: AuditService
+    secrets: SecretKeeper

@@ -27,6 +27,8 @@ class Transaction:
         self.correlation_id = correlation_id
         self.fingerprint = ""
         """Of the request that this transaction belongs to, where it belongs to one."""
+        self.request_key: str | None = None
+        """Principal and idempotency key of that request: an intent carries it, so that a duplicate finds it."""
         self.expected_revision: int | None = None
         """From `If-Match`: what the caller took the target of its request to be."""
 

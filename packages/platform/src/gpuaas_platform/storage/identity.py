@@ -126,7 +126,9 @@ async def count_in_project(tx: Transaction, id: str) -> Row:
         """SELECT (SELECT count(*) FROM instances WHERE project_id = %(id)s AND ended_at IS NULL) AS instances,
                   (SELECT count(*) FROM allocations WHERE project_id = %(id)s AND status <> 'released')
                       AS allocations,
-                  (SELECT count(*) FROM service_accounts WHERE project_id = %(id)s) AS service_accounts""",
+                  (SELECT count(*) FROM service_accounts WHERE project_id = %(id)s) AS service_accounts,
+                  (SELECT count(*) FROM credentials WHERE project_id = %(id)s AND deleted_at IS NULL)
+                      AS credentials""",
         id=id,
     )
     assert row is not None
