@@ -4,11 +4,13 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
+from tests.machines.controller import controller_on
 from tests.machines.stand_in import StandIn, build_agent, stand_in
 from tests.machines.test_life import release, steps, usage
 from tests.support.waiting import wait_until
@@ -29,7 +31,7 @@ def second(stack: Stack, cli: CommandLine, node: str, tmp_path_factory: pytest.T
             wait_until(lambda: shown_node(cli).get("status") == "ready", "the second node is ready")
             yield host
             cli.run("node", "drain", "host-two")
-            cli.run("node", "retire", "host-two", "--yes")
+            cli.run("node", "retire", "host-two")
         finally:
             print(host.log())
 
@@ -93,6 +95,26 @@ def test_agent_killed_while_it_hands_the_host_over(cli: CommandLine, second: Sta
         second.kill_agent()
         wait_until(lambda name=name: "released" in steps(cli, name), f"{name} is released")
         assert second.snapshot() == before
+
+
+async def test_a_controller_works_on_it_and_gets_artifacts(
+    stack: Stack, cli: CommandLine, second: StandIn, tmp_path: Path
+) -> None:
+    before = second.snapshot()
+    made = cli.json("allocation", "create", "--name", "worked", "--host", *LEAST, "--wait")
+    (tmp_path / "bundle").write_text("all that it takes")
+    async with controller_on(stack, made["project_id"], made["id"]) as controller:
+        upload = controller.admin.artifacts.upload(controller.app_slug, tmp_path / "bundle", "text/plain")
+        artifact = await upload
+        machine = controller.machines.machine(made["id"])
+        path = await machine.deliver(artifact.digest)
+        assert await machine.deliver(artifact.digest) == path
+        assert path == f"/opt/gpuaas/artifacts/{artifact.digest.replace(':', '-')}"
+        seen = await machine.read(f"id -un; stat -c %a {path}; cat {path}")
+        assert seen.stdout == "root\n444\nall that it takes"
+    release(cli, "worked")
+    assert second.snapshot() == before
+    assert "artifacts" not in second.sh("ls /var/lib/gpuaas-agent"), "the next one would be given what this one had"
 
 
 def test_what_cannot_be_removed_is_named(cli: CommandLine, second: StandIn) -> None:

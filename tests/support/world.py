@@ -30,7 +30,7 @@ from gpuaas_contract.agent_link import (
     TaskResult,
     to_agent_adapter,
 )
-from gpuaas_contract.allocations import Allocation, AllocationStatus
+from gpuaas_contract.allocations import Allocation, AllocationStatus, ShapeKind
 from gpuaas_contract.identity import Project, ServiceAccount, Tenant
 from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
@@ -93,6 +93,7 @@ class SimulatedNode:
     capacity: Capacity = LARGE
     holds: set[str] = field(default_factory=set)
     """Kinds of tasks that it takes and never finishes."""
+    offers: list[ShapeKind] = field(default_factory=lambda: [ShapeKind.SLICE])
     slices: list[str] | None = None
     """Allocations whose machines it says it has, when it connects."""
 
@@ -115,7 +116,9 @@ class SimulatedNode:
         url = self.api_url.replace("http", "ws", 1) + "/v1/agent/link"
         headers = {"Authorization": f"Bearer {self.token()}"}
         async with websockets.connect(url, additional_headers=headers) as link:
-            inventory = Inventory(capacity=self.capacity, virtualisation="simulated")
+            inventory = Inventory(
+                capacity=self.capacity, virtualisation="simulated", offers=self.offers, address="192.0.2.7"
+            )
             reports = [SliceReport(allocation_id=id, finished=True, running=True) for id in self.slices or []]
             hello = Hello(agent_version="0", inventory=inventory, slices=None if self.slices is None else reports)
             await link.send(hello.model_dump_json())

@@ -81,6 +81,8 @@ async def _shown(tx: Transaction, allocation_id: str) -> Allocation:
 
 async def create_allocation(tx: Transaction, caller: Caller, body: AllocationCreate, plan: AddressPlan) -> Allocation:
     await require_project(tx, caller, body.project_id, Permission.ALLOCATION_CREATE)
+    if body.shape.external is not None:
+        await externals.require_credential(tx, body.project_id, body.shape.external)
     await require_quota(tx, body.project_id, shapes.sizes(body.shape) | {"allocations": 1})
     shape = body.shape.model_dump(mode="json")
     row = await store.insert(tx, ids.new_id(ids.ALLOCATION), body.project_id, body.name, body.name, shape)

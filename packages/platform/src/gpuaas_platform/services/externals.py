@@ -2,11 +2,25 @@
 
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.external import ExternalMachine
+from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.usage import UsageKind
+from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.services.credentials import require_active
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as store
+from gpuaas_platform.storage import credentials as credential_store
 from gpuaas_platform.storage import usage as usage_store
 from gpuaas_platform.storage.database import Row, Transaction
+
+
+async def require_credential(tx: Transaction, project_id: str, machine: ExternalMachine) -> None:
+    """One of the project's own that can be delivered; whether the machine takes it is seen when it is used."""
+    row = await credential_store.get(tx, machine.credential_id)
+    if row is None or row["project_id"] != project_id:
+        detail = f"the project has no access credential {machine.credential_id}"
+        errors = [FieldError(pointer="/shape/external/credential_id", detail=detail)]
+        raise Refusal(Code.INVALID_REQUEST, detail, errors=errors)
+    require_active(row)
 
 
 async def activate(tx: Transaction, row: Row) -> None:
