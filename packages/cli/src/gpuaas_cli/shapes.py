@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from gpuaas_cli import resolve
 from gpuaas_cli.errors import USAGE, CliError
+from gpuaas_cli.session import Session
 
 KIND = Group("Kind of machine (a slice of a host unless said otherwise)")
 
@@ -30,7 +32,7 @@ class KindOptions:
         ),
     ] = None
     external_credential: Annotated[
-        str | None, Parameter(name="--external-credential", help="Id of the access credential that opens it.")
+        str | None, Parameter(name="--external-credential", help="The access credential that opens it, by name or id.")
     ] = None
 
     def add_to(self, shape: dict[str, Any]) -> None:
@@ -50,6 +52,11 @@ class KindOptions:
         if external:
             shape["kind"] = "external"
             shape["external"] = {**(shape.get("external") or {}), **external}
+
+    async def find_credential(self, session: Session, shape: dict[str, Any]) -> None:
+        if self.external_credential is not None:
+            found = await resolve.credential(session, self.external_credential)
+            shape["external"]["credential_id"] = found.id
 
 
 def _read(value: str | None) -> str | None:

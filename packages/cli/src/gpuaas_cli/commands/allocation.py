@@ -96,7 +96,7 @@ async def create(
     gpuaas allocation create --name one --cpus 2 --memory-mib 4096 --gpus 1 --wait
     gpuaas allocation create --name whole --host --cpus 64 --wait
     gpuaas allocation create --name lab --external-address lab.example --external-host-key @host.pub \
-        --external-credential crd_…
+        --external-credential lab
     gpuaas allocation create --from-file machine.json -o json
     ```
     """
@@ -109,6 +109,7 @@ async def create(
 
         if options.project is not None or "project_id" not in fields:
             fields["project_id"] = await session.project_id()
+        await kind.find_credential(session, fields["shape"])
         body = AllocationCreate.model_validate(fields)
         made = await session.client.allocations.create(body.project_id, body.name, shape=body.shape)
         if wait:
