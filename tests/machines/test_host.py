@@ -18,6 +18,7 @@ from tests.support.waiting import wait_until
 SEED = int(os.environ.get("GPUAAS_SEED", time.time_ns() % 100_000))
 LEAST = ["--cpus", "1", "--memory-mib", "256", "--disk-gib", "2"]
 STEPS = ["check", "identity", "user", "files", "sshd", "ssh"]
+OWN_KEYS = "ssh-keyscan -T 5 127.0.0.1 2>/dev/null | sort"
 BOOT = "cat /proc/sys/kernel/random/boot_id"
 
 
@@ -46,7 +47,7 @@ def test_life_of_a_whole_host(cli: CommandLine, node: str, second: StandIn) -> N
     assert two["inventory"]["offers"] == ["host"]
     capacity = two["inventory"]["capacity"]
     assert (capacity["cpus"], capacity["memory_mib"], capacity["gpus"]) == (1, 640, 1)
-    before, boot = second.snapshot(), second.sh(BOOT)
+    before, boot, own_keys = second.snapshot(), second.sh(BOOT), second.sh(OWN_KEYS)
 
     made = cli.json("allocation", "create", "--name", "whole", "--host", *LEAST, "--wait")
     assert made["node_id"] == two["id"]
@@ -55,6 +56,8 @@ def test_life_of_a_whole_host(cli: CommandLine, node: str, second: StandIn) -> N
     assert shown_node(cli)["allocated"] == capacity
     seen = cli.ssh("whole", "id -un; id -u; sudo id -un; ls /dev/nvidia*").split()
     assert seen == ["gpuaas", "10000", "root", "/dev/nvidia0"]
+
+    assert second.sh(OWN_KEYS) == own_keys, "who knows the host by its own keys knows it still"
 
     slice_ = cli.json("allocation", "create", "--name", "part", *LEAST, "--wait")
     assert slice_["node_id"] == shown_node(cli, "host-one")["id"], "slices go where slices are offered"
@@ -95,6 +98,14 @@ def test_agent_killed_while_it_hands_the_host_over(cli: CommandLine, second: Sta
         second.kill_agent()
         wait_until(lambda name=name: "released" in steps(cli, name), f"{name} is released")
         assert second.snapshot() == before
+
+
+def test_released_while_it_is_handed_over(cli: CommandLine, second: StandIn) -> None:
+    before = second.snapshot()
+    cli.run("allocation", "create", "--name", "short", "--host", *LEAST)
+    wait_until(lambda: "user" in steps(cli, "short"), "the user is being made")
+    release(cli, "short")
+    assert second.snapshot() == before
 
 
 async def test_a_controller_works_on_it_and_gets_artifacts(

@@ -51,6 +51,8 @@ class HostManager:
         self._settings = settings
         self._api = api
         self._record = HostRecordFile(settings.state_dir)
+        self._lock = asyncio.Lock()
+        """There is one host, whatever allocation a task is for."""
 
     async def find(self, allocation_id: str) -> HostRecord | None:
         """Where the host is handed over as this allocation, completely."""
@@ -79,9 +81,14 @@ class HostManager:
 
     async def ensure(self, spec: PrepareHost, task_id: str, progress: Progress) -> None:
         check_spec(spec)
+        async with self._lock:
+            await self._ensure(spec, task_id, progress)
+
+    async def _ensure(self, spec: PrepareHost, task_id: str, progress: Progress) -> None:
         record = self._record.load()
         if record is not None and record.allocation_id != spec.allocation_id:
-            raise PermanentError(f"cannot take this host: it is handed over as {record.allocation_id}")
+            # The platform knows better by now, so what removes it is on its way.
+            raise RetryLaterError(f"this host is still handed over as {record.allocation_id}")
         if record is not None and record.ready:
             progress("ssh", "the host is prepared already")
             await self._wait_for_sshd()
@@ -137,13 +144,17 @@ class HostManager:
     async def _remove_failed(self, allocation_id: str) -> None:
         """A preparation that failed leaves nothing; its own reason matters more than a failure here."""
         try:
-            await self.clear(allocation_id, lambda _step, _message: None)
+            await self._clear(allocation_id, lambda _step, _message: None)
         except AgentError as error:
             log.warning("cannot remove what the failed preparation for %s left: %s", allocation_id, error)
 
     # -- given back -------------------------------------------------------------------------------------
 
     async def clear(self, allocation_id: str, progress: Progress) -> None:
+        async with self._lock:
+            await self._clear(allocation_id, progress)
+
+    async def _clear(self, allocation_id: str, progress: Progress) -> None:
         record = self._record.load()
         if record is None or record.allocation_id != allocation_id:
             progress("clear", "the host is not handed over as this allocation any more")
