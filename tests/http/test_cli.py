@@ -172,6 +172,30 @@ def test_credentials_by_hand(cli: CommandLine, tmp_path: Path) -> None:
     check_golden("credentials", said)
 
 
+def test_machines_that_are_no_slices(cli: CommandLine, tmp_path: Path) -> None:
+    said: list[str] = []
+    cli.run("tenant", "create", "elsewhere")
+    cli.run("project", "create", "far", "--tenant", "elsewhere")
+    project = ["--project", "far"]
+    cli.run("credential", "create", "key", "--generate", *project)
+    host_key = tmp_path / "host.pub"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(tmp_path / "host")], check=True)
+    create = ["allocation", "create", "--name", "lab"]
+    pinned = f"@{host_key}"
+    outside = ["--external-address", "lab.example", "--external-credential", "key"]
+    assert cli.call(*create, "--host", *outside, *project).returncode == 2
+    say(cli, said, *create, *outside, *project)
+    said.append(normal(cli.run(*create, *outside, "--external-host-key", pinned, "--cpus", "8", *project)))
+    say(cli, said, "allocation", "list", *project)
+    say(cli, said, "allocation", "restart", "lab", *project)
+    say(cli, said, "ssh", "lab", *project)
+    assert cli.json("allocation", "release", "lab", "--yes", "--wait", *project)["status"] == "released"
+    said.append(normal(cli.run("allocation", "create", "--name", "whole", "--host", *project)))
+    say(cli, said, "node", "list")
+    cli.run("allocation", "release", "whole", "--yes", *project)
+    check_golden("shapes", said)
+
+
 def test_secrets_are_known_of_and_not_shown(cli: CommandLine) -> None:
     said: list[str] = []
     say(cli, said, "secret", "show", "key")

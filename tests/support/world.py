@@ -30,7 +30,7 @@ from gpuaas_contract.agent_link import (
     TaskResult,
     to_agent_adapter,
 )
-from gpuaas_contract.allocations import Allocation, AllocationStatus
+from gpuaas_contract.allocations import Allocation, AllocationStatus, ShapeKind
 from gpuaas_contract.identity import Project, ServiceAccount, Tenant
 from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
@@ -98,6 +98,7 @@ class SimulatedNode:
     """All that it was asked to do."""
     holds: set[str] = field(default_factory=set)
     """Kinds of tasks that it takes and never finishes."""
+    offers: list[ShapeKind] = field(default_factory=lambda: [ShapeKind.SLICE])
     slices: list[str] | None = None
     """Allocations whose machines it says it has, when it connects."""
 
@@ -118,7 +119,12 @@ class SimulatedNode:
 
     def hello(self) -> Hello:
         inventory = Inventory(
-            capacity=self.capacity, virtualisation="simulated", images=self.images, default_image=self.images[0]
+            capacity=self.capacity,
+            virtualisation="simulated",
+            images=self.images,
+            default_image=self.images[0],
+            offers=self.offers,
+            address="192.0.2.7",
         )
         reports = [SliceReport(allocation_id=id, finished=True, running=True) for id in self.slices or []]
         return Hello(agent_version="0", inventory=inventory, slices=None if self.slices is None else reports)

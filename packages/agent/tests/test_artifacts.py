@@ -101,7 +101,7 @@ async def test_too_short_is_tried_again(setup: Setup) -> None:
 
 async def test_a_machine_that_is_gone_gets_nothing(setup: Setup) -> None:
     setup.slices.there = False
-    with pytest.raises(PermanentError, match="has no slice on this node"):
+    with pytest.raises(PermanentError, match="has no machine on this node"):
         await setup.deliver()
     assert not setup.slices.artifacts_dir("one").exists()
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gpuaas_agent.errors import PermanentError
-from gpuaas_agent.settings import HELP, read_settings
+from gpuaas_agent.settings import HELP, Hosting, read_settings
 
 GOOD = {
     "GPUAAS_API_URL": "http://127.0.0.1:8080/",
@@ -26,9 +26,17 @@ def test_defaults() -> None:
     assert settings.join_token_file is None
 
 
+def test_a_host_that_is_handed_over_needs_no_lxd() -> None:
+    given = {name: value for name, value in GOOD.items() if name != "GPUAAS_STORAGE_POOL"}
+    settings = read_settings({**given, "GPUAAS_AGENT_HOSTING": "host"})
+    assert (settings.hosting, settings.storage_pool) == (Hosting.HOST, "")
+    assert read_settings(GOOD).hosting == Hosting.SLICES
+
+
 @pytest.mark.parametrize(
     "changes",
     [
+        {"GPUAAS_AGENT_HOSTING": "both"},
         {"GPUAAS_API_URL": "ftp://x"},
         {"GPUAAS_ENVIRONMENT": "De mo"},
         {"GPUAAS_CPU_OVERCOMMIT": "many"},

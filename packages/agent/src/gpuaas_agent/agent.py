@@ -3,17 +3,19 @@
 import asyncio
 import fcntl
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuaas_agent.api import PlatformApi
-from gpuaas_agent.artifacts import ArtifactManager
+from gpuaas_agent.artifacts import ArtifactManager, copy_into
 from gpuaas_agent.backoff import Backoff
 from gpuaas_agent.errors import LxdUnavailableError, PermanentError
 from gpuaas_agent.gpus import GpuPool
+from gpuaas_agent.hosts import HostManager
 from gpuaas_agent.identity import ensure_identity
-from gpuaas_agent.inventory import read_inventory
+from gpuaas_agent.inventory import read_host_inventory, read_inventory
 from gpuaas_agent.link import Link
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.lxd import Lxd
@@ -21,17 +23,21 @@ from gpuaas_agent.networks import NetworkManager
 from gpuaas_agent.outbox import Outbox
 from gpuaas_agent.recovery import Recovery
 from gpuaas_agent.rotation import Rotation
-from gpuaas_agent.settings import Settings
+from gpuaas_agent.settings import Hosting, Settings
 from gpuaas_agent.slice_changes import SliceChanger
 from gpuaas_agent.slices import Progress, SliceManager
-from gpuaas_agent.streams import StreamManager
-from gpuaas_agent.tasks import TaskRunner
+from gpuaas_agent.streams import StreamManager, dial_slices
+from gpuaas_agent.tasks import Execute, TaskRunner
 from gpuaas_contract.agent_link import (
+    ClearHost,
     CreateSlice,
     DeleteSlice,
     DeliverArtifact,
+    PrepareHost,
     ResizeSlice,
+    RestartHost,
     RestartSlice,
+    SliceReport,
     TaskMessage,
 )
 from gpuaas_contract.nodes import Inventory
@@ -43,18 +49,34 @@ async def run_agent(settings: Settings) -> None:
     settings.state_dir.mkdir(parents=True, exist_ok=True)
     with only_agent_of(settings.state_dir):
         identity = await ensure_identity(settings)
-        lxd = Lxd(settings.lxd_socket)
         api = PlatformApi(settings.api_url, identity)
+        log.info("node %s (%s), environment %s", identity.name, identity.node_id, settings.environment)
         try:
-            await wait_for_lxd(lxd)
-            log.info("node %s (%s), environment %s", identity.name, identity.node_id, settings.environment)
-            await serve(settings, lxd, api)
+            await (serve_host if settings.hosting == Hosting.HOST else serve_slices)(settings, api)
         finally:
             await api.aclose()
-            await lxd.aclose()
 
 
-async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
+@dataclass(frozen=True)
+class Machines:
+    """What the link needs of either way to make machines."""
+
+    execute: Execute
+    streams: StreamManager
+    read_inventory: Callable[[], Awaitable[Inventory]]
+    report: Callable[[], Awaitable[list[SliceReport]]]
+
+
+async def serve_slices(settings: Settings, api: PlatformApi) -> None:
+    lxd = Lxd(settings.lxd_socket)
+    try:
+        await wait_for_lxd(lxd)
+        await _serve_slices(settings, lxd, api)
+    finally:
+        await lxd.aclose()
+
+
+async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     outbox = Outbox()
     locks = KeyedLocks()
     networks = NetworkManager(lxd, settings.environment)
@@ -62,7 +84,7 @@ async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     slices = SliceManager(settings, lxd, api, networks, gpus)
     changer = SliceChanger(lxd, slices, gpus)
     artifacts = ArtifactManager(settings.artifact_cache, api, slices)
-    streams = StreamManager(api, slices, outbox.put)
+    streams = StreamManager(api, dial_slices(slices), outbox.put)
 
     async def execute(message: TaskMessage, progress: Progress) -> str | None:
         match message.spec:
@@ -77,35 +99,80 @@ async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
                 await changer.resize(message.spec, progress)
             case DeliverArtifact():
                 return await artifacts.deliver(message.spec, progress)
+            case _:
+                raise PermanentError("this host offers slices, it is not handed over as a whole")
         return None
 
     async def inventory() -> Inventory:
         return await read_inventory(settings, lxd)
 
-    tasks = TaskRunner(execute, outbox.put, locks)
     recovery = Recovery(slices, locks)
+    # Machines come back also while the platform cannot be reached.
+    recovering = asyncio.create_task(recovery.run(), name="recovery")
+    try:
+        machines = Machines(execute, streams, inventory, slices.report)
+        await serve(settings, api, outbox, locks, machines, on_connected=recovery.request)
+    finally:
+        recovering.cancel()
+        await asyncio.gather(recovering, return_exceptions=True)
+
+
+async def serve_host(settings: Settings, api: PlatformApi) -> None:
+    outbox = Outbox()
+    host = HostManager(settings, api)
+    artifacts = ArtifactManager(settings.artifact_cache, api, host, copy_into)
+    streams = StreamManager(api, host.open_port, outbox.put)
+
+    async def execute(message: TaskMessage, progress: Progress) -> str | None:
+        match message.spec:
+            case PrepareHost():
+                await host.ensure(message.spec, message.task_id, progress)
+            case ClearHost():
+                streams.cut(message.spec.allocation_id)
+                await host.clear(message.spec.allocation_id, progress)
+            case RestartHost():
+                await host.restart(message.spec, message.task_id, progress)
+            case DeliverArtifact():
+                return await artifacts.deliver(message.spec, progress)
+            case _:
+                raise PermanentError("this host is handed over as a whole, it has no slices")
+        return None
+
+    async def inventory() -> Inventory:
+        return read_host_inventory(settings)
+
+    machines = Machines(execute, streams, inventory, host.report)
+    await serve(settings, api, outbox, KeyedLocks(), machines, on_connected=lambda: None)
+
+
+async def serve(
+    settings: Settings,
+    api: PlatformApi,
+    outbox: Outbox,
+    locks: KeyedLocks,
+    machines: Machines,
+    *,
+    on_connected: Callable[[], None],
+) -> None:
+    tasks = TaskRunner(machines.execute, outbox.put, locks)
     rotation = Rotation(settings.state_dir, api)
     link = Link(
         api,
         outbox,
         tasks,
-        streams,
-        read_inventory=inventory,
-        read_slices=slices.report,
-        on_connected=recovery.request,
+        machines.streams,
+        read_inventory=machines.read_inventory,
+        read_slices=machines.report,
+        on_connected=on_connected,
         on_rotate=rotation.request,
     )
     rotation.resume()
-    # Machines come back also while the platform cannot be reached.
-    recovering = asyncio.create_task(recovery.run(), name="recovery")
     try:
         await link.run()
     finally:
-        recovering.cancel()
-        await asyncio.gather(recovering, return_exceptions=True)
         await rotation.aclose()
         await tasks.aclose()
-        await streams.aclose()
+        await machines.streams.aclose()
 
 
 async def wait_for_lxd(lxd: Lxd) -> None:

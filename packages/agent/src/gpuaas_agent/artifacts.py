@@ -1,9 +1,11 @@
-"""Artifacts: downloaded once into the host's cache by digest, hard-linked into each slice that needs them."""
+"""Artifacts: downloaded once into the host's cache by digest, then shown to each machine that needs them."""
 
 import asyncio
 import hashlib
 import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +13,6 @@ from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.errors import PermanentError, RetryLaterError
 from gpuaas_agent.files import sync_directory
 from gpuaas_agent.locks import KeyedLocks
-from gpuaas_agent.lxd import Instance
 from gpuaas_agent.slices import Progress, make_artifacts_dir
 from gpuaas_contract.agent_link import MACHINE_ARTIFACTS_PATH, DeliverArtifact
 
@@ -19,8 +20,8 @@ CHUNK = 1024 * 1024
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class Slices(Protocol):
-    async def find(self, allocation_id: str) -> Instance | None: ...
+class Machines(Protocol):
+    async def find(self, allocation_id: str) -> object | None: ...
     def artifacts_dir(self, allocation_id: str) -> Path: ...
 
 
@@ -74,23 +75,26 @@ class PartialDownload:
 
 
 class ArtifactManager:
-    def __init__(self, cache: Path, api: PlatformApi, slices: Slices) -> None:
+    def __init__(
+        self, cache: Path, api: PlatformApi, machines: Machines, show: Callable[[Path, Path], None] | None = None
+    ) -> None:
         self._cache = cache
         self._api = api
-        self._slices = slices
+        self._machines = machines
+        self._show = show or link_into
         self._locks = KeyedLocks()
 
     async def deliver(self, spec: DeliverArtifact, progress: Progress) -> str:
         """Where the file is on the machine."""
         name = file_name(spec.digest)
-        if await self._slices.find(spec.allocation_id) is None:
-            raise PermanentError(f"cannot deliver {spec.digest}: {spec.allocation_id} has no slice on this node")
+        if await self._machines.find(spec.allocation_id) is None:
+            raise PermanentError(f"cannot deliver {spec.digest}: {spec.allocation_id} has no machine on this node")
         async with self._locks.hold(spec.digest):
             cached = await self._ensure_cached(spec, name, progress)
         progress("link", f"showing {spec.digest} to the machine")
-        directory = self._slices.artifacts_dir(spec.allocation_id)
+        directory = self._machines.artifacts_dir(spec.allocation_id)
         make_artifacts_dir(directory)
-        link_into(cached, directory)
+        await asyncio.to_thread(self._show, cached, directory)
         return f"{MACHINE_ARTIFACTS_PATH}/{name}"
 
     async def _ensure_cached(self, spec: DeliverArtifact, name: str, progress: Progress) -> Path:
@@ -136,4 +140,16 @@ def link_into(cached: Path, directory: Path) -> None:
     part = directory / f".{cached.name}.part"
     part.unlink(missing_ok=True)
     part.hardlink_to(cached)
+    part.replace(target)
+
+
+def copy_into(cached: Path, directory: Path) -> None:
+    """Where the machine is the host itself: a link would let it change the cache by accident."""
+    target = directory / cached.name
+    if target.exists() and target.stat().st_size == cached.stat().st_size:
+        return
+    part = directory / f".{cached.name}.part"
+    part.unlink(missing_ok=True)
+    shutil.copyfile(cached, part)
+    part.chmod(0o444)
     part.replace(target)

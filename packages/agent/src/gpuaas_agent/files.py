@@ -6,7 +6,7 @@ from pathlib import Path
 
 def write_atomically(path: Path, content: bytes, *, mode: int) -> None:
     """The file is there with all of its content and its mode, or not there at all."""
-    part = path.with_name(f".{path.name}.part")
+    part = part_of(path)
     part.unlink(missing_ok=True)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as stream:
@@ -15,6 +15,11 @@ def write_atomically(path: Path, content: bytes, *, mode: int) -> None:
         os.fsync(stream.fileno())
     part.replace(path)
     sync_directory(path.parent)
+
+
+def part_of(path: Path) -> Path:
+    """What a crash in the middle of writing leaves."""
+    return path.with_name(f".{path.name}.part")
 
 
 def sync_directory(path: Path) -> None:

@@ -1,11 +1,14 @@
 """What this host has to offer, read anew for each connection."""
 
 import os
+import shutil
+import socket
 from pathlib import Path
 
 from gpuaas_agent.gpus import find_gpu_devices
 from gpuaas_agent.lxd import Lxd
 from gpuaas_agent.settings import Settings
+from gpuaas_contract.allocations import ShapeKind
 from gpuaas_contract.nodes import Capacity, Inventory
 
 GIB = 1024**3
@@ -26,6 +29,33 @@ async def read_inventory(settings: Settings, lxd: Lxd) -> Inventory:
         images=await lxd.read_image_aliases(),
         default_image=settings.image_alias,
     )
+
+
+def read_host_inventory(settings: Settings) -> Inventory:
+    """Of a host that is handed over itself: what it has, all of it or nothing."""
+    gpu_devices = find_gpu_devices(settings.gpu_devices)
+    return Inventory(
+        capacity=Capacity(
+            cpus=len(os.sched_getaffinity(0)),
+            memory_mib=read_memory_mib(),
+            disk_gib=shutil.disk_usage("/").total // GIB,
+            gpus=len(gpu_devices),
+        ),
+        gpu_devices=gpu_devices,
+        virtualisation="none",
+        offers=[ShapeKind.HOST],
+        address=read_address(),
+    )
+
+
+def read_address() -> str:
+    """The address that this host has towards the rest of the world. Nothing is sent: UDP only looks up the way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("198.51.100.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(sock.getsockname()[0])
 
 
 def read_memory_mib() -> int:

@@ -8,15 +8,17 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from gpuaas_agent import __version__
 from gpuaas_agent.agent import run_agent
 from gpuaas_agent.errors import AgentError
-from gpuaas_agent.inventory import read_inventory
+from gpuaas_agent.inventory import read_host_inventory, read_inventory
 from gpuaas_agent.logs import configure_logging
 from gpuaas_agent.lxd import Lxd
-from gpuaas_agent.settings import HELP, Settings, read_settings
+from gpuaas_agent.settings import HELP, Hosting, Settings, read_settings
+from gpuaas_agent.unit import ENVIRONMENT_FILE, install_unit
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="default info")
     commands.add_parser("inventory", help="print as JSON what this host would report, and exit")
+    unit = commands.add_parser("install-unit", help="let systemd run the agent after every boot")
+    unit.add_argument(
+        "--environment-file",
+        type=Path,
+        default=ENVIRONMENT_FILE,
+        help=f"with the settings below, one NAME=value per line (default {ENVIRONMENT_FILE})",
+    )
+    unit.add_argument("--start", action="store_true", help="start it now, too")
     return parser
 
 
@@ -57,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plain=getattr(options, "log_format", "plain") == "plain",
         level=getattr(options, "log_level", "warning"),
     )
+    if options.command == "install-unit":
+        return run_install(options.environment_file, start=options.start)
     try:
         settings = read_settings(os.environ)
     except AgentError as error:
@@ -73,7 +85,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def run_install(environment_file: Path, *, start: bool) -> int:
+    try:
+        install_unit(environment_file, start=start)
+    except AgentError as error:
+        log.error("%s", error)
+        return EXIT_FAILED
+    return 0
+
+
 async def print_inventory(settings: Settings) -> None:
+    if settings.hosting == Hosting.HOST:
+        sys.stdout.write(f"{read_host_inventory(settings).model_dump_json(indent=2)}\n")
+        return
     lxd = Lxd(settings.lxd_socket)
     try:
         inventory = await read_inventory(settings, lxd)

@@ -3,11 +3,18 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from gpuaas_agent.errors import PermanentError
 
 _ENVIRONMENT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+
+
+class Hosting(StrEnum):
+    SLICES = "slices"
+    HOST = "host"
+    """The machine itself is handed over, to one allocation at a time; LXD is not needed."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +24,8 @@ class Settings:
     environment: str
     """Tag on every object that the agent makes: one LXD may serve several environments."""
     storage_pool: str
+    """Empty where the host itself is handed over."""
+    hosting: Hosting = Hosting.SLICES
     join_token_file: Path | None = None
     lxd_socket: Path = Path("/var/lib/lxd/unix.socket")
     image_alias: str = "gpuaas/debian-12"
@@ -37,7 +46,8 @@ environment:
   GPUAAS_API_URL           address of the platform, for example https://gpuaas.example (required)
   GPUAAS_AGENT_STATE_DIR   directory for the node's key, artifact cache and slices (required)
   GPUAAS_ENVIRONMENT       tag on every LXD object of this agent, for example demo (required)
-  GPUAAS_STORAGE_POOL      LXD storage pool for the slices (required)
+  GPUAAS_STORAGE_POOL      LXD storage pool for the slices (required for slices)
+  GPUAAS_AGENT_HOSTING     slices (default), or host: the machine itself is handed over as a whole
   GPUAAS_JOIN_TOKEN_FILE   file with a join token; needed until the node is enrolled
   GPUAAS_LXD_SOCKET        default /var/lib/lxd/unix.socket
   GPUAAS_IMAGE_ALIAS       default gpuaas/debian-12
@@ -47,11 +57,13 @@ environment:
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
-    missing = [
-        name
-        for name in ("GPUAAS_API_URL", "GPUAAS_AGENT_STATE_DIR", "GPUAAS_ENVIRONMENT", "GPUAAS_STORAGE_POOL")
-        if not environ.get(name)
-    ]
+    hosting = environ.get("GPUAAS_AGENT_HOSTING") or Hosting.SLICES
+    if hosting not in set(Hosting):
+        raise PermanentError(f"cannot start: GPUAAS_AGENT_HOSTING is {hosting!r}, neither slices nor host")
+    required = ["GPUAAS_API_URL", "GPUAAS_AGENT_STATE_DIR", "GPUAAS_ENVIRONMENT"]
+    if hosting == Hosting.SLICES:
+        required.append("GPUAAS_STORAGE_POOL")
+    missing = [name for name in required if not environ.get(name)]
     if missing:
         raise PermanentError(f"cannot start: {', '.join(missing)} not set (see gpuaas-agent --help)")
     api_url = environ["GPUAAS_API_URL"].rstrip("/")
@@ -67,7 +79,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         api_url=api_url,
         state_dir=Path(environ["GPUAAS_AGENT_STATE_DIR"]).absolute(),
         environment=environment,
-        storage_pool=environ["GPUAAS_STORAGE_POOL"],
+        storage_pool=environ.get("GPUAAS_STORAGE_POOL", ""),
+        hosting=Hosting(hosting),
         join_token_file=Path(token_file) if token_file else None,
         lxd_socket=Path(environ.get("GPUAAS_LXD_SOCKET", Settings.lxd_socket)),
         image_alias=environ.get("GPUAAS_IMAGE_ALIAS", Settings.image_alias),

@@ -61,7 +61,11 @@ def check_spec(spec: CreateSlice) -> None:
     inside = network.network
     if address not in inside or address in (inside.network_address, inside.broadcast_address, network.ip):
         raise PermanentError(f"{spec.address} is not a free address of {spec.network.gateway_cidr}")
-    for login, principals in spec.principals.items():
+    check_principals(spec.principals)
+
+
+def check_principals(principals_of: dict[str, list[str]]) -> None:
+    for login, principals in principals_of.items():
         if not _LOGIN.fullmatch(login):
             raise PermanentError(f"{login!r} is not a login name")
         for principal in principals:

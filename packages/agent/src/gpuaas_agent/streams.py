@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -35,10 +35,24 @@ def check_stream(message: OpenStream, instance: Instance | None) -> Instance:
     return instance
 
 
+Dial = Callable[[OpenStream], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+"""Connects to the machine that a stream is for, after a look whether it is one of this node's own."""
+
+
+def dial_slices(slices: SliceManager) -> Dial:
+    async def dial(message: OpenStream) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        instance = check_stream(message, await slices.find(message.allocation_id))
+        return await open_machine_port(
+            network_of(instance).bridge, message.address, message.port, timeout=CONNECT_SECONDS
+        )
+
+    return dial
+
+
 class StreamManager:
-    def __init__(self, api: PlatformApi, slices: SliceManager, send: Callable[[StreamRefused], None]) -> None:
+    def __init__(self, api: PlatformApi, dial: Dial, send: Callable[[StreamRefused], None]) -> None:
         self._api = api
-        self._slices = slices
+        self._dial = dial
         self._send = send
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
 
@@ -72,10 +86,7 @@ class StreamManager:
                 self._running.pop(message.stream_id, None)
 
     async def _serve(self, message: OpenStream) -> None:
-        instance = check_stream(message, await self._slices.find(message.allocation_id))
-        reader, writer = await open_machine_port(
-            network_of(instance).bridge, message.address, message.port, timeout=CONNECT_SECONDS
-        )
+        reader, writer = await self._dial(message)
         try:
             async with connect(
                 self._api.websocket_url(f"/v1/agent/streams/{message.stream_id}"),

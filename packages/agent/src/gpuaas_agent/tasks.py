@@ -15,7 +15,7 @@ from gpuaas_agent.errors import AgentError, RetryLaterError
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.logs import correlated
 from gpuaas_agent.slices import Progress
-from gpuaas_contract.agent_link import DeleteSlice, TaskMessage, TaskProgress, TaskResult
+from gpuaas_contract.agent_link import ClearHost, DeleteSlice, TaskMessage, TaskProgress, TaskResult
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class TaskRunner:
             return
         if message.task_id in self._running:
             return
-        if isinstance(message.spec, DeleteSlice):
+        if isinstance(message.spec, DeleteSlice | ClearHost):
             self._overtake(message.spec.allocation_id)
         task = asyncio.create_task(self._run(message), name=message.task_id)
         self._running[message.task_id] = (message, task)
@@ -75,7 +75,7 @@ class TaskRunner:
     def _overtake(self, allocation_id: str) -> None:
         """Nothing is finished on a machine that is about to be deleted."""
         for message, task in self._running.values():
-            if message.spec.allocation_id == allocation_id and not isinstance(message.spec, DeleteSlice):
+            if message.spec.allocation_id == allocation_id and not isinstance(message.spec, DeleteSlice | ClearHost):
                 self._overtaken.add(message.task_id)
                 task.cancel()
 
@@ -91,7 +91,7 @@ class TaskRunner:
             except asyncio.CancelledError:
                 if message.task_id not in self._overtaken:
                     raise
-                result = TaskResult(task_id=message.task_id, ok=False, message="overtaken by the deletion of the slice")
+                result = TaskResult(task_id=message.task_id, ok=False, message="overtaken by the machine's release")
             finally:
                 self._overtaken.discard(message.task_id)
                 self._running.pop(message.task_id, None)

@@ -9,6 +9,7 @@ from gpuaas_contract import ids
 
 if TYPE_CHECKING:
     from gpuaas_contract.allocations import Allocation
+    from gpuaas_contract.credentials import Credential
     from gpuaas_contract.identity import Tenant, User
     from gpuaas_contract.instances import Instance
     from gpuaas_contract.nodes import Node
@@ -46,6 +47,13 @@ async def instance(session: Session, wanted: str) -> "Instance":
         return await session.client.instances.get(wanted)
     found = await session.client.instances.list(project_id=await session.project_id()).all()
     return pick("instance", wanted, found, [item for item in found if item.status != "decommissioned"])
+
+
+async def credential(session: Session, wanted: str) -> "Credential":
+    if ids.is_id(wanted, ids.CREDENTIAL):
+        return await session.client.credentials.get(wanted)
+    found = await session.client.credentials.list(project_id=await session.project_id()).all()
+    return pick("credential", wanted, found, found)
 
 
 async def node(session: Session, wanted: str) -> "Node":

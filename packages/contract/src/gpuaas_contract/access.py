@@ -20,12 +20,25 @@ class OperationAccessRequest(AccessRequest):
     fencing_token: int
 
 
+class DirectAccess(Resource):
+    """How an external machine is reached: not through an agent, and without a certificate of the platform."""
+
+    port: int
+    login: str
+    host_key: str
+    """The only host key to believe, in OpenSSH form."""
+    credential_id: str
+    """The access credential whose private key opens it."""
+
+
 class MachineAddress(Resource):
     allocation_id: str
     hostname: str
     address: str
     host_principal: str
     """The name in the machine's host certificate; verify against it."""
+    direct: DirectAccess | None = None
+    """None: through the grant's stream. Otherwise: straight to the address, in this way."""
 
 
 class AccessGrant(Resource):

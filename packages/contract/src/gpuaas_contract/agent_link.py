@@ -27,6 +27,9 @@ class TaskKind(StrEnum):
     RESTART_SLICE = "restart_slice"
     RESIZE_SLICE = "resize_slice"
     DELIVER_ARTIFACT = "deliver_artifact"
+    PREPARE_HOST = "prepare_host"
+    CLEAR_HOST = "clear_host"
+    RESTART_HOST = "restart_host"
 
 
 class ProjectNetwork(Resource):
@@ -74,7 +77,32 @@ class DeliverArtifact(Resource):
     size: int
 
 
-AnyTask = CreateSlice | DeleteSlice | RestartSlice | ResizeSlice | DeliverArtifact
+class PrepareHost(Resource):
+    """Hand the host itself over: its sshd trusts the project's authority, beside all that it trusts already."""
+
+    kind: Literal[TaskKind.PREPARE_HOST] = TaskKind.PREPARE_HOST
+    allocation_id: str
+    principals: dict[str, list[str]]
+    """As for a slice."""
+
+
+class ClearHost(Resource):
+    """Remove what `prepare_host` added, and prove that it is gone."""
+
+    kind: Literal[TaskKind.CLEAR_HOST] = TaskKind.CLEAR_HOST
+    allocation_id: str
+
+
+class RestartHost(Resource):
+    """Reboot; done when the agent is back after it."""
+
+    kind: Literal[TaskKind.RESTART_HOST] = TaskKind.RESTART_HOST
+    allocation_id: str
+
+
+AnyTask = (
+    CreateSlice | DeleteSlice | RestartSlice | ResizeSlice | DeliverArtifact | PrepareHost | ClearHost | RestartHost
+)
 TaskSpec = Annotated[AnyTask, Field(discriminator="kind")]
 task_spec_adapter: TypeAdapter[AnyTask] = TypeAdapter(TaskSpec)
 

@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import AwareDatetime, Field, model_validator
 
 from gpuaas_contract.base import Image, Message, Name, OwnedResource, Page, Request, Resource
+from gpuaas_contract.external import ExternalMachine
 from gpuaas_contract.problems import AllowedAction
 
 
@@ -30,6 +31,11 @@ class Activity(StrEnum):
 
 class ShapeKind(StrEnum):
     SLICE = "slice"
+    """A part of a host."""
+    HOST = "host"
+    """A whole host as it is; the sizes are the least that it must have, and then what it really has."""
+    EXTERNAL = "external"
+    """A machine that no agent looks after; the sizes are what its owner says."""
 
 
 class Shape(Resource):
@@ -38,6 +44,14 @@ class Shape(Resource):
     memory_mib: int = Field(default=2048, ge=256, le=8_388_608)
     disk_gib: int = Field(default=8, ge=2, le=65_536)
     gpus: int = Field(default=0, ge=0, le=64)
+    external: ExternalMachine | None = None
+    """Where an external machine is and how it is opened; only for that kind."""
+
+    @model_validator(mode="after")
+    def _check_external(self) -> Self:
+        if (self.external is not None) != (self.kind == ShapeKind.EXTERNAL):
+            raise ValueError("`external` belongs to a shape of the kind external, and that kind needs it")
+        return self
 
 
 class AllocationCreate(Request):
@@ -51,9 +65,11 @@ class AllocationCreate(Request):
     """What the machine is made from; left out, it is the own image of the node that the machine gets."""
 
     @model_validator(mode="after")
-    def _one_owner(self) -> Self:
+    def _check(self) -> Self:
         if (self.project_id is None) == (self.tenant_id is None):
             raise ValueError("give exactly one of project_id and tenant_id")
+        if self.image is not None and self.shape.kind != ShapeKind.SLICE:
+            raise ValueError("only a slice is made from an image; other machines are as they are")
         return self
 
 
@@ -64,6 +80,12 @@ class AllocationBatchCreate(AllocationCreate):
     """Several alike, named `<name>-1`, `<name>-2` and so on: all of them are accepted, or none is."""
 
     count: int = Field(ge=1, le=MOST_AT_ONCE)
+
+    @model_validator(mode="after")
+    def _check_count(self) -> Self:
+        if self.shape.kind == ShapeKind.EXTERNAL and self.count > 1:
+            raise ValueError("an external machine is one machine, so there cannot be several alike")
+        return self
 
 
 class AllocationUpdate(Request):

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from pydantic import AwareDatetime, Field
 
+from gpuaas_contract.allocations import ShapeKind
 from gpuaas_contract.base import Name, OwnedResource, Page, Request, Resource
 
 
@@ -44,10 +45,14 @@ class Inventory(Resource):
     capacity: Capacity
     gpu_devices: list[str] = []
     virtualisation: str
-    """For example `lxd 5.0.2`."""
+    """For example `lxd 5.0.2`; `none` where the host itself is handed over."""
     images: list[str] = []
     default_image: str | None = None
     """What a machine is made from where nobody asked for another image."""
+    offers: list[ShapeKind] = [ShapeKind.SLICE]
+    """Slices of it, or the host as a whole."""
+    address: str | None = None
+    """The host's own address, where it is handed over."""
 
 
 class EnrolRequest(Request):

@@ -36,6 +36,7 @@ class Code(StrEnum):
     IMAGE_UNKNOWN = "image_unknown"
     SHAPE_TOO_LARGE = "shape_too_large"
     ALLOCATION_IN_USE = "allocation_in_use"
+    SHAPE_UNSUPPORTED = "shape_unsupported"
     PLACEMENT_INVALID = "placement_invalid"
     INPUTS_INVALID = "inputs_invalid"
     MANIFEST_INVALID = "manifest_invalid"

@@ -16,7 +16,7 @@ GpuaasError
     ├── ConflictError         the present state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
     │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError, QuotaExceededError,
-    │   │   AlreadyDeliveredError
+    │   │   AlreadyDeliveredError, ShapeUnsupportedError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -163,6 +163,10 @@ class OperationRunningError(ConflictError):
     """Another operation on the same member is not finished."""
 
 
+class ShapeUnsupportedError(ConflictError):
+    """This kind of machine cannot do that: a whole host is not resized, an external machine not restarted."""
+
+
 class AllocationInUseError(ConflictError):
     """The machine is in use by an app instance."""
 
@@ -228,6 +232,7 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.ALLOCATION_IN_USE: AllocationInUseError,
     Code.IMAGE_UNKNOWN: InvalidRequestError,
     Code.SHAPE_TOO_LARGE: InvalidRequestError,
+    Code.SHAPE_UNSUPPORTED: ShapeUnsupportedError,
     Code.PLACEMENT_INVALID: InvalidRequestError,
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,

@@ -8,6 +8,7 @@ from gpuaas_cli import output, resolve
 from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
 from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
 from gpuaas_cli.session import open_session
+from gpuaas_cli.shapes import NO_KIND, KindOptions
 
 if TYPE_CHECKING:
     from gpuaas_cli.session import Session
@@ -20,7 +21,8 @@ InTenant = Annotated[str | None, Parameter(help="The tenant's own, not a project
 def _shape(allocation: "Allocation") -> str:
     shape = allocation.shape
     gpus = f", {shape.gpus} GPUs" if shape.gpus else ""
-    return f"{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB{gpus}"
+    kind = "" if shape.kind == "slice" else f"{shape.kind}: "
+    return f"{kind}{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB{gpus}"
 
 
 def _show(allocation: "Allocation") -> None:
@@ -40,6 +42,8 @@ def _show(allocation: "Allocation") -> None:
             "charged until": allocation.charged_until,
             "hostname": allocation.hostname,
             "address": allocation.address,
+            "host key": allocation.shape.external.host_key if allocation.shape.external else None,
+            "credential": allocation.shape.external.credential_id if allocation.shape.external else None,
             "node": allocation.node_id,
             "instances": allocation.instance_ids,
             "created": allocation.created_at,
@@ -99,28 +103,34 @@ async def create(
     gpus: int | None = None,
     image: Annotated[str | None, Parameter(help="What it is made from; the node's own image if left out.")] = None,
     tenant: InTenant = None,
+    kind: KindOptions = NO_KIND,
     from_file: FromFile = None,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Ask for a machine, or for several alike.
+    """Ask for a machine, or for several alike: a slice of a host, a whole host, or one that is there already.
 
     ```
     gpuaas allocation create --name w --count 3 --wait
     gpuaas allocation create --name one --cpus 2 --memory-mib 4096 --gpus 1 --wait
+    gpuaas allocation create --name whole --host --cpus 64 --wait
+    gpuaas allocation create --name lab --external-address lab.example --external-host-key @host.pub \
+        --external-credential lab
     gpuaas allocation create --from-file machine.json -o json
     ```
     """
     fields = merge(from_file, name=name, count=count, image=image)
     shape = {"cpus": cpus, "memory_mib": memory_mib, "disk_gib": disk_gib, "gpus": gpus}
     fields["shape"] = {**fields.get("shape", {}), **{key: value for key, value in shape.items() if value is not None}}
+    kind.add_to(fields["shape"])
     async with open_session(options) as session:
         from gpuaas_contract.allocations import AllocationBatchCreate, AllocationCreate, AllocationStatus
 
         if tenant is not None or options.project is not None or not {"tenant_id", "project_id"} & set(fields):
             fields = {key: value for key, value in fields.items() if key not in {"tenant_id", "project_id"}}
             fields |= await _owner(session, tenant)
+        await kind.find_credential(session, fields["shape"])
         machines = session.client.allocations
         several = AllocationBatchCreate.model_validate(fields) if "count" in fields else None
         body = several or AllocationCreate.model_validate(fields)

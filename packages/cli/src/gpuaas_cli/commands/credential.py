@@ -10,7 +10,7 @@ from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
 from gpuaas_cli.options import DEFAULTS, Options, noun
-from gpuaas_cli.session import Session, open_session
+from gpuaas_cli.session import open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.credentials import Credential
@@ -50,15 +50,6 @@ def _show(credential: "Credential") -> None:
             print(version.public_key)
 
 
-async def _find(session: Session, wanted: str) -> "Credential":
-    from gpuaas_contract import ids
-
-    if ids.is_id(wanted, ids.CREDENTIAL):
-        return await session.client.credentials.get(wanted)
-    found = await session.client.credentials.list(project_id=await session.project_id()).all()
-    return resolve.pick("credential", wanted, found, found)
-
-
 def _key_from(generate: bool, file: str | None) -> str | None:
     """The key in the file; None where the platform is to make one. One of the two must be said."""
     if generate == (file is not None):
@@ -90,7 +81,7 @@ async def list_(*, options: Options = DEFAULTS) -> None:
 async def show(credential: str, /, *, options: Options = DEFAULTS) -> None:
     """Show one credential with its public keys, by name or id."""
     async with open_session(options) as session:
-        _show(await _find(session, credential))
+        _show(await resolve.credential(session, credential))
 
 
 @app.command
@@ -136,7 +127,7 @@ async def rotate(
     """Add a version. The one before it stays valid until it is ended, or nobody could get in meanwhile."""
     key = _key_from(generate, private_key)
     async with open_session(options) as session:
-        found = await _find(session, credential)
+        found = await resolve.credential(session, credential)
         rotated = await session.client.credentials.rotate(found.id, private_key=key)
     _show(rotated)
     old = next(v.version for v in rotated.versions if v.state == "valid")
@@ -147,7 +138,7 @@ async def rotate(
 async def end_version(credential: str, version: int, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
     """End one of two valid versions: it is never delivered again, and destroyed."""
     async with open_session(options) as session:
-        found = await _find(session, credential)
+        found = await resolve.credential(session, credential)
         confirm(f"End version {version} of {found.name}?", found.name, yes=yes)
         ended = await session.client.credentials.end_version(found.id, version)
     _show(ended)
@@ -157,7 +148,7 @@ async def end_version(credential: str, version: int, /, *, yes: Yes = False, opt
 async def revoke(credential: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
     """Refuse every delivery at once and destroy the keys. This cannot be undone."""
     async with open_session(options) as session:
-        found = await _find(session, credential)
+        found = await resolve.credential(session, credential)
         confirm(f"Revoke {found.name} and destroy its keys?", found.name, yes=yes)
         revoked = await session.client.credentials.revoke(found.id)
     _show(revoked)
@@ -167,7 +158,7 @@ async def revoke(credential: str, /, *, yes: Yes = False, options: Options = DEF
 async def delete(credential: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
     """Delete a credential with its keys; its name is free again."""
     async with open_session(options) as session:
-        found = await _find(session, credential)
+        found = await resolve.credential(session, credential)
         confirm(f"Delete {found.name} and destroy its keys?", found.name, yes=yes)
         deleted = await session.client.credentials.delete(found.id, revision=found.revision)
     _show(deleted)

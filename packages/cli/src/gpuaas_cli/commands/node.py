@@ -26,6 +26,7 @@ async def list_(*, options: Options = DEFAULTS) -> None:
     columns = {
         "name": lambda n: n.name,
         "status": lambda n: n.status,
+        "offers": lambda n: n.inventory.offers if n.inventory else None,
         "cpus": lambda n: _use(n, "cpus"),
         "memory mib": lambda n: _use(n, "memory_mib"),
         "gpus": lambda n: _use(n, "gpus"),
@@ -60,6 +61,8 @@ def _show(found: "Node") -> None:
             "disk GiB": _use(found, "disk_gib"),
             "GPUs": _use(found, "gpus"),
             "GPU devices": inventory.gpu_devices if inventory else None,
+            "offers": inventory.offers if inventory else None,
+            "address": inventory.address if inventory else None,
             "virtualisation": inventory.virtualisation if inventory else None,
             "images": inventory.images if inventory else None,
             "affected" if found.status == "offline" else "carries": found.allocation_ids,

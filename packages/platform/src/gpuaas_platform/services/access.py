@@ -12,17 +12,18 @@ from gpuaas_contract.access import (
     PERSON_LOGIN,
     AccessGrant,
     AccessRequest,
+    DirectAccess,
     MachineAddress,
     OperationAccessRequest,
 )
 from gpuaas_contract.agent_link import DeliverArtifact, HostCertificate, HostCertificateRequest
-from gpuaas_contract.allocations import AllocationStatus
+from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliveryStatus
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
-from gpuaas_platform.services import operations
+from gpuaas_platform.services import operations, shapes
 from gpuaas_platform.services.allocations import audit, require_allocation
 from gpuaas_platform.services.catalogue import manifest_of
 from gpuaas_platform.services.placement import certificate_principal
@@ -57,6 +58,7 @@ class AccessService:
     ) -> AccessGrant:
         async with self._database.transaction(caller.id, correlation_id) as tx:
             row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_ACCESS)
+            shapes.require_support(row, "access")
             _require_active(row)
             check_ssh_key(body.public_key)
             grant = await store.insert(
@@ -98,7 +100,8 @@ class AccessService:
     async def _certify(self, grant: Row, machines: Sequence[Row], public_key: str, key_id: str) -> AccessGrant:
         owner_id = grant["owner_id"]
         authority = await self._authority(owner_id)
-        principals = [certificate_principal(grant["login"], row["id"]) for row in machines]
+        certified = [row for row in machines if shapes.kind_of(row) != ShapeKind.EXTERNAL]
+        principals = [certificate_principal(grant["login"], row["id"]) for row in certified]
         certificate = ""
         if principals:
             certificate = await self._openbao.sign_user_key(
@@ -115,6 +118,7 @@ class AccessService:
                     hostname=row["hostname"],
                     address=row["address"],
                     host_principal=row["id"],
+                    direct=_direct(row),
                 )
                 for row in machines
             ],
@@ -133,6 +137,11 @@ class AccessService:
             certificate=await self._openbao.sign_host_key(row["owner_id"], body.public_key, row["id"]),
             user_authority=authority,
         )
+
+
+def _direct(row: Row) -> DirectAccess | None:
+    external = row["shape"].get("external")
+    return None if external is None else DirectAccess.model_validate(external)
 
 
 def check_ssh_key(public_key: str) -> None:
@@ -166,6 +175,7 @@ async def open_stream(tx: Transaction, caller: Caller, grant_id: str, allocation
         raise Refusal(Code.INVALID_STATE, "this access grant has ended; ask for a new one")
     machine = await allocation_store.get(tx, allocation_id)
     assert machine is not None
+    shapes.require_support(machine, "access")
     _require_active(machine)
     await audit(tx, "access.open_stream", machine, {"grant": grant_id})
     return grant, machine
@@ -177,6 +187,7 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
         raise not_found("allocation", body.allocation_id)
     machine = await allocation_store.get(tx, body.allocation_id)
     assert machine is not None
+    shapes.require_support(machine, "delivery")
     _require_active(machine)
     artifact = await catalogue_store.get_artifact(tx, operation["app_slug"], body.digest)
     if artifact is None:

@@ -15,6 +15,7 @@ from gpuaas_contract.nodes import Capacity, Inventory
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
+from gpuaas_platform.services import externals, shapes
 from gpuaas_platform.services.allocations import audit, name_taken, shown, words
 from gpuaas_platform.services.identity import require_owner
 from gpuaas_platform.services.placement import AddressPlan, place_waiting
@@ -49,8 +50,11 @@ async def _create(
     if body.project_id is None:
         await identity_store.ensure_network(tx, tenant_id)
     else:
-        each = body.shape.model_dump(exclude={"kind"}) | {"allocations": 1}
+        each = shapes.sizes(body.shape) | {"allocations": 1}
         await require_quota(tx, body.project_id, {what: number * len(names) for what, number in each.items()})
+    external = body.shape.external
+    if external is not None:
+        await externals.require_credential(tx, body.project_id, external)
     await _require_image(tx, body.image)
     shape = body.shape.model_dump(mode="json")
     # Ids of one moment come in no order: lists show the machines in that of their names.
@@ -64,7 +68,10 @@ async def _create(
         assert row is not None
         await audit(tx, "allocation.create", row)
         await record(tx, row, "requested", words(body.shape))
-    await place_waiting(tx, plan)
+        if external is not None:
+            await externals.activate(tx, row)
+    if external is None:
+        await place_waiting(tx, plan)
     asked = [await shown(tx, id) for id in made]
     if any(allocation.status == AllocationStatus.REQUESTED for allocation in asked):
         await _require_possible(tx, body.shape, body.image)
@@ -85,7 +92,7 @@ async def _require_image(tx: Transaction, image: str | None) -> None:
 async def _require_possible(tx: Transaction, shape: Shape, image: str | None) -> None:
     """Waiting must have an end: refuse what no node could carry, however much is given back."""
     nodes = [Inventory.model_validate(node["inventory"]) for node in await node_store.list_enrolled(tx)]
-    nodes = [node for node in nodes if image is None or image in node.images]
+    nodes = [node for node in nodes if shape.kind in node.offers and (image is None or image in node.images)]
     lacking = [(_too_small(node.capacity, shape), node.capacity) for node in nodes]
     # With no node yet, nothing is known of what the first will have.
     if not lacking or any(not lacks for lacks, _ in lacking):

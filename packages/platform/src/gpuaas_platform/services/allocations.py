@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from gpuaas_contract.agent_link import DeleteSlice, RestartSlice
 from gpuaas_contract.allocations import (
     Activity,
     Allocation,
@@ -11,6 +10,7 @@ from gpuaas_contract.allocations import (
     AllocationStatus,
     AllocationUpdate,
     Shape,
+    ShapeKind,
     Timeline,
     TimelineEntry,
 )
@@ -20,9 +20,10 @@ from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
+from gpuaas_platform.services import externals, shapes
 from gpuaas_platform.services.identity import visible_owners
 from gpuaas_platform.services.pages import cut_page, decode_cursor
-from gpuaas_platform.services.placement import AddressPlan, order, order_slice
+from gpuaas_platform.services.placement import AddressPlan, order, order_machine
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import instances as instance_store
@@ -47,7 +48,8 @@ def _actions(row: Row) -> list[AllowedAction]:
     status, charged = row["status"], row["charged_from"] is not None
     names = []
     if status == AllocationStatus.ACTIVE and row["activity"] is None:
-        names += [("restart", "Restart it in place"), ("resize", "Give it another size")]
+        changes = [("restart", "Restart it in place"), ("resize", "Give it another size")]
+        names += [change for change in changes if shapes.supports(row, change[0])]
     if status == AllocationStatus.RELEASE_FAILED or (status == AllocationStatus.FAILED and not charged):
         names += [("retry", "Try again")]
     if status in _RELEASABLE:
@@ -138,13 +140,14 @@ async def restart_allocation(
 ) -> Allocation:
     row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
     tx.match(row)
+    shapes.require_support(row, "restart")
     require_at_rest(row)
     if not body.force:
         await require_unused(tx, row, "restart it with force, or decommission that first")
     await audit(tx, "allocation.restart", row)
     changed = await store.begin_activity(tx, allocation_id, Activity.RESTARTING, None)
     await record(tx, changed, "restarting", "restart accepted")
-    await order(tx, row, RestartSlice(allocation_id=allocation_id))
+    await order(tx, row, shapes.restart(row))
     return await shown(tx, allocation_id)
 
 
@@ -162,7 +165,7 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
     else:
         again = await store.set_status(tx, allocation_id, AllocationStatus.PROVISIONING)
         await record(tx, again, "provisioning", "the creation is tried again")
-        await order_slice(tx, {**row, **again}, plan)
+        await order_machine(tx, {**row, **again}, plan)
     return await shown(tx, allocation_id)
 
 
@@ -175,7 +178,9 @@ async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str
     await audit(tx, "allocation.release", row)
     await node_store.cancel_tasks(tx, allocation_id)
     await usage_store.end(tx, UsageKind.CHARGED, allocation_id)
-    if row["node_id"] is None:
+    if shapes.kind_of(row) == ShapeKind.EXTERNAL:
+        await externals.release(tx, row)
+    elif row["node_id"] is None:
         released = await store.set_status(tx, allocation_id, AllocationStatus.RELEASED)
         await record(tx, released, "released", "it had no machine yet")
     else:
@@ -186,7 +191,7 @@ async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str
 async def _order_release(tx: Transaction, row: Row, message: str) -> None:
     releasing = await store.set_status(tx, row["id"], AllocationStatus.RELEASING)
     await record(tx, releasing, "releasing", message)
-    await order(tx, row, DeleteSlice(allocation_id=row["id"]))
+    await order(tx, row, shapes.removal(row))
 
 
 def require_at_rest(row: Row) -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from gpuaas_contract.agent_link import DeleteSlice, SliceReport
+from gpuaas_contract.agent_link import SliceReport
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.nodes import Finding, NodeDifference
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.services.placement import order
+from gpuaas_platform.services.shapes import removal
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import nodes as store
@@ -33,7 +34,7 @@ async def compare(tx: Transaction, node_id: str, slices: Sequence[SliceReport]) 
             await _lose(tx, row)
             found.append(NodeDifference(allocation_id=row["id"], finding=Finding.MISSING, message=_LOST, at=now))
         elif row["status"] == AllocationStatus.RELEASED and report is not None:
-            await order(tx, row, DeleteSlice(allocation_id=row["id"]))
+            await order(tx, row, removal(row))
             message = "its allocation is released; the machine is deleted"
             found.append(NodeDifference(allocation_id=row["id"], finding=Finding.LEFT_OVER, message=message, at=now))
     for allocation_id in there:

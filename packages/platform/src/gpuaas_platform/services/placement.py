@@ -5,12 +5,14 @@ from ipaddress import IPv4Network
 
 from gpuaas_contract import ids
 from gpuaas_contract.access import OPERATOR_LOGIN, PERSON_LOGIN
-from gpuaas_contract.agent_link import CreateSlice, ProjectNetwork
-from gpuaas_contract.allocations import AllocationStatus, Shape
+from gpuaas_contract.agent_link import CreateSlice, PrepareHost, ProjectNetwork
+from gpuaas_contract.allocations import AllocationStatus, Shape, ShapeKind
 from gpuaas_contract.base import Resource
 from gpuaas_contract.nodes import Inventory
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_cidr, owner_subnet
+from gpuaas_platform.services import shapes
+from gpuaas_platform.services.quotas import over_quota
 from gpuaas_platform.services.timeline import on_behalf_of, record
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import nodes as node_store
@@ -45,6 +47,9 @@ async def place_waiting(tx: Transaction, plan: AddressPlan) -> None:
 async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan) -> None:
     shape = Shape.model_validate(row["shape"])
     node = next((node for node in nodes if not shortage(node, shape, row["image"])), None)
+    if shape.kind == ShapeKind.HOST:
+        await _place_on_host(tx, row, nodes, node, shape, plan)
+        return
     subnet = owner_subnet(plan.network_range, row["network_index"])
     if subnet is None:
         await _keep_waiting(tx, row, "waiting: the platform's range of addresses has no network left for its owner")
@@ -60,7 +65,42 @@ async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan)
     placed = await store.place(tx, row["id"], node["id"], address, node["inventory"].get("default_image"))
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
     await record(tx, placed, "provisioning", f"on node {node['name']} at {address}")
-    await order_slice(tx, {**row, **placed}, plan)
+    await order_machine(tx, {**row, **placed}, plan)
+
+
+async def _place_on_host(
+    tx: Transaction, row: Row, nodes: list[Row], node: Row | None, shape: Shape, plan: AddressPlan
+) -> None:
+    """All of the node or nothing: what it has beyond the request counts against the quota, too."""
+    if node is None:
+        await _keep_waiting(tx, row, f"waiting for capacity: {_why(row, nodes, shape)}")
+        return
+    whole = shapes.whole_of(node, shape)
+    asked = shapes.sizes(shape)
+    more = {name: size - asked[name] for name, size in shapes.sizes(whole).items()}
+    over = [] if row["project_id"] is None else await over_quota(tx, row["project_id"], more)
+    if over is None:
+        return
+    if over:
+        reason = f"waiting: the project's quota does not allow all of {node['name']}: {'; '.join(over)}"
+        await _keep_waiting(tx, row, reason)
+        return
+    _take(node, whole)
+    placed = await store.place_on_host(tx, row["id"], node["id"], whole.model_dump(mode="json"))
+    await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
+    await record(tx, placed, "provisioning", f"node {node['name']} as a whole")
+    await order_machine(tx, {**row, **placed}, plan)
+
+
+async def order_machine(tx: Transaction, row: Row, plan: AddressPlan) -> None:
+    if shapes.kind_of(row) == ShapeKind.HOST:
+        await order(tx, row, PrepareHost(allocation_id=row["id"], principals=_principals(row)))
+    else:
+        await order_slice(tx, row, plan)
+
+
+def _principals(row: Row) -> dict[str, list[str]]:
+    return {login: [certificate_principal(login, row["id"])] for login in (OPERATOR_LOGIN, PERSON_LOGIN)}
 
 
 async def order_slice(tx: Transaction, row: Row, plan: AddressPlan) -> None:
@@ -73,7 +113,6 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan) -> None:
         bridge=bridge_name(plan.environment, row["owner_id"]),
         gateway_cidr=gateway_cidr(subnet),
     )
-    principals = {login: [certificate_principal(login, row["id"])] for login in (OPERATOR_LOGIN, PERSON_LOGIN)}
     spec = CreateSlice(
         allocation_id=row["id"],
         hostname=row["hostname"],
@@ -81,7 +120,7 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan) -> None:
         image=row["image"],
         network=network,
         address=row["address"],
-        principals=principals,
+        principals=_principals(row),
     )
     await order(tx, row, spec)
 
@@ -100,6 +139,8 @@ async def order(tx: Transaction, row: Row, spec: Resource) -> None:
 
 def shortage(node: Row, shape: Shape, image: str | None = None) -> list[str]:
     """What the node lacks for the shape, in plain words; nothing where it has room."""
+    if (misfit := shapes.misfit(node, shape)) is not None:
+        return [misfit]
     inventory = Inventory.model_validate(node["inventory"])
     capacity = inventory.capacity
     free = {

@@ -48,11 +48,26 @@ async def require_quota(tx: Transaction, project_id: str, more: Mapping[str, int
     if limits is None:
         return
     used = await store.used(tx, project_id)
-    over = [
+    over = _passed(limits, used, more)
+    if over:
+        context = {name: {"used": used[name], "limit": limits[name]} for name in _WORDS}
+        raise Refusal(Code.QUOTA_EXCEEDED, f"the project's quota does not allow it: {'; '.join(over)}", context=context)
+
+
+def _passed(limits: Row, used: Row, more: Mapping[str, int]) -> list[str]:
+    return [
         f"{words}: {used[name]} used, {more[name]} more asked for, {limits[name]} allowed"
         for name, words in _WORDS.items()
         if more.get(name) and limits[name] is not None and used[name] + more[name] > limits[name]
     ]
-    if over:
-        context = {name: {"used": used[name], "limit": limits[name]} for name in _WORDS}
-        raise Refusal(Code.QUOTA_EXCEEDED, f"the project's quota does not allow it: {'; '.join(over)}", context=context)
+
+
+async def over_quota(tx: Transaction, project_id: str, more: Mapping[str, int]) -> list[str] | None:
+    """Which limits would be passed; None where somebody else holds the quota now.
+
+    For those who hold nodes already: others hold the quota first and then wait for nodes, so nobody may wait here.
+    """
+    if await store.get(tx, project_id) is None:
+        return []
+    limits = await store.try_lock(tx, project_id)
+    return None if limits is None else _passed(limits, await store.used(tx, project_id), more)

@@ -6,7 +6,7 @@ from gpuaas_contract.operations import RESIZE, ResizeQuestion
 from gpuaas_contract.problems import AllowedAction, Code, FieldError
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
-from gpuaas_platform.services import operations
+from gpuaas_platform.services import operations, shapes
 from gpuaas_platform.services.allocations import (
     audit,
     in_use,
@@ -31,6 +31,7 @@ from gpuaas_platform.storage.database import Row, Transaction
 async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str, body: AllocationResize) -> Allocation:
     row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
     tx.match(row)
+    shapes.require_support(row, "resize")
     require_at_rest(row)
     old = Shape.model_validate(row["shape"])
     new = old.model_copy(update=body.model_dump(exclude_none=True, exclude={"force"}))
@@ -58,7 +59,7 @@ def _growth(old: Shape, new: Shape) -> Shape:
 
 async def _require_room(tx: Transaction, row: Row, growth: Shape) -> None:
     if row["project_id"] is not None:
-        await require_quota(tx, row["project_id"], growth.model_dump(exclude={"kind"}) | {"allocations": 0})
+        await require_quota(tx, row["project_id"], shapes.sizes(growth) | {"allocations": 0})
     node = await node_store.lock(tx, row["node_id"])
     assert node is not None
     if lacking := shortage(node, growth):

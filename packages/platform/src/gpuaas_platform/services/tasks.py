@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 
 from gpuaas_contract.agent_link import (
+    ClearHost,
     CreateSlice,
     DeleteSlice,
     DeliverArtifact,
+    PrepareHost,
     ResizeSlice,
+    RestartHost,
     RestartSlice,
     TaskMessage,
     TaskProgress,
@@ -74,11 +77,11 @@ class TaskService:
     async def _apply(self, tx: Transaction, task: Row, result: TaskResult) -> None:
         spec = task_spec_adapter.validate_python(task["spec"])
         match spec:
-            case CreateSlice():
+            case CreateSlice() | PrepareHost():
                 await machine_results.slice_created(tx, spec.allocation_id, result.ok, result.message)
-            case DeleteSlice():
+            case DeleteSlice() | ClearHost():
                 await machine_results.slice_deleted(tx, spec.allocation_id, result.ok, result.message, self._plan)
-            case RestartSlice():
+            case RestartSlice() | RestartHost():
                 await machine_results.slice_restarted(tx, spec.allocation_id, result.ok, result.message)
             case ResizeSlice():
                 await machine_results.slice_resized(tx, spec.allocation_id, result.ok, result.message, self._plan)

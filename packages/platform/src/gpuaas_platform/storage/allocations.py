@@ -9,10 +9,12 @@ _SELECT = """
     SELECT a.*, coalesce(p.network_index, t.network_index) AS network_index,
            u.started_at AS charged_from, u.ended_at AS charged_until,
            u.started_at IS NOT NULL AND u.ended_at IS NULL AS charged,
+           coalesce(a.address, a.shape->'external'->>'address', n.inventory->>'address') AS address,
            coalesce((SELECT array_agg(DISTINCT m.instance_id) FROM members m
                      WHERE m.allocation_id = a.id AND m.status <> 'removed'), '{}') AS instance_ids
     FROM allocations a JOIN tenants t ON t.id = a.tenant_id LEFT JOIN projects p ON p.id = a.project_id
     LEFT JOIN usage_records u ON u.allocation_id = a.id AND u.kind = 'charged'
+    LEFT JOIN nodes n ON n.id = a.node_id
 """
 
 
@@ -112,6 +114,20 @@ async def place(tx: Transaction, id: str, node_id: str, address: str, image: str
         node=node_id,
         address=address,
         image=image,
+    )
+    assert row is not None
+    return row
+
+
+async def place_on_host(tx: Transaction, id: str, node_id: str, shape: dict[str, Any]) -> Row:
+    """A whole host keeps the address that it has, and gives all that it has."""
+    row = await tx.one(
+        """UPDATE allocations SET status = 'provisioning', reason = '', node_id = %(node)s,
+               shape = %(shape)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+        node=node_id,
+        shape=shape,
     )
     assert row is not None
     return row

@@ -12,6 +12,13 @@ async def lock(tx: Transaction, project_id: str) -> Row | None:
     return await tx.one("SELECT *, project_id AS id FROM quotas WHERE project_id = %(id)s FOR UPDATE", id=project_id)
 
 
+async def try_lock(tx: Transaction, project_id: str) -> Row | None:
+    """None where another transaction has it."""
+    return await tx.one(
+        "SELECT *, project_id AS id FROM quotas WHERE project_id = %(id)s FOR UPDATE SKIP LOCKED", id=project_id
+    )
+
+
 async def put(tx: Transaction, project_id: str, limits: dict[str, int | None]) -> Row:
     row = await tx.one(
         """INSERT INTO quotas (project_id, cpus, memory_mib, disk_gib, gpus, allocations)

@@ -1,4 +1,5 @@
-"""The right to reach the machines of an operation: a key that never moves, and certificates for minutes."""
+"""The right to reach the machines of an operation: a key that never moves, and certificates for minutes; for
+external machines the key of an access credential, held in memory for as long as the lease."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -8,6 +9,7 @@ import asyncssh
 from gpuaas_contract.access import AccessGrant, MachineAddress
 from gpuaas_contract.operations import Claim
 from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.runtime.secrets import LeaseSecrets
 
 RENEW_BEFORE = timedelta(seconds=60)
 """No new command starts under a grant with less time left than this."""
@@ -22,6 +24,7 @@ class OperationAccess:
         self._lock = asyncio.Lock()
         self._grant: AccessGrant | None = None
         self.key = asyncssh.generate_private_key("ssh-ed25519")
+        self.secrets = LeaseSecrets(client, claim.operation.id, claim.fencing_token)
 
     async def grant(self, *, not_this: AccessGrant | None = None) -> AccessGrant:
         """The present grant, or a new one when it is nearly over or turned out to be useless (`not_this`)."""
@@ -32,6 +35,11 @@ class OperationAccess:
                     self.claim.operation.id, self.claim.fencing_token, public_key
                 )
             return self._grant
+
+    async def stored_key(self, credential_id: str) -> asyncssh.SSHKey:
+        """The private key of an access credential; it is never written to a file."""
+        secret = await self.secrets.credential(credential_id)
+        return asyncssh.import_private_key(secret.reveal())
 
     @staticmethod
     def is_stale(grant: AccessGrant) -> bool:

@@ -1,13 +1,14 @@
-"""One SSH connection to a machine, over a byte stream of the platform, to a host that proved who it is."""
+"""One SSH connection to a machine that proved who it is: over a byte stream of the platform, or straight to it."""
 
 import asyncio
+import shlex
 import socket
 from dataclasses import dataclass
 from typing import cast
 
 import asyncssh
 
-from gpuaas_contract.access import AccessGrant, MachineAddress
+from gpuaas_contract.access import OPERATOR_LOGIN, AccessGrant, DirectAccess, MachineAddress
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import GpuaasError, TransportError
 from gpuaas_sdk.streams import ByteStream
@@ -32,10 +33,18 @@ class Answer:
 
 
 class MachineConnection:
-    def __init__(self, ssh: asyncssh.SSHClientConnection, stream: ByteStream, pump: "asyncio.Task[None]") -> None:
+    def __init__(
+        self,
+        ssh: asyncssh.SSHClientConnection,
+        stream: ByteStream | None = None,
+        pump: "asyncio.Task[None] | None" = None,
+        *,
+        through_sudo: bool = False,
+    ) -> None:
         self._ssh = ssh
         self._stream = stream
         self._pump = pump
+        self._through_sudo = through_sudo
         self._sessions = asyncio.Semaphore(SESSIONS)
         self._users = 0
         self._retired = False
@@ -46,6 +55,8 @@ class MachineConnection:
 
     async def run(self, command: str, content: bytes) -> Answer:
         """Raises TransportError where the connection ended before the command did."""
+        if self._through_sudo:
+            command = f"sudo -n -- sh -c {shlex.quote(command)}"
         self._users += 1
         try:
             async with self._sessions:
@@ -62,7 +73,8 @@ class MachineConnection:
         return Answer(done.returncode, cast(bytes, done.stdout or b""), cast(bytes, done.stderr or b""))
 
     def _reason(self, error: Exception | None) -> str:
-        return self._stream.close_reason or str(error or "") or "no reason was given"
+        said = self._stream.close_reason if self._stream is not None else ""
+        return said or str(error or "") or "no reason was given"
 
     def retire(self) -> None:
         """Take no new commands; close when the running ones are done."""
@@ -73,8 +85,29 @@ class MachineConnection:
     async def close(self) -> None:
         self._retired = True
         self._ssh.abort()
-        self._pump.cancel()
-        await asyncio.gather(self._pump, return_exceptions=True)
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+
+
+async def connect_directly(address: str, direct: DirectAccess, key: asyncssh.SSHKey) -> MachineConnection:
+    """To an external machine: exactly one host key is believed, the one that was given when it was made known."""
+    ssh = await asyncssh.connect(
+        address,
+        port=direct.port,
+        username=direct.login,
+        client_keys=[key],
+        known_hosts=([asyncssh.import_public_key(direct.host_key)], [], []),
+        config=None,
+        agent_path=None,
+        preferred_auth="publickey",
+        connect_timeout=LOGIN_SECONDS,
+        login_timeout=LOGIN_SECONDS,
+        keepalive_interval=KEEPALIVE_SECONDS,
+        keepalive_count_max=3,
+        compression_algs=None,
+    )
+    return MachineConnection(ssh, through_sudo=direct.login != OPERATOR_LOGIN)
 
 
 async def open_connection(

@@ -1,4 +1,5 @@
-"""The real Machine: SSH with the operation's certificate, through the platform's stream."""
+"""The real Machine: SSH with the operation's certificate, through the platform's stream; to an external machine
+straight, with the key of its access credential."""
 
 import asyncio
 import logging
@@ -16,14 +17,16 @@ from gpuaas_sdk.errors import (
     InvalidStateError,
     LeaseLostError,
     NotFoundError,
+    ShapeUnsupportedError,
     TransportError,
     UnavailableError,
 )
 from gpuaas_sdk.machines import remote
 from gpuaas_sdk.machines.access import OperationAccess
 from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine, MachineUnreachableError
-from gpuaas_sdk.machines.connection import Answer, MachineConnection, open_connection
+from gpuaas_sdk.machines.connection import Answer, MachineConnection, connect_directly, open_connection
 from gpuaas_sdk.retry import RetryPolicy
+from gpuaas_sdk.runtime.secrets import LeaseSecrets
 
 logger = logging.getLogger(__name__)
 
@@ -90,9 +93,12 @@ class SshMachine:
 
     async def deliver(self, digest: str) -> str:
         client, claim = self._access.client, self._access.claim
-        delivery = await client.operations.deliver(
-            claim.operation.id, claim.fencing_token, allocation_id=self.allocation_id, digest=digest
-        )
+        try:
+            delivery = await client.operations.deliver(
+                claim.operation.id, claim.fencing_token, allocation_id=self.allocation_id, digest=digest
+            )
+        except ShapeUnsupportedError as error:
+            raise DeliveryFailedError(f"cannot bring {digest} to {self.hostname}: {error.detail}") from None
         while delivery.status == DeliveryStatus.PENDING:
             delivery = await client.deliveries.get(delivery.id, wait=DELIVERY_WAIT)
         if delivery.status == DeliveryStatus.FAILED or delivery.path is None:
@@ -158,7 +164,8 @@ class SshMachine:
                 f"{self.hostname} did not prove its identity, so nothing was sent to it: {error}"
             ) from None
         except asyncssh.PermissionDenied as error:
-            raise MachineUnreachableError(f"{self.hostname} refused the certificate: {error}") from None
+            what = "certificate" if self._address.direct is None else "stored key"
+            raise MachineUnreachableError(f"{self.hostname} refused the {what}: {error}") from None
         except (asyncssh.Error, OSError) as error:
             raise TransportError(f"cannot log in: {error}") from error
 
@@ -167,6 +174,9 @@ class SshMachine:
         address = self._access.address_in(grant, self.allocation_id)
         if address is None:
             raise MachineUnreachableError(f"{self.hostname} is no longer an active machine of this operation")
+        if address.direct is not None:
+            key = await self._access.stored_key(address.direct.credential_id)
+            return await connect_directly(address.address, address.direct, key)
         return await open_connection(self._access.client, grant, address, self._access.key)
 
 
@@ -177,6 +187,10 @@ class SshMachineAccess:
         self._access = OperationAccess(client, claim)
         self._machines: dict[str, SshMachine] = {}
         self._known: AccessGrant | None = None
+
+    @property
+    def secrets(self) -> LeaseSecrets:
+        return self._access.secrets
 
     async def prepare(self) -> None:
         self._known = await self._access.grant()

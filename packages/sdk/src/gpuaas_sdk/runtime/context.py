@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.catalogue import AppVersion
@@ -31,6 +31,14 @@ class MachineAccess(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class HoldsSecrets(Protocol):
+    """Machine access that opens external machines has fetched their keys under the same lease."""
+
+    @property
+    def secrets(self) -> LeaseSecrets: ...
 
 
 def words_for(error: BaseException) -> str:
@@ -83,7 +91,12 @@ class OperationContext:
         self.operation: Operation = claim.operation
         self.fencing_token = claim.fencing_token
         self._machines = machines
-        self._secrets = LeaseSecrets(client, claim.operation.id, claim.fencing_token)
+        # A lease gets each secret once: what was fetched to reach a machine is not asked for again.
+        self._secrets = (
+            machines.secrets
+            if isinstance(machines, HoldsSecrets)
+            else LeaseSecrets(client, claim.operation.id, claim.fencing_token)
+        )
         self.statuses_on_success: dict[str, MemberStatus] = {}
         """Member statuses that take effect together with the success of the operation, or not at all."""
 

@@ -1,0 +1,109 @@
+"""Pure: what is put on a host that is handed over, and what must be true of it before. Paths, lines, rules."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuaas_agent.errors import PermanentError
+from gpuaas_agent.slice_config import check_principals, instance_name
+from gpuaas_contract.access import PERSON_LOGIN
+from gpuaas_contract.agent_link import MACHINE_ARTIFACTS_PATH, HostCertificate, PrepareHost
+
+DROP_IN = Path("/etc/ssh/sshd_config.d/00-gpuaas.conf")
+"""First of all: sshd takes the first value that it reads."""
+SSH_DIR = Path("/etc/ssh/gpuaas")
+HOST_KEY = SSH_DIR / "host_key"
+CERTIFICATE = SSH_DIR / "host_key-cert.pub"
+USER_AUTHORITY = SSH_DIR / "user_ca.pub"
+PRINCIPALS = SSH_DIR / "principals"
+SUDOERS = Path(f"/etc/sudoers.d/{PERSON_LOGIN}")
+ARTIFACTS = Path(MACHINE_ARTIFACTS_PATH)
+PERSON_ID = 10_000
+"""The first uid of the platform's own range, as in every slice."""
+OWN_PATHS = (DROP_IN, SSH_DIR, SUDOERS, ARTIFACTS)
+
+_HOST_KEY_PATH = re.compile(r"/[A-Za-z0-9_./-]+")
+
+
+@dataclass(frozen=True)
+class SshdSettings:
+    """What sshd says of itself (`sshd -T`)."""
+
+    port: int
+    host_keys: list[str]
+    values: dict[str, str] = field(default_factory=dict)
+
+    def get(self, name: str) -> str:
+        return self.values.get(name, "none")
+
+
+def parse_sshd_settings(text: str) -> SshdSettings:
+    ports: list[int] = []
+    host_keys: list[str] = []
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        match name:
+            case "port":
+                ports.append(int(value))
+            case "hostkey":
+                host_keys.append(value)
+            case _:
+                values.setdefault(name, value)
+    if not ports:
+        raise PermanentError("sshd of this host does not say which port it has")
+    return SshdSettings(port=ports[0], host_keys=host_keys, values=values)
+
+
+def check_spec(spec: PrepareHost) -> None:
+    """What becomes a path or a file line is checked here, whoever sent it."""
+    instance_name(spec.allocation_id)
+    check_principals(spec.principals)
+
+
+def check_sshd(found: SshdSettings) -> None:
+    """A host whose sshd has certificates or lists of its own would lose them to ours, so it is left alone."""
+    for name in ("trustedusercakeys", "authorizedprincipalsfile"):
+        if found.get(name) != "none":
+            raise PermanentError(f"cannot take this host: its sshd has {name} {found.get(name)} already")
+    for name in ("allowusers", "allowgroups"):
+        if found.get(name) != "none":
+            raise PermanentError(f"cannot take this host: its sshd lets only {name} {found.get(name)} in")
+
+
+def drop_in(allocation_id: str, found: SshdSettings) -> str:
+    """Once one host key is named, only named ones count: those that sshd had stay, and stay first."""
+    keys = [path for path in found.host_keys if _HOST_KEY_PATH.fullmatch(path)]
+    lines = [
+        f"# GPUaaS: this machine is handed over as {allocation_id}. The agent removes this file when it is given back.",
+        *(f"HostKey {path}" for path in keys),
+        f"HostKey {HOST_KEY}",
+        f"HostCertificate {CERTIFICATE}",
+        f"TrustedUserCAKeys {USER_AUTHORITY}",
+        f"AuthorizedPrincipalsFile {PRINCIPALS}/%u",
+        "MaxSessions 64",
+        "MaxStartups 64:30:128",
+    ]
+    if found.get("permitrootlogin") in ("no", "forced-commands-only"):
+        lines.append("PermitRootLogin prohibit-password")
+    return "".join(f"{line}\n" for line in lines)
+
+
+@dataclass(frozen=True)
+class HostFile:
+    path: Path
+    content: str
+    mode: int
+
+
+def host_files(spec: PrepareHost, private_key: str, certificate: HostCertificate) -> list[HostFile]:
+    """All but the drop-in, which comes last: until then sshd knows nothing of them."""
+    files = [
+        HostFile(SUDOERS, f"{PERSON_LOGIN} ALL=(ALL) NOPASSWD: ALL\n", 0o440),
+        HostFile(HOST_KEY, private_key, 0o600),
+        HostFile(CERTIFICATE, f"{certificate.certificate.strip()}\n", 0o644),
+        HostFile(USER_AUTHORITY, f"{certificate.user_authority.strip()}\n", 0o644),
+    ]
+    for login, principals in sorted(spec.principals.items()):
+        files.append(HostFile(PRINCIPALS / login, "".join(f"{principal}\n" for principal in principals), 0o644))
+    return files

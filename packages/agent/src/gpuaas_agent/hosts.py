@@ -1,0 +1,231 @@
+"""The host itself as the machine of one allocation: handed over, given back.
+
+Each call looks first and may be repeated after a crash at any point. The record on disk divides what is
+finished (kept) from what an interrupted attempt left (removed and made anew). What was on the host before is
+never touched; whoever has the host is root on it, so no more can be promised than that what we added is gone.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from gpuaas_agent import host_users, sshd
+from gpuaas_agent.api import PlatformApi
+from gpuaas_agent.commands import call
+from gpuaas_agent.errors import AgentError, PermanentError, RetryLaterError
+from gpuaas_agent.files import part_of, write_atomically
+from gpuaas_agent.host_config import (
+    ARTIFACTS,
+    CERTIFICATE,
+    DROP_IN,
+    OWN_PATHS,
+    PRINCIPALS,
+    SSH_DIR,
+    SUDOERS,
+    SshdSettings,
+    check_spec,
+    check_sshd,
+    drop_in,
+    host_files,
+)
+from gpuaas_agent.host_key import check_certificate, make_host_key
+from gpuaas_agent.host_record import HostRecord, HostRecordFile
+from gpuaas_agent.machine_port import READ_LIMIT
+from gpuaas_agent.settings import Settings
+from gpuaas_agent.slices import Progress
+from gpuaas_contract.agent_link import OpenStream, PrepareHost, RestartHost, SliceReport
+
+log = logging.getLogger(__name__)
+
+SSHD_SECONDS = 30
+REBOOT_SECONDS = 300
+CONNECT_SECONDS = 5
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class HostManager:
+    def __init__(self, settings: Settings, api: PlatformApi) -> None:
+        self._settings = settings
+        self._api = api
+        self._record = HostRecordFile(settings.state_dir)
+        self._lock = asyncio.Lock()
+        """There is one host, whatever allocation a task is for."""
+
+    async def find(self, allocation_id: str) -> HostRecord | None:
+        """Where the host is handed over as this allocation, completely."""
+        record = self._record.load()
+        return record if record is not None and record.ready and record.allocation_id == allocation_id else None
+
+    def artifacts_dir(self, allocation_id: str) -> Path:
+        return ARTIFACTS
+
+    async def report(self) -> list[SliceReport]:
+        record = self._record.load()
+        if record is None:
+            return []
+        finished = record.ready and DROP_IN.exists() and CERTIFICATE.exists()
+        return [SliceReport(allocation_id=record.allocation_id, finished=finished, running=True)]
+
+    async def open_port(self, message: OpenStream) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The platform's address and port do not matter: there is one sshd, and it is this host's own."""
+        if await self.find(message.allocation_id) is None:
+            raise PermanentError(f"this host is not handed over as {message.allocation_id}")
+        port = (await sshd.read_settings()).port
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return await asyncio.open_connection(sshd.LOOPBACK, port, limit=READ_LIMIT)
+
+    # -- handed over ------------------------------------------------------------------------------------
+
+    async def ensure(self, spec: PrepareHost, task_id: str, progress: Progress) -> None:
+        check_spec(spec)
+        async with self._lock:
+            await self._ensure(spec, task_id, progress)
+
+    async def _ensure(self, spec: PrepareHost, task_id: str, progress: Progress) -> None:
+        record = self._record.load()
+        if record is not None and record.allocation_id != spec.allocation_id:
+            # The platform knows better by now, so what removes it is on its way.
+            raise RetryLaterError(f"this host is still handed over as {record.allocation_id}")
+        if record is not None and record.ready:
+            progress("ssh", "the host is prepared already")
+            await self._wait_for_sshd()
+            return
+        if record is not None:
+            progress("clean", "removing what an interrupted attempt left")
+            await self._remove(record)
+        try:
+            await self._prepare(spec, task_id, progress)
+        except AgentError:
+            await self._remove_failed(spec.allocation_id)
+            raise
+
+    async def _prepare(self, spec: PrepareHost, task_id: str, progress: Progress) -> None:
+        progress("check", "looking at the host's sshd, users and files")
+        found = await self._check()
+        made = [str(path) for path in (ARTIFACTS.parent, ARTIFACTS) if not path.exists()]
+        record = self._record.save(HostRecord(spec.allocation_id, task_id, made=made))
+        progress("identity", "making a host key and asking for its certificate")
+        key = make_host_key(spec.allocation_id)
+        certificate = await self._api.create_host_certificate(spec.allocation_id, key.public)
+        check_certificate(certificate.certificate, key)
+        progress("user", "making the user that people log in as")
+        await host_users.make_user()
+        progress("files", "host key, certificate, authority, principals")
+        for directory in (SSH_DIR, PRINCIPALS, *map(Path, made)):
+            directory.mkdir(mode=0o755, exist_ok=True)
+        for file in host_files(spec, key.private, certificate):
+            write_atomically(file.path, file.content.encode(), mode=file.mode)
+        progress("sshd", "reloading sshd with a drop-in of ours")
+        DROP_IN.parent.mkdir(exist_ok=True)
+        write_atomically(DROP_IN, drop_in(spec.allocation_id, found).encode(), mode=0o644)
+        await sshd.reload()
+        progress("ssh", f"waiting for sshd on port {found.port}")
+        await self._wait_for_sshd()
+        self._record.save(replace(record, ready=True))
+
+    async def _check(self) -> SshdSettings:
+        """Before anything is written: what is there already is somebody else's."""
+        taken = [str(path) for path in OWN_PATHS if path.exists()] + await host_users.find_traces()
+        if taken:
+            raise PermanentError(f"cannot take this host: it has {', '.join(taken)} already, not made by the agent")
+        if not SUDOERS.parent.is_dir():
+            raise PermanentError("cannot take this host: it has no sudo")
+        found = await sshd.read_settings()
+        check_sshd(found)
+        return found
+
+    async def _wait_for_sshd(self) -> None:
+        port = (await sshd.read_settings()).port
+        await sshd.wait_for_certificate(port, CERTIFICATE.read_text(), seconds=SSHD_SECONDS)
+
+    async def _remove_failed(self, allocation_id: str) -> None:
+        """A preparation that failed leaves nothing; its own reason matters more than a failure here."""
+        try:
+            await self._clear(allocation_id, lambda _step, _message: None)
+        except AgentError as error:
+            log.warning("cannot remove what the failed preparation for %s left: %s", allocation_id, error)
+
+    # -- given back -------------------------------------------------------------------------------------
+
+    async def clear(self, allocation_id: str, progress: Progress) -> None:
+        async with self._lock:
+            await self._clear(allocation_id, progress)
+
+    async def _clear(self, allocation_id: str, progress: Progress) -> None:
+        record = self._record.load()
+        if record is None or record.allocation_id != allocation_id:
+            progress("clear", "the host is not handed over as this allocation any more")
+            return
+        progress("clear", "closing sshd to the project, ending the user, removing files")
+        await self._remove(record)
+        progress("probe", "looking for what is left")
+        if left := await self._find_left():
+            raise PermanentError(f"cannot give the host back, this is still there: {'; '.join(left)}")
+        self._record.remove()
+
+    async def _remove(self, record: HostRecord) -> None:
+        """First the door, then those inside, then the rest."""
+        if DROP_IN.exists():
+            DROP_IN.unlink()
+            await sshd.reload()
+        for path in (SUDOERS, part_of(SUDOERS), part_of(DROP_IN)):
+            path.unlink(missing_ok=True)
+        await host_users.remove_user()
+        for path in (SSH_DIR, *(Path(made) for made in reversed(record.made))):
+            if path != ARTIFACTS.parent:
+                await asyncio.to_thread(_remove_tree, path)
+            elif path.exists() and not os.listdir(path):
+                path.rmdir()
+        # Whoever was root here may have changed what the next one would be given.
+        await asyncio.to_thread(_remove_tree, self._settings.artifact_cache)
+
+    async def _find_left(self) -> list[str]:
+        left = [str(path) for path in OWN_PATHS if path.exists()]
+        left += await host_users.find_traces()
+        found = await sshd.read_settings()
+        for name in ("trustedusercakeys", "authorizedprincipalsfile"):
+            if str(SSH_DIR) in found.get(name):
+                left.append(f"sshd still has {name} {found.get(name)}")
+        if await sshd.read_certificate(found.port):
+            left.append("sshd still shows a host certificate")
+        return left
+
+    # -- restarted --------------------------------------------------------------------------------------
+
+    async def restart(self, spec: RestartHost, task_id: str, progress: Progress) -> None:
+        """Delivered again after the reboot, it finds another boot than the one that it noted down."""
+        record = await self.find(spec.allocation_id)
+        if record is None:
+            raise PermanentError(f"this host is not handed over as {spec.allocation_id}")
+        boot = _read_boot()
+        if record.restart_task != task_id:
+            if not _is_unit():
+                raise PermanentError("cannot reboot: the agent is not a systemd unit and would not come back")
+            progress("stop", "rebooting the host")
+            record = self._record.save(replace(record, restart_task=task_id, restart_from=boot))
+        if record.restart_from == boot:
+            done = await call("systemctl", "reboot")
+            if not done.ok:
+                raise RetryLaterError(f"the host does not reboot: {done.said}")
+            await asyncio.sleep(REBOOT_SECONDS)
+            raise PermanentError(f"the host did not go down within {REBOOT_SECONDS} s")
+        progress("ssh", "the host is up again, waiting for sshd")
+        await self._wait_for_sshd()
+
+
+def _remove_tree(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def _read_boot() -> str:
+    return BOOT_ID.read_text().strip()
+
+
+def _is_unit() -> bool:
+    return "INVOCATION_ID" in os.environ and sshd.has_systemd()

@@ -1,0 +1,143 @@
+"""External machines: known by address, host key and a credential; nothing of the platform is on them."""
+
+import base64
+import secrets
+import struct
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from gpuaas_contract.allocations import Allocation, Shape, ShapeKind
+from gpuaas_contract.external import ExternalMachine
+from tests.http.test_machines import refused, usage_of
+from tests.support.world import World
+
+
+def public_key(kind: str = "ssh-ed25519", content: bytes = b"\0\0\0\x20" + b"k" * 32) -> str:
+    blob = struct.pack(">I", len(kind)) + kind.encode() + content
+    return f"{kind} {base64.b64encode(blob).decode()}"
+
+
+GOOD = {"address": "198.51.100.7", "host_key": public_key(), "credential_id": "crd_01m7gts9153bz3py7rd3350de3"}
+
+
+async def make(world: World, name: str = "lab", **changes: object) -> Allocation:
+    credential = await world.admin.credentials.create(world.project.id, f"key-{secrets.token_hex(3)}")
+    external = ExternalMachine.model_validate({**GOOD, "credential_id": credential.id, **changes})
+    shape = Shape(kind=ShapeKind.EXTERNAL, cpus=8, external=external)
+    return await world.admin.allocations.create(world.project.id, name, shape=shape)
+
+
+async def test_there_at_once_and_gone_at_once(world: World) -> None:
+    made = await make(world, port=2222, login="admin")
+    assert (made.status, made.address, made.node_id) == ("active", "198.51.100.7", None)
+    assert made.shape.external is not None
+    assert (made.shape.external.port, made.shape.external.login) == (2222, "admin")
+    assert [action.action for action in made.allowed_actions] == ["release"]
+    records = await usage_of(world, made.id)
+    assert {record.ended_at for record in records.values()} == {None}
+    assert len(records) == 2
+    released = await world.admin.allocations.release(made.id)
+    assert (released.status, released.charged_until is not None) == ("released", True)
+    last = (await world.admin.allocations.timeline(made.id)).items[-1]
+    assert "the platform had put nothing on the machine" in last.message
+    assert all(record.ended_at is not None for record in (await usage_of(world, made.id)).values())
+    await refused(world.admin.allocations.release(made.id), "invalid_state")
+
+
+async def test_two_may_have_one_address(world: World) -> None:
+    """Behind one address there may be many ports; and who else has it is nobody's business."""
+    first, second = await make(world, "one"), await make(world, "two", port=2222)
+    assert first.address == second.address
+
+
+async def test_what_takes_an_agent_is_refused(world: World) -> None:
+    made = await make(world)
+    admin = world.admin.allocations
+    key = public_key()
+    for call in (admin.restart(made.id), admin.resize(made.id, cpus=2), admin.access(made.id, key)):
+        error = await refused(call, "shape_unsupported")
+        assert "lab is an external machine" in str(error)
+    assert await world.admin.allocations.get(made.id) == made
+
+
+async def test_the_lease_holder_is_told_how_to_get_there(world: World) -> None:
+    made, slice_ = await make(world), await world.allocation("near")
+    instance = await world.deploy(slice_, head=made)
+    assert (await world.admin.allocations.get(made.id)).instance_ids == [instance.id]
+    await refused(world.admin.allocations.release(made.id), "allocation_in_use")
+    listed = world.controller.operations.list(instance_id=instance.id)
+    (operation_id,) = [op.id async for op in listed if op.kind == "deploy"]
+    claim = await world.controller.operations.claim(operation_id, "test")
+    own = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    grant = await world.controller.operations.access(operation_id, claim.fencing_token, own)
+    ways = {machine.allocation_id: machine.direct for machine in grant.machines}
+    direct = ways[made.id]
+    assert direct is not None
+    assert made.shape.external is not None
+    assert direct.model_dump() == made.shape.external.model_dump(exclude={"address"})
+    assert all(way is None for id, way in ways.items() if id != made.id)
+    digest = f"sha256:{'0' * 64}"
+    delivery = world.controller.operations.deliver(
+        operation_id, claim.fencing_token, allocation_id=made.id, digest=digest
+    )
+    await refused(delivery, "shape_unsupported")
+
+
+async def test_credentials_of_others_and_revoked_ones_are_refused(world: World) -> None:
+    other = await world.admin.projects.create(world.tenant.id, f"other-{secrets.token_hex(3)}")
+    foreign = await world.admin.credentials.create(other.id, "foreign")
+    for unknown in (foreign.id, GOOD["credential_id"]):
+        error = await refused(make(world, credential_id=unknown), "invalid_request")
+        assert error.problem.errors[0].pointer == "/shape/external/credential_id"
+    revoked = await world.admin.credentials.create(world.project.id, "revoked")
+    await world.admin.credentials.revoke(revoked.id)
+    await refused(make(world, credential_id=revoked.id), "invalid_state")
+    assert await world.admin.allocations.list(project_id=world.project.id).all() == []
+
+
+BAD = {
+    "address": [
+        "",
+        "a b",
+        "host;reboot",
+        "$(id)",
+        "-oProxyCommand=x",
+        "10.0.0.256",
+        "1.2.3",
+        "0.0.0.0",
+        "fe80::1%eth0",
+    ],
+    "port": [0, 65_536, "ssh"],
+    "login": ["root;id", "", "Ro ot", "-l"],
+    "host_key": [
+        "",
+        "ssh-ed25519",
+        "ssh-ed25519 AAAA",
+        "ssh-dss AAAAB3NzaC1kc3M=",
+        public_key("ssh-rsa").replace("ssh-rsa", "ssh-ed25519", 1),
+        f"{public_key()}\n@cert-authority * {public_key()}",
+        f"@cert-authority * {public_key()}",
+    ],
+    "credential_id": ["", "crd_", "alc_01m7gts9153bz3py7rd3350de3", "crd_../x"],
+}
+
+
+async def post(world: World, shape: dict[str, object]) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {await world.admin.token()}"}
+    body = {"project_id": world.project.id, "name": "bad", "shape": shape}
+    async with httpx.AsyncClient(base_url=world.admin.api_url, headers=headers) as http:
+        return (await http.post("/v1/allocations", json=body)).json()
+
+
+async def test_nonsense_is_refused_and_nothing_is_made(world: World) -> None:
+    for name, values in BAD.items():
+        for value in values:
+            answer = await post(world, {"kind": "external", "external": {**GOOD, name: value}})
+            assert answer["code"] == "invalid_request", (name, value)
+            assert [error["pointer"] for error in answer["errors"]] == [f"/shape/external/{name}"], (name, value)
+    for shape in ({"kind": "external"}, {"kind": "slice", "external": GOOD}, {"kind": "host", "external": GOOD}):
+        assert (await post(world, shape))["code"] == "invalid_request"
+    assert await world.admin.allocations.list(project_id=world.project.id).all() == []

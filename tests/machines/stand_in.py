@@ -1,0 +1,144 @@
+"""A container that stands for another host: made and removed by the tests, not by the platform."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpuaas_stack.stack import Stack
+from tests.machines.conftest import ENVIRONMENT, TAG
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+PYTHON = Path("/usr/bin/python3.11")
+LIBRARIES = Path("/opt/python-libraries")
+AGENT = Path("/opt/gpuaas-agent")
+# The image is that of slices: this makes a host of it that has never heard of the platform.
+PLAIN_HOST = """
+rm -rf /etc/ssh/sshd_config.d/10-gpuaas.conf /etc/systemd/system/ssh.service.d /etc/ssh/gpuaas_principals
+rm -f /etc/sudoers.d/gpuaas
+userdel --remove gpuaas 2>/dev/null
+ssh-keygen -q -A
+systemctl daemon-reload
+systemctl restart ssh
+"""
+# Everything that a host is by its configuration. Tools keep the file before the last change with a dash.
+SNAPSHOT = """
+find /etc -type f ! -name '*-' ! -name .pwd.lock ! -name ld.so.cache -exec sha256sum {} +
+find /etc /opt/gpuaas /home /var/mail /var/spool -printf '%p %y %m %u %g\\n' 2>/dev/null | grep -v -e '-[ ]'
+getent passwd; getent group; sshd -T; ls -A /opt /home /tmp /var/tmp | grep -v systemd-private
+ssh-keyscan -T 5 127.0.0.1 2>/dev/null
+ssh-keyscan -T 5 -c 127.0.0.1 2>/dev/null
+ps -e -o user=,comm= | grep -v -e ps -e sshd -e bash -e grep -e sort -e systemd -e python -e agetty -e '(sd-pam)'
+"""
+
+
+def lxc(*words: str, stdin: str = "") -> str:
+    done = subprocess.run(["lxc", *words], input=stdin, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"lxc {' '.join(words)}: {done.stderr}"
+    return done.stdout
+
+
+def build_agent(directory: Path) -> None:
+    """The agent by its wheel, with its dependencies, in an environment of its own."""
+    pip = [sys.executable, "-m", "pip"]
+    locked = (ROOT / "requirements" / "runtime.txt").read_text().splitlines()
+    pins = [line.split(" ")[0] for line in locked if "==" in line and not line.startswith((" ", "#"))]
+    (directory / "constraints.txt").write_text("\n".join(pins))
+    wheels = directory / "wheels"
+    sources = [str(ROOT / "packages" / name) for name in ("contract", "agent")]
+    _run([*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), *sources])
+    _run([str(PYTHON), "-m", "venv", "--without-pip", str(directory / "venv")])
+    install = ["install", "--quiet", "--constraint", str(directory / "constraints.txt"), *map(str, wheels.iterdir())]
+    _run([*pip, "--python", str(directory / "venv" / "bin" / "python"), *install])
+    # What Python needs of the host and the image lacks.
+    (directory / "libraries").mkdir()
+    for name in ("libexpat.so.1", "libffi.so.8"):
+        shutil.copy(Path("/lib/x86_64-linux-gnu") / name, directory / "libraries" / name)
+
+
+def _run(words: list[str]) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+
+
+class StandIn:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def sh(self, script: str, *, check: bool = True) -> str:
+        done = subprocess.run(
+            ["lxc", "exec", self.name, "--", "bash", "-s"], input=script, capture_output=True, text=True, check=False
+        )
+        assert not check or done.returncode == 0, f"{script}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def push(self, path: str, content: str, mode: str = "0600") -> None:
+        lxc("file", "push", "-", f"{self.name}{path}", "--create-dirs", f"--mode={mode}", stdin=content)
+
+    def snapshot(self) -> list[str]:
+        return sorted(self.sh(SNAPSHOT, check=False).splitlines())
+
+    def install_agent(self, stack: Stack, runtime: Path, join_token: str) -> None:
+        port = stack.settings.api_port
+        where = f"tcp:127.0.0.1:{port}"
+        self.add_device("api", "proxy", "bind=instance", f"listen={where}", f"connect={where}")
+        self.add_device("agent", "disk", f"source={runtime / 'venv'}", f"path={AGENT}", "readonly=true")
+        self.add_device("libraries", "disk", f"source={runtime / 'libraries'}", f"path={LIBRARIES}", "readonly=true")
+        self.add_device("python", "disk", f"source={PYTHON}", f"path={PYTHON}", "readonly=true")
+        self.add_device("stdlib", "disk", "source=/usr/lib/python3.11", "path=/usr/lib/python3.11", "readonly=true")
+        self.add_device("gpu", "unix-char", "source=/dev/null", "path=/dev/nvidia0")
+        settings = {
+            "GPUAAS_API_URL": f"http://127.0.0.1:{port}",
+            "GPUAAS_AGENT_STATE_DIR": "/var/lib/gpuaas-agent",
+            "GPUAAS_ENVIRONMENT": ENVIRONMENT,
+            "GPUAAS_AGENT_HOSTING": "host",
+            "GPUAAS_JOIN_TOKEN_FILE": "/etc/gpuaas/join-token",
+            "LD_LIBRARY_PATH": str(LIBRARIES),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        self.push("/etc/gpuaas/join-token", join_token)
+        self.push("/etc/gpuaas/agent.env", "".join(f"{name}={value}\n" for name, value in settings.items()))
+        environment = f"LD_LIBRARY_PATH={LIBRARIES}"
+        self.sh(f"{environment} {AGENT}/bin/python -m gpuaas_agent.main install-unit --start")
+
+    def add_device(self, *words: str) -> None:
+        lxc("config", "device", "add", self.name, *words)
+
+    def kill_agent(self) -> None:
+        self.sh("systemctl kill --signal=KILL --kill-who=main gpuaas-agent")
+
+    def log(self) -> str:
+        return self.sh("journalctl --no-pager -u gpuaas-agent | tail -n 60", check=False)
+
+
+@contextmanager
+def stand_in(stack: Stack, name: str, *devices: str) -> Iterator[StandIn]:
+    """A running host with an sshd of its own; tagged, so that the leak check sees one that was left."""
+    full_name = f"{ENVIRONMENT}-{name}"
+    config = {TAG: ENVIRONMENT, "limits.memory": "640MiB", "limits.cpu": "1", "boot.autostart": "false"}
+    flags = [word for key, value in config.items() for word in ("-c", f"{key}={value}")]
+    lxc("init", stack.settings.image_alias, full_name, "--no-profiles", "-s", stack.settings.storage_pool, *flags)
+    try:
+        host = StandIn(full_name)
+        for device in devices:
+            host.add_device(*device.split())
+        lxc("start", full_name)
+        wait_until(lambda: "running" in is_up(host) or "degraded" in is_up(host), f"{full_name} has booted")
+        host.sh(PLAIN_HOST)
+        yield host
+    finally:
+        lxc("delete", "--force", full_name)
+
+
+def is_up(host: StandIn) -> str:
+    return host.sh("systemctl is-system-running", check=False)
+
+
+def addresses(host: StandIn) -> list[str]:
+    state = json.loads(lxc("query", f"/1.0/instances/{host.name}/state"))
+    found = ((state["network"] or {}).get("eth0") or {}).get("addresses") or []
+    return [address["address"] for address in found if address["family"] == "inet"]

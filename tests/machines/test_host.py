@@ -1,0 +1,160 @@
+"""A second node that hands itself over as a whole, through the command line."""
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuaas_stack.stack import Stack
+from tests.e2e.command_line import CommandLine
+from tests.machines.controller import controller_on
+from tests.machines.stand_in import StandIn, build_agent, stand_in
+from tests.machines.test_life import release, steps, usage
+from tests.support.waiting import wait_until
+
+SEED = int(os.environ.get("GPUAAS_SEED", time.time_ns() % 100_000))
+LEAST = ["--cpus", "1", "--memory-mib", "256", "--disk-gib", "2"]
+STEPS = ["check", "identity", "user", "files", "sshd", "ssh"]
+OWN_KEYS = "ssh-keyscan -T 5 127.0.0.1 2>/dev/null | sort"
+BOOT = "cat /proc/sys/kernel/random/boot_id"
+
+
+@pytest.fixture(scope="module")
+def second(stack: Stack, cli: CommandLine, node: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    runtime = tmp_path_factory.mktemp("agent")
+    build_agent(runtime)
+    with stand_in(stack, "two") as host:
+        host.install_agent(stack, runtime, cli.json("node", "join-token", "host-two")["token"])
+        try:
+            wait_until(lambda: shown_node(cli).get("status") == "ready", "the second node is ready")
+            yield host
+            cli.run("node", "drain", "host-two")
+            cli.run("node", "retire", "host-two")
+        finally:
+            print(host.log())
+
+
+def shown_node(cli: CommandLine, name: str = "host-two") -> dict[str, object]:
+    (found,) = [node for node in cli.json("node", "list") if node["name"] == name and node["status"] != "retired"]
+    return found
+
+
+def test_life_of_a_whole_host(cli: CommandLine, node: str, second: StandIn) -> None:
+    two = shown_node(cli)
+    assert two["inventory"]["offers"] == ["host"]
+    capacity = two["inventory"]["capacity"]
+    assert (capacity["cpus"], capacity["memory_mib"], capacity["gpus"]) == (1, 640, 1)
+    before, boot, own_keys = second.snapshot(), second.sh(BOOT), second.sh(OWN_KEYS)
+
+    made = cli.json("allocation", "create", "--name", "whole", "--host", *LEAST, "--wait")
+    assert made["node_id"] == two["id"]
+    assert {name: made["shape"][name] for name in capacity} == capacity, "it has all of the node"
+    assert steps(cli, "whole")[-7:] == [*STEPS, "active"]
+    assert shown_node(cli)["allocated"] == capacity
+    seen = cli.ssh("whole", "id -un; id -u; sudo id -un; ls /dev/nvidia*").split()
+    assert seen == ["gpuaas", "10000", "root", "/dev/nvidia0"]
+
+    assert second.sh(OWN_KEYS) == own_keys, "who knows the host by its own keys knows it still"
+
+    slice_ = cli.json("allocation", "create", "--name", "part", *LEAST, "--wait")
+    assert slice_["node_id"] == shown_node(cli, "host-one")["id"], "slices go where slices are offered"
+    cli.run("allocation", "create", "--name", "late", "--host", *LEAST)
+    waiting = cli.json("allocation", "show", "late")
+    assert waiting["status"] == "requested"
+    assert "host-two: is taken as a whole" in waiting["reason"]
+    assert "host-one: offers slices, not a whole host" in waiting["reason"]
+    release(cli, "late")
+    release(cli, "part")
+
+    refused = cli.call("allocation", "resize", "whole", "--memory-mib", "300")
+    assert "whole is a whole host: resize is not possible" in refused.stderr, refused
+    restarted = cli.json("allocation", "restart", "whole", "--wait")
+    assert (restarted["status"], restarted["activity"], restarted["reason"]) == ("active", None, "")
+    assert second.sh(BOOT) != boot, "it did not reboot"
+    assert cli.ssh("whole", BOOT) == second.sh(BOOT)
+
+    cli.ssh("whole", "nohup sleep 1000 >/dev/null 2>&1 & touch /tmp/mine ~/mine; echo '* * * * * true' > ~/c")
+    release(cli, "whole")
+    assert second.snapshot() == before, "the host is not as it was"
+    records = usage(cli, made["id"])
+    assert {name: records["charged"]["shapes"][0]["shape"][name] for name in capacity} == capacity
+    assert records["charged"]["ended_at"] <= records["occupied"]["ended_at"]
+
+
+def test_agent_killed_while_it_hands_the_host_over(cli: CommandLine, second: StandIn) -> None:
+    before = second.snapshot()
+    for step in random.Random(SEED).sample(STEPS, 2):
+        print(f"seed {SEED}: killed at step {step}")
+        name = f"killed-{step}"
+        cli.run("allocation", "create", "--name", name, "--host", *LEAST)
+        wait_until(lambda name=name, step=step: step in steps(cli, name), f"step {step} has begun")
+        second.kill_agent()
+        wait_until(lambda name=name: cli.json("allocation", "show", name)["status"] == "active", f"{name} is active")
+        # Where it was done before the kill, the node may only be noticed to be away now.
+        wait_until(lambda name=name: cli.call("ssh", name, "--", "sudo", "id").returncode == 0, f"{name} answers")
+        cli.run("allocation", "release", name, "--yes")
+        second.kill_agent()
+        wait_until(lambda name=name: "released" in steps(cli, name), f"{name} is released")
+        assert second.snapshot() == before
+
+
+def test_released_while_it_is_handed_over(cli: CommandLine, second: StandIn) -> None:
+    before = second.snapshot()
+    cli.run("allocation", "create", "--name", "short", "--host", *LEAST)
+    wait_until(lambda: "user" in steps(cli, "short"), "the user is being made")
+    release(cli, "short")
+    assert second.snapshot() == before
+
+
+async def test_a_controller_works_on_it_and_gets_artifacts(
+    stack: Stack, cli: CommandLine, second: StandIn, tmp_path: Path
+) -> None:
+    before = second.snapshot()
+    made = cli.json("allocation", "create", "--name", "worked", "--host", *LEAST, "--wait")
+    (tmp_path / "bundle").write_text("all that it takes")
+    async with controller_on(stack, made["project_id"], made["id"]) as controller:
+        upload = controller.admin.artifacts.upload(controller.app_slug, tmp_path / "bundle", "text/plain")
+        artifact = await upload
+        machine = controller.machines.machine(made["id"])
+        path = await machine.deliver(artifact.digest)
+        assert await machine.deliver(artifact.digest) == path
+        assert path == f"/opt/gpuaas/artifacts/{artifact.digest.replace(':', '-')}"
+        seen = await machine.read(f"id -un; stat -c %a {path}; cat {path}")
+        assert seen.stdout == "root\n444\nall that it takes"
+    release(cli, "worked")
+    assert second.snapshot() == before
+    assert "artifacts" not in second.sh("ls /var/lib/gpuaas-agent"), "the next one would be given what this one had"
+
+
+def test_what_cannot_be_removed_is_named(cli: CommandLine, second: StandIn) -> None:
+    before = second.snapshot()
+    made = cli.json("allocation", "create", "--name", "stuck", "--host", *LEAST, "--wait")
+    second.sh("mkdir /home/gpuaas/held && mount -t tmpfs held /home/gpuaas/held")
+    cli.call("allocation", "release", "stuck", "--yes", "--wait")
+    shown = cli.json("allocation", "show", "stuck")
+    assert shown["status"] == "release_failed"
+    assert "/home/gpuaas" in shown["reason"]
+    assert shown["charged_until"] is not None
+    assert (
+        "ended_at" not in usage(cli, made["id"])["occupied"] or usage(cli, made["id"])["occupied"]["ended_at"] is None
+    )
+    second.sh("umount /home/gpuaas/held")
+    cli.run("allocation", "retry", "stuck", "--wait")
+    assert second.snapshot() == before
+
+
+def test_a_host_with_such_a_user_is_left_alone(cli: CommandLine, second: StandIn) -> None:
+    second.sh("useradd --create-home gpuaas")
+    before = second.snapshot()
+    failed = cli.call("allocation", "create", "--name", "mine", "--host", *LEAST, "--wait")
+    assert failed.returncode == 7
+    shown = cli.json("allocation", "show", "mine")
+    assert shown["status"] == "failed"
+    assert "it has /home/gpuaas" in shown["reason"] or "the user gpuaas" in shown["reason"]
+    assert second.snapshot() == before
+    second.sh("userdel --remove gpuaas 2>/dev/null")
+    cli.run("allocation", "retry", "mine", "--wait")
+    release(cli, "mine")
