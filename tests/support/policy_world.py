@@ -112,7 +112,8 @@ async def policy_world(settings: Settings) -> AsyncIterator[PolicyWorld]:
         makers = _Makers(world, stack, name)
         askers = await makers.askers()
         values = await _values(world)
-        seen_by_members = {values[key] for key in ("project_id", "allocation_id", "instance_id", "member_id")}
+        of_members = ("project_id", "allocation_id", "volume_id", "instance_id", "member_id")
+        seen_by_members = {values[key] for key in of_members}
         hidden = seen_by_members | {values["operation_id"], values["delivery_id"], makers.account_id}
         values |= {"service_account_id": makers.account_id, "user_id": makers.user_id}
         membership = await admin.memberships.create(makers.user_id, Role.PROJECT_MEMBER, project_id=world.project.id)
@@ -136,7 +137,9 @@ async def _values(world: World) -> dict[str, str]:
     delivery = await world.controller.operations.deliver(
         operation_id, claim.fencing_token, allocation_id=allocation.id, digest=DIGEST
     )
+    volume = await world.admin.volumes.create(world.project.id, "home", size_gib=1)
     return {
+        "volume_id": volume.id,
         "tenant_id": world.tenant.id,
         "project_id": world.project.id,
         "allocation_id": allocation.id,

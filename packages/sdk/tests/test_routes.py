@@ -50,6 +50,7 @@ BY_NAME = {
     **dict.fromkeys(("password", "current_password", "new_password"), "correct horse battery"),
     "digest": "sha256:" + 64 * "0",
     "public_key": "ssh-ed25519 AAAA",
+    "path": "/home/shared",
 }
 MANIFEST = {
     "schema": "gpuaas.app/v1",

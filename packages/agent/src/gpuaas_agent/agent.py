@@ -26,10 +26,14 @@ from gpuaas_agent.slice_changes import SliceChanger
 from gpuaas_agent.slices import Progress, SliceManager
 from gpuaas_agent.streams import StreamManager
 from gpuaas_agent.tasks import TaskRunner
+from gpuaas_agent.volumes import VolumeManager
 from gpuaas_contract.agent_link import (
+    AttachVolume,
     CreateSlice,
     DeleteSlice,
+    DeleteVolume,
     DeliverArtifact,
+    DetachVolume,
     ResizeSlice,
     RestartSlice,
     TaskMessage,
@@ -59,8 +63,9 @@ async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     locks = KeyedLocks()
     networks = NetworkManager(lxd, settings.environment)
     gpus = GpuPool(lxd, settings.gpu_devices)
-    slices = SliceManager(settings, lxd, api, networks, gpus)
-    changer = SliceChanger(lxd, slices, gpus)
+    volumes = VolumeManager(lxd, settings.storage_pool, settings.environment)
+    slices = SliceManager(settings, lxd, api, networks, gpus, volumes)
+    changer = SliceChanger(lxd, slices, gpus, volumes)
     artifacts = ArtifactManager(settings.artifact_cache, api, slices)
     streams = StreamManager(api, slices, outbox.put)
 
@@ -75,6 +80,12 @@ async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
                 await changer.restart(message.spec, message.task_id, progress)
             case ResizeSlice():
                 await changer.resize(message.spec, progress)
+            case AttachVolume():
+                await changer.attach_volume(message.spec, message.task_id, progress)
+            case DetachVolume():
+                await changer.detach_volume(message.spec, progress)
+            case DeleteVolume():
+                await volumes.delete(message.spec.volume_id, progress)
             case DeliverArtifact():
                 return await artifacts.deliver(message.spec, progress)
         return None
@@ -92,6 +103,7 @@ async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
         streams,
         read_inventory=inventory,
         read_slices=slices.report,
+        read_volumes=volumes.report,
         on_connected=recovery.request,
         on_rotate=rotation.request,
     )

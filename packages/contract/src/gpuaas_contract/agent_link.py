@@ -27,6 +27,9 @@ class TaskKind(StrEnum):
     RESTART_SLICE = "restart_slice"
     RESIZE_SLICE = "resize_slice"
     DELIVER_ARTIFACT = "deliver_artifact"
+    ATTACH_VOLUME = "attach_volume"
+    DETACH_VOLUME = "detach_volume"
+    DELETE_VOLUME = "delete_volume"
 
 
 class ProjectNetwork(Resource):
@@ -38,6 +41,17 @@ class ProjectNetwork(Resource):
     """The bridge's own address with its prefix length, for example `10.83.1.1/24`."""
 
 
+class VolumeMount(Resource):
+    """A volume on the node, and where a machine sees it."""
+
+    volume_id: str
+    path: str
+    size_gib: int
+    make: bool
+    """It was never there before, so that it is made where it is missing. Otherwise a missing one is lost: an
+    empty one must not take its place."""
+
+
 class CreateSlice(Resource):
     kind: Literal[TaskKind.CREATE_SLICE] = TaskKind.CREATE_SLICE
     allocation_id: str
@@ -47,6 +61,7 @@ class CreateSlice(Resource):
     address: str
     principals: dict[str, list[str]]
     """Login name on the machine to the certificate principals that may use it."""
+    volumes: list[VolumeMount] = []
 
 
 class DeleteSlice(Resource):
@@ -72,7 +87,33 @@ class DeliverArtifact(Resource):
     size: int
 
 
-AnyTask = CreateSlice | DeleteSlice | RestartSlice | ResizeSlice | DeliverArtifact
+class AttachVolume(Resource):
+    kind: Literal[TaskKind.ATTACH_VOLUME] = TaskKind.ATTACH_VOLUME
+    allocation_id: str
+    volume: VolumeMount
+
+
+class DetachVolume(Resource):
+    kind: Literal[TaskKind.DETACH_VOLUME] = TaskKind.DETACH_VOLUME
+    allocation_id: str
+    volume_id: str
+
+
+class DeleteVolume(Resource):
+    kind: Literal[TaskKind.DELETE_VOLUME] = TaskKind.DELETE_VOLUME
+    volume_id: str
+
+
+AnyTask = (
+    CreateSlice
+    | DeleteSlice
+    | RestartSlice
+    | ResizeSlice
+    | DeliverArtifact
+    | AttachVolume
+    | DetachVolume
+    | DeleteVolume
+)
 TaskSpec = Annotated[AnyTask, Field(discriminator="kind")]
 task_spec_adapter: TypeAdapter[AnyTask] = TypeAdapter(TaskSpec)
 
@@ -132,6 +173,8 @@ class Hello(Resource):
     inventory: Inventory
     slices: list[SliceReport] | None = None
     """All that exist on the host, read before connecting; none where the agent cannot tell."""
+    volume_ids: list[str] | None = None
+    """Likewise."""
 
 
 class Heartbeat(Resource):

@@ -6,6 +6,7 @@ from pydantic import AwareDatetime, Field
 
 from gpuaas_contract.base import Message, Name, OwnedResource, Page, Request, Resource
 from gpuaas_contract.problems import AllowedAction
+from gpuaas_contract.volumes import AllocationVolume, VolumeAt
 
 
 class AllocationStatus(StrEnum):
@@ -41,6 +42,8 @@ class AllocationCreate(Request):
     project_id: str
     name: Name
     shape: Shape = Shape()
+    volumes: list[VolumeAt] = Field(default=[], max_length=16)
+    """It is made on the node where these are, and has them from its start."""
 
 
 class AllocationUpdate(Request):
@@ -60,6 +63,11 @@ class AllocationResize(Request):
     memory_mib: int | None = Field(default=None, ge=256, le=8_388_608)
     disk_gib: int | None = Field(default=None, ge=2, le=65_536)
     gpus: int | None = Field(default=None, ge=0, le=64)
+
+
+class AllocationRelease(Request):
+    delete_volumes: bool = False
+    """Also the volumes that are attached to this machine only, with all that is on them."""
 
 
 class TimelineEntry(Resource):
@@ -92,6 +100,7 @@ class Allocation(OwnedResource):
     network_id: str | None = None
     network_policy_id: str | None = None
     project_network_id: str | None = None
+    volumes: list[AllocationVolume] = []
     instance_ids: list[str] = []
     """App instances with a live member on this machine."""
     correlation_id: str

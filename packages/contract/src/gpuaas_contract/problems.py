@@ -34,6 +34,7 @@ class Code(StrEnum):
     NO_CAPACITY = "no_capacity"
     QUOTA_EXCEEDED = "quota_exceeded"
     ALLOCATION_IN_USE = "allocation_in_use"
+    VOLUME_IN_USE = "volume_in_use"
     PLACEMENT_INVALID = "placement_invalid"
     INPUTS_INVALID = "inputs_invalid"
     MANIFEST_INVALID = "manifest_invalid"

@@ -15,7 +15,8 @@ GpuaasError
     ├── CursorExpiredError    list again, then follow the feed from now
     ├── ConflictError         the present state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
-    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError, QuotaExceededError
+    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, VolumeInUseError, NoCapacityError,
+    │   │   QuotaExceededError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -162,6 +163,10 @@ class AllocationInUseError(ConflictError):
     """The machine is in use by an app instance."""
 
 
+class VolumeInUseError(ConflictError):
+    """The volume is attached to a machine."""
+
+
 class NoCapacityError(ConflictError):
     """No node has room."""
 
@@ -221,6 +226,7 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.NO_CAPACITY: NoCapacityError,
     Code.QUOTA_EXCEEDED: QuotaExceededError,
     Code.ALLOCATION_IN_USE: AllocationInUseError,
+    Code.VOLUME_IN_USE: VolumeInUseError,
     Code.PLACEMENT_INVALID: InvalidRequestError,
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,

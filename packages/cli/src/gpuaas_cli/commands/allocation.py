@@ -37,6 +37,7 @@ def _show(allocation: "Allocation") -> None:
             "hostname": allocation.hostname,
             "address": allocation.address,
             "node": allocation.node_id,
+            "volumes": [f"{v.name} at {v.path} ({v.status})" for v in allocation.volumes],
             "instances": allocation.instance_ids,
             "created": allocation.created_at,
             "correlation id": allocation.correlation_id,
@@ -80,6 +81,7 @@ async def create(
     memory_mib: int | None = None,
     disk_gib: int | None = None,
     gpus: int | None = None,
+    volume: Annotated[list[str] | None, Parameter(help="NAME:/PATH, for each volume that it has at once.")] = None,
     from_file: FromFile = None,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
@@ -89,6 +91,7 @@ async def create(
 
     ```
     gpuaas allocation create --name one --cpus 2 --memory-mib 4096 --gpus 1 --wait
+    gpuaas allocation create --name one --volume home:/home/shared --wait
     gpuaas allocation create --from-file machine.json -o json
     ```
     """
@@ -100,8 +103,12 @@ async def create(
 
         if options.project is not None or "project_id" not in fields:
             fields["project_id"] = await session.project_id()
+        if volume:
+            fields["volumes"] = [await resolve.volume_at(session, item) for item in volume]
         body = AllocationCreate.model_validate(fields)
-        made = await session.client.allocations.create(body.project_id, body.name, shape=body.shape)
+        made = await session.client.allocations.create(
+            body.project_id, body.name, shape=body.shape, volumes=body.volumes
+        )
         if wait:
             from gpuaas_cli.waiting import wait_for_allocation
 
@@ -220,18 +227,22 @@ async def release(
     allocation: str,
     /,
     *,
+    delete_volumes: Annotated[
+        bool, Parameter(negative="", help="Also its volumes that no other machine has, with all that is on them.")
+    ] = False,
     yes: Yes = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give a machine back; it is destroyed with all that is on it."""
+    """Give a machine back; it is destroyed with all that is on its own disk. Its volumes stay."""
     async with open_session(options) as session:
         from gpuaas_contract.allocations import AllocationStatus
 
         found = await resolve.allocation(session, allocation)
-        confirm(f"Destroy the machine {found.name} with all that is on it?", found.name, yes=yes)
-        released = await session.client.allocations.release(found.id)
+        volumes = " and on its volumes" if delete_volumes and found.volumes else ""
+        confirm(f"Destroy the machine {found.name} with all that is on it{volumes}?", found.name, yes=yes)
+        released = await session.client.allocations.release(found.id, delete_volumes=delete_volumes)
         if wait:
             from gpuaas_cli.waiting import wait_for_allocation
 

@@ -19,7 +19,7 @@ READ_PERMISSION: dict[str, Permission] = {
     Noun.OPERATION: Permission.INSTANCE_READ,
     Noun.DELIVERY: Permission.INSTANCE_READ,
     Noun.QUOTA: Permission.QUOTA_READ,
-    Noun.VOLUME: Permission.ALLOCATION_READ,
+    Noun.VOLUME: Permission.VOLUME_READ,
 }
 """A noun that is missing here is for those who see the whole platform only."""
 

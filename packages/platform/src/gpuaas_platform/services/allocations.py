@@ -7,6 +7,7 @@ from gpuaas_contract.allocations import (
     Allocation,
     AllocationCreate,
     AllocationPage,
+    AllocationRelease,
     AllocationResize,
     AllocationRestart,
     AllocationStatus,
@@ -24,6 +25,8 @@ from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.services.placement import AddressPlan, order, order_slice, place_waiting, shortage
 from gpuaas_platform.services.quotas import require_quota
 from gpuaas_platform.services.timeline import record
+from gpuaas_platform.services.volume_placement import attach_at_create, confirm_at_create
+from gpuaas_platform.services.volume_results import begin_release, machine_gone
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import instances as instance_store
 from gpuaas_platform.storage import nodes as node_store
@@ -85,7 +88,10 @@ async def create_allocation(tx: Transaction, caller: Caller, body: AllocationCre
         raise _name_taken(body.name)
     await tx.audit("allocation.create", row["id"], project_id=body.project_id)
     await record(tx, row, "requested", _words(body.shape))
+    await attach_at_create(tx, caller, row, body.volumes)
     await place_waiting(tx, plan)
+    if body.volumes:
+        await confirm_at_create(tx, row["id"])
     return await _shown(tx, row["id"])
 
 
@@ -196,16 +202,22 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
     return await _shown(tx, allocation_id)
 
 
-async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str) -> Allocation:
+async def release_allocation(
+    tx: Transaction, caller: Caller, allocation_id: str, body: AllocationRelease
+) -> Allocation:
     row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_RELEASE, lock=True)
     tx.match(row)
     if row["status"] not in _RELEASABLE:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']} already")
     await _require_unused(tx, row, "decommission that first")
-    await tx.audit("allocation.release", allocation_id, project_id=row["project_id"])
+    if body.delete_volumes:
+        caller.require(Permission.VOLUME_DELETE, _scope(row), "allocation", allocation_id)
+    await tx.audit("allocation.release", allocation_id, project_id=row["project_id"], detail=body.model_dump())
     await node_store.cancel_tasks(tx, allocation_id)
     await usage_store.end(tx, UsageKind.CHARGED, allocation_id)
+    await begin_release(tx, row, delete=body.delete_volumes)
     if row["node_id"] is None:
+        await machine_gone(tx, allocation_id)
         released = await store.set_status(tx, allocation_id, AllocationStatus.RELEASED)
         await record(tx, released, "released", "it had no machine yet")
     else:

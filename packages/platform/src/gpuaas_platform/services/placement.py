@@ -12,6 +12,7 @@ from gpuaas_contract.nodes import Inventory
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_cidr, project_subnet
 from gpuaas_platform.services.timeline import record
+from gpuaas_platform.services.volume_placement import mounts_of_new_machine, read_wanted
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage import usage as usage_store
@@ -43,13 +44,16 @@ async def place_waiting(tx: Transaction, plan: AddressPlan) -> None:
 
 async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan) -> None:
     shape = Shape.model_validate(row["shape"])
-    node = next((node for node in nodes if not shortage(node, shape)), None)
+    volumes = await read_wanted(tx, row)
+    needed, near = volumes.room(shape), volumes.near(nodes)
+    node = next((node for node in near if not shortage(node, needed)), None)
     subnet = project_subnet(plan.network_range, row["network_index"])
     address = free_address(subnet, await store.list_taken_addresses(tx, row["project_id"]))
     if node is None or address is None:
-        await _keep_waiting(tx, row, nodes, shape, no_address=address is None)
+        await _keep_waiting(tx, row, near, needed, volumes.bond(), no_address=address is None)
         return
-    _take(node, shape)
+    _take(node, needed)
+    await volumes.take_place(tx, node["id"])
     placed = await store.place(tx, row["id"], node["id"], address)
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
     await record(tx, placed, "provisioning", f"on node {node['name']} at {address}")
@@ -73,6 +77,7 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_
         network=network,
         address=row["address"],
         principals=principals,
+        volumes=await mounts_of_new_machine(tx, row["id"]) if row["volumes"] else [],
     )
     await order(tx, row, spec, correlation_id)
 
@@ -108,14 +113,17 @@ def _take(node: Row, shape: Shape) -> None:
     node["gpus"] += shape.gpus
 
 
-async def _keep_waiting(tx: Transaction, row: Row, nodes: list[Row], shape: Shape, *, no_address: bool) -> None:
+async def _keep_waiting(
+    tx: Transaction, row: Row, nodes: list[Row], shape: Shape, bond: str, *, no_address: bool
+) -> None:
+    """`bond` says why only some nodes will do, where that is so."""
     if no_address:
         reason = "waiting: the project's network has no free address"
     elif not nodes:
-        reason = "waiting for capacity: no node is ready"
+        reason = f"waiting for capacity: {f'{bond}, which cannot take it now' if bond else 'no node is ready'}"
     else:
         per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape))}" for node in nodes)
-        reason = f"waiting for capacity: {per_node}"
+        reason = f"waiting for capacity: {f'{bond}, which has no room; ' if bond else ''}{per_node}"
     if reason != row["reason"]:
         waiting = await store.set_status(tx, row["id"], AllocationStatus.REQUESTED, reason)
         await record(tx, waiting, "waiting", reason)

@@ -7,6 +7,11 @@ from gpuaas_platform.storage.database import Row, Transaction
 
 _SELECT = """
     SELECT a.*, p.tenant_id, p.network_index, u.started_at AS charged_from, u.ended_at AS charged_until,
+           coalesce((SELECT jsonb_agg(jsonb_build_object(
+                                'volume_id', v.id, 'name', v.name, 'path', t.path, 'status', t.status,
+                                'reason', t.reason) ORDER BY t.path)
+                     FROM volume_attachments t JOIN volumes v ON v.id = t.volume_id
+                     WHERE t.allocation_id = a.id), '[]') AS volumes,
            coalesce((SELECT array_agg(DISTINCT m.instance_id) FROM members m
                      WHERE m.allocation_id = a.id AND m.status <> 'removed'), '{}') AS instance_ids
     FROM allocations a JOIN projects p ON p.id = a.project_id
@@ -150,6 +155,15 @@ async def end_activity(tx: Transaction, id: str, shape: dict[str, Any], reason: 
         id=id,
         shape=shape,
         reason=reason,
+    )
+    assert row is not None
+    return row
+
+
+async def touch(tx: Transaction, id: str) -> Row:
+    """Something that it shows, and that is kept elsewhere, changed."""
+    row = await tx.one(
+        "UPDATE allocations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *", id=id
     )
     assert row is not None
     return row

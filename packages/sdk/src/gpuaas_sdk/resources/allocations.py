@@ -1,10 +1,13 @@
 """Allocations: the machines of a project."""
 
+from collections.abc import Sequence
+
 from gpuaas_contract.access import AccessGrant, AccessRequest
 from gpuaas_contract.allocations import (
     Allocation,
     AllocationCreate,
     AllocationPage,
+    AllocationRelease,
     AllocationResize,
     AllocationRestart,
     AllocationStatus,
@@ -12,15 +15,22 @@ from gpuaas_contract.allocations import (
     Shape,
     Timeline,
 )
+from gpuaas_contract.volumes import VolumeAt
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
 
 
 class Allocations(ResourceRoutes):
     async def create(
-        self, project_id: str, name: str, *, shape: Shape | None = None, idempotency_key: str | None = None
+        self,
+        project_id: str,
+        name: str,
+        *,
+        shape: Shape | None = None,
+        volumes: Sequence[VolumeAt] = (),
+        idempotency_key: str | None = None,
     ) -> Allocation:
-        body = AllocationCreate(project_id=project_id, name=name, shape=shape or Shape())
+        body = AllocationCreate(project_id=project_id, name=name, shape=shape or Shape(), volumes=[*volumes])
         return await self._transport.post("/allocations", Allocation, body, idempotency_key=idempotency_key)
 
     def list(
@@ -71,9 +81,12 @@ class Allocations(ResourceRoutes):
         path = f"/allocations/{allocation_id}/retry"
         return await self._transport.post(path, Allocation, idempotency_key=idempotency_key)
 
-    async def release(self, allocation_id: str, *, idempotency_key: str | None = None) -> Allocation:
-        path = f"/allocations/{allocation_id}/release"
-        return await self._transport.post(path, Allocation, idempotency_key=idempotency_key)
+    async def release(
+        self, allocation_id: str, *, delete_volumes: bool = False, idempotency_key: str | None = None
+    ) -> Allocation:
+        """Its volumes stay; with `delete_volumes` those go with it that no other machine has."""
+        path, body = f"/allocations/{allocation_id}/release", AllocationRelease(delete_volumes=delete_volumes)
+        return await self._transport.post(path, Allocation, body, idempotency_key=idempotency_key)
 
     async def access(self, allocation_id: str, public_key: str, *, idempotency_key: str | None = None) -> AccessGrant:
         """A certificate for a person, for a key whose private half stays with the caller."""
