@@ -6,13 +6,17 @@ import secrets
 import httpx
 import pytest
 
+from gpuaas_contract import ids
 from gpuaas_contract.allocations import Allocation, AllocationStatus, Shape
 from gpuaas_contract.nodes import Capacity
 from gpuaas_contract.volumes import Volume, VolumeAt
+from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.services.volume_placement import require_slice
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import ApiError
 from tests.http.test_machines import refused
-from tests.support.world import World
+from tests.http.test_nodes import connected
+from tests.support.world import SimulatedNode, World
 
 SMALL_DISK = Capacity(cpus=64, memory_mib=262_144, disk_gib=30, gpus=0)
 
@@ -314,23 +318,60 @@ async def test_refusals(world: World) -> None:
     assert (await volumes.get(home.id)).attachments == []
 
 
-async def test_a_node_with_volumes_is_not_retired(admin: GpuaasClient) -> None:
-    async with World.create(admin, secrets.token_hex(4)) as world:
-        await admin.nodes.cordon(world.node.node_id)
-        await admin.nodes.uncordon(world.node.node_id)
-        home = await volume(world)
-        made = await admin.allocations.create(
-            world.project.id, "one", volumes=[VolumeAt(volume_id=home.id, path="/home")]
+async def test_a_node_with_volumes_is_not_retired(world: World) -> None:
+    admin, node_id = world.admin, world.node.node_id
+    one, home = await world.allocation("one"), await volume(world)
+    await attach(world, home, one)
+    await admin.nodes.drain(node_id)
+    await admin.allocations.release(one.id)
+    await world.at_rest(one.id)
+    assert (await admin.nodes.get(node_id)).volume_ids == [home.id]
+    error = await refused(admin.nodes.retire(node_id), "not_empty")
+    assert "the volumes home" in str(error)
+    assert error.problem.context["volume_ids"] == [home.id]
+    await admin.volumes.delete(home.id)
+    assert (await world.volume_at_rest(home.id)).status == "deleted"
+    assert (await admin.nodes.retire(node_id)).status == "retired"
+
+
+async def test_volumes_are_compared_when_a_node_returns(world: World) -> None:
+    admin, volumes = world.admin, world.admin.volumes
+    one, two = await world.allocation("one"), await world.allocation("two")
+    kept, lost, gone = [await volume(world, name, 1) for name in ("kept", "lost", "gone")]
+    await attach(world, kept, one, "/kept")
+    await attach(world, lost, two, "/lost")
+    await attach(world, gone, two, "/gone")
+    await volumes.detach(gone.id, allocation_id=two.id)
+    await world.volume_at_rest(gone.id)
+    await volumes.delete(gone.id)
+    await world.volume_at_rest(gone.id)
+    stranger = ids.new_id(ids.VOLUME)
+    back = SimulatedNode(world.node.node_id, world.node.private_key_pem, admin.api_url)
+    # The machine `two` went with the volume `lost`.
+    back.slices, back.volumes = [one.id], [kept.id, gone.id, stranger]
+    async with connected(back):
+
+        async def compared() -> bool:
+            return bool((await admin.nodes.get(back.node_id)).differences)
+
+        await world.until(compared, "the platform has compared")
+        differences = (await admin.nodes.get(back.node_id)).differences
+        found = {item.volume_id: item.finding for item in differences if item.volume_id is not None}
+        assert found == {lost.id: "missing", gone.id: "left_over", stranger: "unknown"}
+        assert ((await volumes.get(kept.id)).status, statuses(await volumes.get(kept.id))) == (
+            "ready",
+            {"one": "attached"},
         )
-        made = await world.at_rest(made.id)
-        node_id = made.node_id
-        assert node_id is not None
-        await admin.allocations.release(made.id)
-        await world.at_rest(made.id)
-        assert home.id in (await admin.nodes.get(node_id)).volume_ids
-        if node_id == world.node.node_id:
-            error = await refused(admin.nodes.retire(node_id), "not_empty")
-            assert "the volumes home" in str(error)
-            assert error.problem.context["volume_ids"] == [home.id]
-        await admin.volumes.delete(home.id)
-        await world.volume_at_rest(home.id)
+        now = await volumes.get(lost.id)
+        assert (now.status, now.attachments) == ("lost", [])
+        assert "came back without it" in now.reason
+        await refused(volumes.attach(lost.id, allocation_id=one.id, path="/lost"), "invalid_state")
+        await volumes.delete(lost.id)
+        assert (await world.volume_at_rest(lost.id)).status == "deleted"
+
+
+async def test_with_a_shape_of_another_kind_there_are_no_volumes() -> None:
+    row = {"shape": {"kind": "host"}}
+    with pytest.raises(Refusal) as refusal:
+        require_slice(row)
+    assert refusal.value.code == "invalid_state"
