@@ -86,9 +86,11 @@ def test_detached_while_a_program_has_a_file_of_it_open(cli: CommandLine, node: 
     cli.json("allocation", "create", "--name", "holder", *SMALL, "--volume", "busy:/data", "--wait")
     cli.ssh("holder", "sudo systemd-run --quiet --unit holder sh -c 'exec 3>/data/open; sleep infinity'")
     wait_until(lambda: "open" in cli.ssh("holder", "sudo ls /data"), "the program has its file")
-    # Taken off, or refused with the reason: never something between.
-    detached = cli.call("volume", "detach", "busy", "holder", "--wait")
-    assert (detached.returncode, machines(cli, "busy")) in [(0, {}), (7, {"holder": "detach_failed"})]
+    # It is off for whoever comes; who has a file open keeps that file, and nothing breaks.
+    cli.json("volume", "detach", "busy", "holder", "--wait")
+    assert machines(cli, "busy") == {}
+    seen = cli.ssh("holder", "grep -c ' /data ' /proc/mounts; systemctl is-active holder").split()
+    assert seen == ["0", "active"]
     release(cli, "holder")
     assert machines(cli, "busy") == {}
     cli.json("volume", "delete", "busy", "--yes", "--wait")
