@@ -18,6 +18,7 @@ from tests.e2e.command_line import GPUAAS, CommandLine
 from tests.support.feed_platform import FeedPlatform, feed_platform
 from tests.support.services import admin_credentials
 from tests.support.waiting import wait_until
+from tests.support.world import World
 
 GOLDEN = Path(__file__).parent / "golden"
 _KINDS = [
@@ -31,6 +32,8 @@ _KINDS = [
     (re.compile(r"\d+ sealed batches"), "<number> sealed batches"),
     (re.compile(r'("batch(es)?": )\d+'), r"\1<number>"),
     (re.compile(r'("fingerprint": )"[^"]+"'), r'\1"<hash>"'),
+    (re.compile(r"SHA256:[A-Za-z0-9+/]{43}"), "<fingerprint>"),
+    (re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]{68}"), "<public key>"),
 ]
 
 
@@ -137,6 +140,43 @@ def test_service_accounts_by_hand(cli: CommandLine, tmp_path: Path) -> None:
     say(cli, said, "service-account", "list", *project)
     assert keys[0]["kind"] == "public_key"
     check_golden("service_accounts", said)
+
+
+def test_credentials_by_hand(cli: CommandLine, tmp_path: Path) -> None:
+    said: list[str] = []
+    cli.run("tenant", "create", "outside")
+    cli.run("project", "create", "lab", "--tenant", "outside")
+    project = ["--project", "lab"]
+    file = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True)
+    key = file.read_text()
+    say(cli, said, "credential", "list", *project)
+    say(cli, said, "credential", "create", "bare", *project)
+    say(cli, said, "credential", "create", "made", "--generate", *project)
+    say(cli, said, "credential", "create", "own", "--private-key", "-", "-o", "json", *project, stdin=key)
+    say(cli, said, "credential", "create", "bad", "--private-key", "-", *project, stdin="nonsense")
+    say(cli, said, "credential", "create", "made", "--generate", *project)
+    say(cli, said, "credential", "rotate", "made", "--generate", *project)
+    say(cli, said, "credential", "rotate", "made", "--generate", *project)
+    say(cli, said, "credential", "show", "made", *project)
+    wanted = [cli.json("credential", "show", "made", *project)["versions"][0]["version"]]
+    assert wanted == [1]
+    assert cli.call("credential", "end-version", "made", "1", "--yes", *project).returncode == 0
+    assert cli.call("credential", "revoke", "made", "--yes", *project).returncode == 0
+    say(cli, said, "credential", "delete", "made", *project)
+    assert cli.call("credential", "delete", "made", "--yes", *project).returncode == 0
+    say(cli, said, "credential", "list", *project)
+    say(cli, said, "credential", "show", "made", *project)
+    # Never, wherever it came from.
+    assert not [line for line in said if "PRIVATE KEY" in line or key.splitlines()[1] in line]
+    check_golden("credentials", said)
+
+
+def test_secrets_are_known_of_and_not_shown(cli: CommandLine) -> None:
+    said: list[str] = []
+    say(cli, said, "secret", "show", "key")
+    say(cli, said, "secret", "show", "sec_00000000000000000000000000")
+    check_golden("secrets", said)
 
 
 def _sealed_and_signed(cli: CommandLine, tenant: str, entries: int) -> bool:
@@ -264,6 +304,29 @@ async def test_a_person_logs_in_through_a_browser(cli: CommandLine, platform: Fe
     whoami = [str(GPUAAS), "whoami"]
     done = await asyncio.to_thread(subprocess.run, whoami, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 4, "the login is over on the platform, too"
+
+
+async def test_several_machines_are_made_at_once_with_the_steps_of_each(
+    cli: CommandLine, platform: FeedPlatform
+) -> None:
+    async with platform.admin() as admin, World.create(admin, "several") as world:
+        words = ["allocation", "create", "--project", world.project.id, "--name", "w", "--count", "3", "--wait"]
+        done = await asyncio.to_thread(cli.call, *words, "-o", "json", timeout=60)
+        assert done.returncode == 0, done.stderr
+        made = json.loads(done.stdout)
+        assert [(machine["name"], machine["status"]) for machine in made] == [(f"w-{n}", "active") for n in (1, 2, 3)]
+        for name in ("w-1", "w-2", "w-3"):
+            steps = [line.split()[2] for line in done.stderr.splitlines() if f" {name} " in line]
+            assert steps == ["requested", "provisioning", "working", "active"]
+        again = await asyncio.to_thread(cli.call, *words, timeout=60)
+        assert again.returncode == 5
+        assert "w-3" in again.stderr
+        words = ["allocation", "create", "--tenant", world.tenant.name, "--name", "shared", "--wait", "-o", "json"]
+        own = json.loads(await asyncio.to_thread(cli.run, *words))
+        assert (own["tenant_id"], own["project_id"], own["status"]) == (world.tenant.id, None, "active")
+        listed = await asyncio.to_thread(cli.run, "allocation", "list", "--tenant", world.tenant.name, "-o", "json")
+        assert [machine["id"] for machine in json.loads(listed)] == [own["id"]]
+        await asyncio.to_thread(cli.run, "allocation", "usage", own["id"])
 
 
 def test_nothing_is_asked_without_a_terminal(cli: CommandLine) -> None:

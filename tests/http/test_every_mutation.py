@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from fastapi.routing import APIRoute
 
@@ -17,11 +16,13 @@ from gpuaas_contract.changes import Noun
 from gpuaas_contract.identity import Role
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import OperationError, StepStatus
+from gpuaas_contract.secrets import SecretKind, SecretSpec
 from gpuaas_contract.volumes import VolumeAt
 from gpuaas_platform.api.app import declare_app
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
-from tests.support.feed_platform import FeedPlatform, feed_platform
+from gpuaas_stack.settings import Settings
+from tests.support.database import connect
 from tests.support.world import World, make_key
 from tests.support.writes import Transaction, Writes, tables
 
@@ -31,6 +32,9 @@ NO_CHANGE = {
     "heartbeat_operation": "only the end of the lease moves, every few seconds",
     "grant_allocation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
     "grant_operation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
+    "deliver_credential": "a wrapping token for a minute that no route shows again; the audit trail holds it",
+    "deliver_secret": "a wrapping token for a minute that no route shows again; the audit trail holds it",
+    "unwrap_secret": "uses a wrapping token up; the audit trail holds it",
     "certify_host": "signs an agent's key; nothing is stored",
     "log_in": _LOGIN,
     "open_session": _LOGIN,
@@ -66,6 +70,8 @@ NOUN_OF = {
     "quotas": Noun.QUOTA,
     "volumes": Noun.VOLUME,
     "volume_attachments": Noun.VOLUME,
+    "credentials": Noun.CREDENTIAL,
+    "secrets": Noun.SECRET,
 }
 """A transaction that writes into the table tells the feed about the noun."""
 
@@ -78,6 +84,8 @@ NO_NOUN = {
     "idempotency_keys": "answers that are kept for repeated requests",
     "used_assertions": "what a caller showed once and must not show again",
     "access_grants": "certificates for minutes; no route shows them again",
+    "secret_versions": "intents and ends of values in OpenBao; the credential or secret tells of those in use",
+    "secret_deliveries": "wrapping tokens for a minute; no route shows them again",
     "node_tasks": "how an allocation is carried out; its allocation tells of it",
     "sessions": _LOGIN,
     "refresh_tokens": _LOGIN,
@@ -91,20 +99,15 @@ NO_NEWS = {
     ("operations", frozenset({"lease_expires_at"})): "a heart-beat of the lease's holder",
     ("operations", frozenset({"lease_expires_at", "updated_at"})): "a heart-beat of the lease's holder",
     ("service_account_keys", frozenset({"last_used_at"})): "each login moves it",
+    ("tenants", frozenset({"network_index"})): "how its machines are reached is told by them",
     ("join_tokens", frozenset({"used_by_node_id"})): "told by the node that it enrolled",
 }
 """Columns that move without a change."""
 
 
-@pytest.fixture(scope="module")
-def platform() -> Iterator[FeedPlatform]:
-    with feed_platform("walk") as platform:
-        yield platform
-
-
 @pytest.fixture
-def writes(platform: FeedPlatform) -> Iterator[Writes]:
-    with psycopg.connect(platform.database_url, autocommit=True) as connection:
+def writes(settings: Settings) -> Iterator[Writes]:
+    with connect(settings) as connection:
         strange = tables(connection) - set(NOUN_OF) - set(NO_NOUN)
         assert not strange, f"say in this file what changes of {strange} tell the feed"
         yield Writes(connection, set(NOUN_OF))
@@ -134,10 +137,10 @@ def mutations() -> set[str]:
     }
 
 
-async def test_every_mutation_is_in_the_feed(platform: FeedPlatform, writes: Writes) -> None:
+async def test_every_mutation_is_in_the_feed(admin: GpuaasClient, writes: Writes) -> None:
     walk = Walk(writes)
-    async with platform.admin() as admin, World.create(admin, secrets.token_hex(4)) as world:
-        await walk_identity(walk, platform, admin)
+    async with World.create(admin, secrets.token_hex(4)) as world:
+        await walk_identity(walk, admin)
         await walk_nodes_and_catalogue(walk, admin, world)
         await walk_work(walk, world)
     missing = mutations() - walk.walked - set(NO_CHANGE)
@@ -157,7 +160,7 @@ def _untold(transaction: Transaction) -> Iterator[str]:
             yield f"{event} of {table} ({', '.join(sorted(columns))}) in a transaction that tells of {told}"
 
 
-async def walk_identity(walk: Walk, platform: FeedPlatform, admin: GpuaasClient) -> None:
+async def walk_identity(walk: Walk, admin: GpuaasClient) -> None:
     tenant = await walk("create_tenant", Noun.TENANT, admin.tenants.create("walked"))
     await walk("update_tenant", Noun.TENANT, admin.tenants.update(tenant.id, title="Walked"))
     project = await walk("create_project", Noun.PROJECT, admin.projects.create(tenant.id, "walked"))
@@ -167,7 +170,7 @@ async def walk_identity(walk: Walk, platform: FeedPlatform, admin: GpuaasClient)
     role = admin.memberships.create(user.id, Role.PROJECT_ADMIN, project_id=project.id)
     membership = await walk("create_membership", Noun.MEMBERSHIP, role)
     await admin.memberships.create(user.id, Role.TENANT_ADMIN, tenant_id=tenant.id)
-    async with GpuaasClient(platform.api_url, PasswordCredentials(user.email, password)) as own:
+    async with GpuaasClient(admin.api_url, PasswordCredentials(user.email, password)) as own:
         changing = own.sessions.change_password(password, "another password to walk with")
         await walk("change_own_password", Noun.USER, changing)
     account = await walk(
@@ -209,6 +212,8 @@ async def walk_nodes_and_catalogue(walk: Walk, admin: GpuaasClient, world: World
 async def walk_work(walk: Walk, world: World) -> None:
     admin, work = world.admin, world.controller.operations
     first = await walk("create_allocation", Noun.ALLOCATION, admin.allocations.create(world.project.id, "first"))
+    several = admin.allocations.create_batch(world.project.id, "several", 2)
+    await walk("create_allocation_batch", Noun.ALLOCATION, several)
     head = await world.allocation("head")
     instance = await walk("deploy_instance", Noun.INSTANCE, world.deploy(head=head))
     (operation_id,) = await world.claimable()
@@ -229,12 +234,15 @@ async def walk_work(walk: Walk, world: World) -> None:
     digest = await upload(walk, admin, world.app_slug)
     delivering = work.deliver(operation_id, token, allocation_id=head.id, digest=digest)
     await walk("request_delivery", Noun.DELIVERY, delivering)
+    await walk_secrets(walk, world, (operation_id, token))
     error = OperationError(code="walked", detail="on purpose", retryable=True)
     await walk("fail_operation", Noun.OPERATION, work.fail(operation_id, token, error))
     await walk("retry_operation", Noun.OPERATION, admin.operations.retry(operation_id))
     claim = await work.claim(operation_id, "walker")
     await walk("complete_operation", Noun.OPERATION, work.complete(operation_id, claim.fencing_token))
-    await walk("request_operation", Noun.OPERATION, admin.instances.request(instance.id, "decommission"))
+    ending = await walk("request_operation", Noun.OPERATION, admin.instances.request(instance.id, "decommission"))
+    claim = await work.claim(ending.id, "walker")
+    await work.complete(ending.id, claim.fencing_token, member_statuses={member.id: MemberStatus.REMOVED})
     await walk_allocation(walk, world, first.id)
     await walk_volume(walk, world, first.id)
     await walk("release_allocation", Noun.ALLOCATION, admin.allocations.release(first.id))
@@ -276,6 +284,22 @@ async def walk_volume(walk: Walk, world: World, allocation_id: str) -> None:
     await world.volume_at_rest(made.id)
     await walk("delete_volume", Noun.VOLUME, volumes.delete(made.id))
     await world.volume_at_rest(made.id)
+
+
+async def walk_secrets(walk: Walk, world: World, lease: tuple[str, int]) -> None:
+    credentials, secrets = world.admin.credentials, world.controller.secrets
+    made = await walk("create_credential", Noun.CREDENTIAL, credentials.create(world.project.id, "walked"))
+    await walk("rotate_credential", Noun.CREDENTIAL, credentials.rotate(made.id))
+    await walk("end_credential_version", Noun.CREDENTIAL, credentials.end_version(made.id, 1))
+    delivery = await world.controller.credentials.deliver(made.id, *lease)
+    assert delivery.wrapping_token is not None
+    await world.controller.secret_deliveries.unwrap(delivery.id, delivery.wrapping_token)
+    await walk("revoke_credential", Noun.CREDENTIAL, credentials.revoke(made.id))
+    await walk("delete_credential", Noun.CREDENTIAL, credentials.delete(made.id))
+    ensuring = secrets.ensure(*lease, "walked", SecretSpec(kind=SecretKind.BYTES))
+    secret = await walk("ensure_secret", Noun.SECRET, ensuring)
+    await walk("rotate_secret", Noun.SECRET, world.admin.secrets.rotate(secret.id))
+    await secrets.deliver(secret.id, *lease)
 
 
 class _Lease:

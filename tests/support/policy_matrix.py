@@ -262,9 +262,16 @@ def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
     return HIDDEN if hidden and scope != Scope() else DENIED
 
 
-_OF_INSTANCE = {"instance_id", "member_id", "operation_id", "delivery_id"}
-_IN_PROJECT = {"project_id", "allocation_id", "volume_id", "grant_id", "service_account_id", "membership_id"}
-_OF_PROJECT = _OF_INSTANCE | _IN_PROJECT
+_OF_INSTANCE = {"instance_id", "member_id", "operation_id", "delivery_id", "secret_id", "secret_delivery_id"}
+_OF_PROJECT = _OF_INSTANCE | {
+    "project_id",
+    "allocation_id",
+    "volume_id",
+    "grant_id",
+    "service_account_id",
+    "membership_id",
+    "credential_id",
+}
 _PLATFORM_WIDE = {Permission.NODE_READ, Permission.NODE_MANAGE, Permission.USER_MANAGE, Permission.AUDIT_READ}
 
 

@@ -14,6 +14,7 @@ from gpuaas_contract import ids
 from gpuaas_contract.access import AccessGrant
 from gpuaas_contract.agent_link import AGENT_AUDIENCE
 from gpuaas_contract.identity import PrincipalKind, Role
+from gpuaas_contract.secrets import SecretKind, SecretSpec
 from gpuaas_platform.domain.policy import CONTROLLER, Caller, RoleGrant, Scope
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials
@@ -115,6 +116,7 @@ async def policy_world(settings: Settings) -> AsyncIterator[PolicyWorld]:
         of_members = ("project_id", "allocation_id", "volume_id", "instance_id", "member_id")
         seen_by_members = {values[key] for key in of_members}
         hidden = seen_by_members | {values["operation_id"], values["delivery_id"], makers.account_id}
+        hidden |= {values[key] for key in ("credential_id", "secret_id", "secret_delivery_id")}
         values |= {"service_account_id": makers.account_id, "user_id": makers.user_id}
         membership = await admin.memberships.create(makers.user_id, Role.PROJECT_MEMBER, project_id=world.project.id)
         (key,) = await admin.service_accounts.list_keys(makers.account_id)
@@ -138,8 +140,16 @@ async def _values(world: World) -> dict[str, str]:
         operation_id, claim.fencing_token, allocation_id=allocation.id, digest=DIGEST
     )
     volume = await world.admin.volumes.create(world.project.id, "home", size_gib=1)
+    credential = await world.admin.credentials.create(world.project.id, "matrix")
+    lease = (operation_id, claim.fencing_token)
+    secret = await world.controller.secrets.ensure(*lease, "matrix", SecretSpec(kind=SecretKind.BYTES))
+    wrapped = await world.controller.secrets.deliver(secret.id, *lease)
     return {
         "volume_id": volume.id,
+        "credential_id": credential.id,
+        "number": "1000000007",
+        "secret_id": secret.id,
+        "secret_delivery_id": wrapped.id,
         "tenant_id": world.tenant.id,
         "project_id": world.project.id,
         "allocation_id": allocation.id,

@@ -45,6 +45,8 @@ _NOUNS = {
     "usage": "What machines are charged for.",
     "quota": "How much a project may have at once.",
     "operation": "The work on instances, step by step.",
+    "credential": "SSH keys for machines outside of the platform.",
+    "secret": "Secrets that the platform made for app instances.",
     "node": "Enrolled hosts (operators).",
     "tenant": "Tenants (operators).",
     "project": "Projects of a tenant.",

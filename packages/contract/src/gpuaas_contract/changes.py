@@ -35,6 +35,8 @@ class Noun(StrEnum):
     DELIVERY = "delivery"
     QUOTA = "quota"
     VOLUME = "volume"
+    CREDENTIAL = "credential"
+    SECRET = "secret"  # noqa: S105 - a noun, not a secret
 
 
 class Change(Resource):

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from gpuaas_contract.base import Digest, JsonObject, Key, Message, Name, Request, Title
+from gpuaas_contract.secrets import SecretSpec
 
 MANIFEST_SCHEMA = "gpuaas.app/v1"
 
@@ -49,7 +50,16 @@ class ArtifactSlot(Request):
     """Filled in when the version is published."""
 
 
+class DeclaredSecret(SecretSpec):
+    """A secret that each instance has for itself. It is made when its controller first asks for it."""
+
+    name: Key
+
+
 class OperationKind(Request):
+    """A manifest that has the kind `resize` is asked before a machine under a live member gets another size; the
+    platform makes the input of that one itself (`ResizeQuestion`)."""
+
     kind: Key
     title: Title
     description: Message = ""
@@ -70,6 +80,7 @@ class Manifest(Request):
     components: list[Component] = Field(min_length=1)
     modes: list[Mode] = []
     artifacts: list[ArtifactSlot] = []
+    secrets: list[DeclaredSecret] = Field(default=[], max_length=50)
     inputs: JsonObject = {"type": "object", "additionalProperties": False}
     operations: list[OperationKind] = Field(min_length=1)
 
@@ -89,6 +100,9 @@ class Manifest(Request):
         kinds = {operation.kind for operation in self.operations}
         if missing := {"deploy", "decommission"} - kinds:
             raise ValueError(f"operations must include {sorted(missing)}")
+        names = [secret.name for secret in self.secrets]
+        if len(set(names)) != len(names):
+            raise ValueError("names of secrets must differ")
         for mode in self.modes:
             if unknown := set(mode.actions) - kinds:
                 raise ValueError(f"mode {mode.key} names unknown operations: {sorted(unknown)}")
@@ -100,6 +114,9 @@ class Manifest(Request):
 
     def component(self, key: str) -> Component | None:
         return next((component for component in self.components if component.key == key), None)
+
+    def secret(self, name: str) -> DeclaredSecret | None:
+        return next((secret for secret in self.secrets if secret.name == name), None)
 
     def operation(self, kind: str) -> OperationKind | None:
         return next((operation for operation in self.operations if operation.kind == kind), None)

@@ -46,6 +46,8 @@ class Inventory(Resource):
     virtualisation: str
     """For example `lxd 5.0.2`."""
     images: list[str] = []
+    default_image: str | None = None
+    """What a machine is made from where nobody asked for another image."""
 
 
 class EnrolRequest(Request):

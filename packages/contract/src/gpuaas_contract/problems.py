@@ -33,6 +33,7 @@ class Code(StrEnum):
     OPERATION_RUNNING = "operation_running"
     NO_CAPACITY = "no_capacity"
     QUOTA_EXCEEDED = "quota_exceeded"
+    IMAGE_UNKNOWN = "image_unknown"
     ALLOCATION_IN_USE = "allocation_in_use"
     VOLUME_IN_USE = "volume_in_use"
     PLACEMENT_INVALID = "placement_invalid"
@@ -46,6 +47,11 @@ class Code(StrEnum):
     CURSOR_EXPIRED = "cursor_expired"
     TOO_LARGE = "too_large"
     RATE_LIMITED = "rate_limited"
+    KEY_INVALID = "key_invalid"
+    ALREADY_DELIVERED = "already_delivered"
+    DELIVERY_USED = "delivery_used"
+    DELIVERY_EXPIRED = "delivery_expired"
+    WRAPPING_TOKEN_INVALID = "wrapping_token_invalid"  # noqa: S105 - a code, not a secret
     UNAVAILABLE = "unavailable"
     INTERNAL = "internal"
     # The words of OAuth 2 (RFC 6749, 7009, 8628), used by its routes only.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from gpuaas_sdk.device import DeviceLogin
     from gpuaas_sdk.errors import (
+        AlreadyDeliveredError,
         ApiError,
         ConflictError,
         ForbiddenError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.runtime.context import OperationContext, StepHandle
     from gpuaas_sdk.runtime.controller import Controller
     from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+    from gpuaas_sdk.secret_value import SecretValue
 
 _HOME = {
     "changes": ["ChangeFeed", "Relist"],
@@ -52,6 +54,7 @@ _HOME = {
     ],
     "device": ["DeviceLogin"],
     "errors": [
+        "AlreadyDeliveredError",
         "ApiError",
         "ConflictError",
         "ForbiddenError",
@@ -72,10 +75,12 @@ _HOME = {
     "runtime.context": ["OperationContext", "StepHandle"],
     "runtime.controller": ["Controller"],
     "runtime.errors": ["OperationFailed", "RetryLater"],
+    "secret_value": ["SecretValue"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "AlreadyDeliveredError",
     "ApiError",
     "ChangeFeed",
     "ClientSecretCredentials",
@@ -102,6 +107,7 @@ __all__ = [
     "Relist",
     "RetryLater",
     "RetryPolicy",
+    "SecretValue",
     "ServiceAccountCredentials",
     "StaleLeaseError",
     "StaticToken",

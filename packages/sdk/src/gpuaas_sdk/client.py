@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.allocations import Allocations
     from gpuaas_sdk.resources.audit import Audit
     from gpuaas_sdk.resources.catalogue import Apps, AppVersions, Artifacts
+    from gpuaas_sdk.resources.credentials import AccessCredentials
     from gpuaas_sdk.resources.identity import Memberships, Projects, ServiceAccounts, Tenants, Users
     from gpuaas_sdk.resources.instances import Instances, Members
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
     from gpuaas_sdk.resources.operations import Deliveries, Operations
     from gpuaas_sdk.resources.quotas import Quotas
+    from gpuaas_sdk.resources.secrets import SecretDeliveries, Secrets
     from gpuaas_sdk.resources.sessions import Sessions
     from gpuaas_sdk.resources.usage import Usage
     from gpuaas_sdk.resources.volumes import Volumes
@@ -234,6 +236,25 @@ class GpuaasClient:
         from gpuaas_sdk.resources.operations import Deliveries
 
         return Deliveries(self._transport)
+
+    @cached_property
+    def credentials(self) -> "AccessCredentials":
+        """SSH keys for machines outside of the project's SSH authority."""
+        from gpuaas_sdk.resources.credentials import AccessCredentials
+
+        return AccessCredentials(self._transport)
+
+    @cached_property
+    def secrets(self) -> "Secrets":
+        from gpuaas_sdk.resources.secrets import Secrets
+
+        return Secrets(self._transport)
+
+    @cached_property
+    def secret_deliveries(self) -> "SecretDeliveries":
+        from gpuaas_sdk.resources.secrets import SecretDeliveries
+
+        return SecretDeliveries(self._transport)
 
     @cached_property
     def audit(self) -> "Audit":

@@ -16,7 +16,7 @@ GpuaasError
     ├── ConflictError         the present state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
     │   │   NotEmptyError, OperationRunningError, AllocationInUseError, VolumeInUseError, NoCapacityError,
-    │   │   QuotaExceededError
+    │   │   QuotaExceededError, AlreadyDeliveredError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -151,6 +151,10 @@ class NotEmptyError(InvalidStateError):
     """Something is still in it."""
 
 
+class AlreadyDeliveredError(ConflictError):
+    """The lease had this secret already; the next lease gets it again."""
+
+
 class RevisionMismatchError(ConflictError):
     """It changed since it was read."""
 
@@ -227,6 +231,7 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.QUOTA_EXCEEDED: QuotaExceededError,
     Code.ALLOCATION_IN_USE: AllocationInUseError,
     Code.VOLUME_IN_USE: VolumeInUseError,
+    Code.IMAGE_UNKNOWN: InvalidRequestError,
     Code.PLACEMENT_INVALID: InvalidRequestError,
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,
@@ -238,6 +243,11 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.CURSOR_EXPIRED: CursorExpiredError,
     Code.TOO_LARGE: InvalidRequestError,
     Code.RATE_LIMITED: RateLimitedError,
+    Code.KEY_INVALID: InvalidRequestError,
+    Code.ALREADY_DELIVERED: AlreadyDeliveredError,
+    Code.DELIVERY_USED: AlreadyDeliveredError,
+    Code.DELIVERY_EXPIRED: InvalidStateError,
+    Code.WRAPPING_TOKEN_INVALID: InvalidRequestError,
     Code.UNAVAILABLE: UnavailableError,
     Code.INTERNAL: InternalError,
     Code.AUTHORIZATION_PENDING: AuthorizationPendingError,

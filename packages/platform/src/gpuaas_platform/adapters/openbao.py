@@ -51,20 +51,30 @@ class OpenBao:
             return False
 
     async def _call(
-        self, method: str, path: str, body: dict[str, Any] | None = None, *, accept: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        accept: str | None = None,
+        headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Nothing, for what is not there or for a refusal with the words that the caller accepts."""
+        """Nothing, for what is not there to be read or for a refusal with the words that the caller accepts."""
         try:
-            response = await self._client.request(method, path, json=body)
+            response = await self._client.request(method, path, json=body, headers=headers)
         except httpx.HTTPError as error:
             raise Refusal(Code.UNAVAILABLE, "the secrets server does not answer", retry_after=2) from error
         if response.status_code in {429, 500, 502, 503}:
             raise Refusal(Code.UNAVAILABLE, "the secrets server is not ready", retry_after=2)
-        if response.status_code == 404 or (accept is not None and accept in response.text):
+        if (response.status_code == 404 and method == "GET") or (accept is not None and accept in response.text):
             return {}
         if response.is_error:
             raise RuntimeError(f"OpenBao refused {method} {path}: {response.status_code} {response.text[:300]}")
         return dict(response.json()) if response.content else {}
+
+    async def renew_token(self) -> None:
+        """Our own token ends unless it is renewed within its period. One that never ends is not renewed."""
+        await self._call("POST", "auth/token/renew-self", {}, accept="not renewable")
 
     # Token signing
 
@@ -112,14 +122,33 @@ class OpenBao:
         answer = await self._call("GET", f"kv/data/{path}")
         return dict(answer["data"]["data"]) if answer else None
 
-    # SSH authorities: one engine per project
+    # Secrets: each value at a path of its own, written once, and never read here but through a wrapping token
 
-    async def ensure_authority(self, project_id: str) -> str:
-        """Return the public key of the project's authority, which is made on first use.
+    async def keep_secret(self, path: str, document: dict[str, Any]) -> None:
+        await self._call("POST", f"kv/data/{path}", {"options": {"cas": 0}, "data": document})
+
+    async def wrap_secret(self, path: str, seconds: int) -> str | None:
+        """A token that unwraps the value once; the value itself stays there. None where there is none."""
+        answer = await self._call("GET", f"kv/data/{path}", headers={"X-Vault-Wrap-TTL": f"{seconds}s"})
+        return str(answer["wrap_info"]["token"]) if answer else None
+
+    async def unwrap_secret(self, token: str) -> dict[str, Any] | None:
+        """None where the token was used, has expired or never was one."""
+        answer = await self._call("POST", "sys/wrapping/unwrap", {"token": token}, accept="wrapping token is not valid")
+        return dict(answer["data"]["data"]) if answer else None
+
+    async def destroy_secret(self, path: str) -> None:
+        """The value and all that is known of it; nothing there is fine."""
+        await self._call("DELETE", f"kv/metadata/{path}")
+
+    # SSH authorities: one engine per owner of machines
+
+    async def ensure_authority(self, owner_id: str) -> str:
+        """Return the public key of the authority of a project or tenant, which is made on first use.
 
         The key comes last, so that where there is a key there is all of it. Only one caller at a time may do
-        this for a project: OpenBao would make a second key and sign with that one from then on."""
-        mount = f"ssh/{project_id}"
+        this for an owner: OpenBao would make a second key and sign with that one from then on."""
+        mount = f"ssh/{owner_id}"
         if (public_key := await self._authority_key(mount)) is None:
             await self._call("POST", f"sys/mounts/{mount}", {"type": "ssh"}, accept="path is already in use")
             for role, configuration in _SSH_ROLES.items():
@@ -137,19 +166,19 @@ class OpenBao:
         return str(answer["data"]["public_key"]).strip() if answer else None
 
     async def sign_user_key(
-        self, project_id: str, public_key: str, principals: list[str], seconds: int, key_id: str
+        self, owner_id: str, public_key: str, principals: list[str], seconds: int, key_id: str
     ) -> str:
-        return await self._sign(project_id, "user", public_key, principals, f"{seconds}s", key_id)
+        return await self._sign(owner_id, "user", public_key, principals, f"{seconds}s", key_id)
 
-    async def sign_host_key(self, project_id: str, public_key: str, principal: str) -> str:
-        return await self._sign(project_id, "host", public_key, [principal], "87600h", principal)
+    async def sign_host_key(self, owner_id: str, public_key: str, principal: str) -> str:
+        return await self._sign(owner_id, "host", public_key, [principal], "87600h", principal)
 
     async def _sign(
-        self, project_id: str, role: str, public_key: str, principals: list[str], ttl: str, key_id: str
+        self, owner_id: str, role: str, public_key: str, principals: list[str], ttl: str, key_id: str
     ) -> str:
         answer = await self._call(
             "POST",
-            f"ssh/{project_id}/sign/{role}",
+            f"ssh/{owner_id}/sign/{role}",
             {
                 "public_key": public_key,
                 "cert_type": role,

@@ -17,6 +17,7 @@ from gpuaas_platform.api.routes import (
     audit,
     catalogue,
     changes,
+    credentials,
     health,
     identity,
     instances,
@@ -24,6 +25,7 @@ from gpuaas_platform.api.routes import (
     oauth,
     operations,
     quotas,
+    secrets,
     service_accounts,
     sessions,
     users,
@@ -35,10 +37,12 @@ from gpuaas_platform.jobs.background import (
     follow_feed,
     for_ever,
     keep_token_key,
+    renew_vault_token,
     seal_audit,
     sequence_changes,
     sweep,
     sweep_feed,
+    sweep_secrets,
 )
 from gpuaas_platform.jobs.placement import place
 from gpuaas_platform.observability.metrics import Metrics
@@ -58,6 +62,8 @@ ROUTES = [
     catalogue.routes,
     instances.routes,
     operations.routes,
+    credentials.routes,
+    secrets.routes,
     changes.routes,
     audit.routes,
     health.routes,
@@ -76,6 +82,8 @@ def create_app(platform: Platform) -> FastAPI:
             "audit": for_ever("audit", lambda: seal_audit(platform)),
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
             "placement": for_ever("placement", lambda: place(platform)),
+            "secrets sweeper": for_ever("secrets sweeper", lambda: sweep_secrets(platform)),
+            "vault token": for_ever("vault token", lambda: renew_vault_token(platform)),
             "token key": for_ever("token key", lambda: keep_token_key(platform)),
             "streams": app.state.streams.cut_ended(),
         }

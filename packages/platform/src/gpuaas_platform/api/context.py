@@ -1,27 +1,31 @@
 """What a route works with: the caller, the correlation id, and one transaction per request."""
 
-import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
+import psycopg
 from fastapi import Depends, Query, Request, Response
+from psycopg_pool import PoolTimeout
 from starlette.requests import HTTPConnection
 
 from gpuaas_contract.base import OwnedResource, Resource
 from gpuaas_contract.problems import IDEMPOTENCY_HEADER, Code
 from gpuaas_contract.sessions import CSRF_HEADER, SESSION_COOKIE
+from gpuaas_platform.api.bodies import fingerprint_of
+from gpuaas_platform.api.queries import check_query
 from gpuaas_platform.api.routing import PERMISSION_ATTRIBUTE
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
+from gpuaas_platform.services.outside import OutsideEffect
 from gpuaas_platform.services.pages import MAX_LIMIT
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.services.principals import Authenticated, not_a_person, password_change_required
 from gpuaas_platform.storage import changes as change_store
-from gpuaas_platform.storage.database import Transaction
+from gpuaas_platform.storage.database import Transaction, request_fingerprint
 
 KEY_LIMIT = 200
 _READS = {"GET", "HEAD", "OPTIONS"}
@@ -73,6 +77,23 @@ class Context:
         """Run an effect once per idempotency key: its answer is stored in the same transaction."""
         return await run_mutation(self.platform, self.request, self.caller.id, self.correlation_id, effect, status)
 
+    async def mutate_outside(self, effect: OutsideEffect, status: int = 200) -> Response:
+        """The same for an effect outside of the database: its intent before it, its answer with its end."""
+        async with self.write() as tx:
+            if (answer := await _begin(tx, self.request)) is not None:
+                return answer
+            if (resource := await effect.intend(tx)) is not None:
+                return await _answer(tx, self.request, resource, status)
+        try:
+            await effect.act()
+            return await self.mutate(effect.finish, status)
+        except Exception:
+            # Where the database is away, too, the sweeper does it.
+            with suppress(psycopg.Error, PoolTimeout):
+                async with self.write() as tx:
+                    await effect.abandon(tx)
+            raise
+
 
 async def run_mutation(
     platform: Platform,
@@ -82,31 +103,42 @@ async def run_mutation(
     effect: Callable[[Transaction], Awaitable[Resource]],
     status: int,
 ) -> Response:
+    async with platform.database.transaction(principal_id, correlation_id) as tx:
+        if (answer := await _begin(tx, request)) is not None:
+            return answer
+        return await _answer(tx, request, await effect(tx), status)
+
+
+async def _begin(tx: Transaction, request: Request) -> Response | None:
+    """What the request says about itself; the first answer, where one with its key was answered before."""
     key = request.headers.get(IDEMPOTENCY_HEADER)
     if key is not None and not 1 <= len(key) <= KEY_LIMIT:
         raise Refusal(Code.INVALID_REQUEST, f"{IDEMPOTENCY_HEADER} has between 1 and {KEY_LIMIT} characters")
-    async with platform.database.transaction(principal_id, correlation_id) as tx:
-        tx.expected_revision = _expected_revision(request)
-        tx.fingerprint = fingerprint = await fingerprint_of(request)
-        if key is not None:
-            if not await change_store.try_lock_key(tx, key):
-                raise Refusal(
-                    Code.IDEMPOTENCY_IN_FLIGHT, "the first request with this key is still running", retry_after=1
-                )
-            stored = await change_store.get_answer(tx, key)
-            if stored is not None:
-                if stored["fingerprint"] != fingerprint:
-                    raise Refusal(Code.IDEMPOTENCY_CONFLICT, "this key was used for another request; take a new one")
-                headers = {"Idempotency-Replayed": "true"}
-                return Response(stored["body"], stored["status"], headers, media_type="application/json")
-        resource = await effect(tx)
-        body = resource.model_dump_json(by_alias=True)
-        if key is not None:
-            # What is shown once is not shown to whoever repeats the request, nor kept here.
-            kept = resource.model_dump_json(by_alias=True, exclude=set(resource.ONE_TIME))
-            await change_store.store_answer(tx, key, fingerprint, status, kept)
+    tx.expected_revision = _expected_revision(request)
+    if key is None:
+        return None
+    tx.request_key = f"{tx.principal_id}/{key}"
+    if not await change_store.try_lock_key(tx, key):
+        raise Refusal(Code.IDEMPOTENCY_IN_FLIGHT, "the first request with this key is still running", retry_after=1)
+    stored = await change_store.get_answer(tx, key)
+    if stored is None:
+        return None
+    if stored["fingerprint"] != tx.fingerprint:
+        raise Refusal(Code.IDEMPOTENCY_CONFLICT, "this key was used for another request; take a new one")
+    headers = {"Idempotency-Replayed": "true"}
+    return Response(stored["body"], stored["status"], headers, media_type="application/json")
+
+
+async def _answer(tx: Transaction, request: Request, resource: Resource, status: int) -> Response:
+    """Kept for the request's key in the transaction of the effect."""
+    if (key := request.headers.get(IDEMPOTENCY_HEADER)) is not None:
+        # What is shown once is not shown to whoever repeats the request, nor kept here.
+        kept = resource.model_dump_json(by_alias=True, exclude=set(resource.ONE_TIME))
+        await change_store.store_answer(tx, key, tx.fingerprint, status, kept)
     headers = {"ETag": etag_of(resource)} if isinstance(resource, OwnedResource) else {}
-    return Response(body, status, headers, media_type="application/json")
+    if resource.ONE_TIME:
+        headers["Cache-Control"] = "no-store"
+    return Response(resource.model_dump_json(by_alias=True), status, headers, media_type="application/json")
 
 
 def etag_of(resource: OwnedResource) -> str:
@@ -121,11 +153,6 @@ def _expected_revision(request: Request) -> int | None:
         return int(given.strip('"'))
     except ValueError:
         raise Refusal(Code.REVISION_MISMATCH, f"{given} is not an ETag of this platform") from None
-
-
-async def fingerprint_of(request: Request) -> str:
-    content = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
-    return hashlib.sha256(content).hexdigest()
 
 
 async def authenticate(connection: HTTPConnection) -> Authenticated:
@@ -162,6 +189,8 @@ async def authenticated_context(request: Request) -> Context:
     platform = platform_of(request)
     authenticated = await authenticate(request)
     request.state.caller = authenticated.caller
+    if request.method not in _READS:
+        request_fingerprint.set(await fingerprint_of(request))
     platform.limits.requests.take(authenticated.caller.id)
     if authenticated.csrf_token is not None and request.method not in _READS:
         _check_csrf(request, authenticated.csrf_token)
@@ -170,6 +199,7 @@ async def authenticated_context(request: Request) -> Context:
         raise not_a_person()
     if authenticated.password_change_required and permission != Permission.OWN_LOGIN:
         raise password_change_required()
+    check_query(request)
     return Context(platform, authenticated.caller, str(request.state.correlation_id), authenticated, request)
 
 

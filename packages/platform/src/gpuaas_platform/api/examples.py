@@ -25,6 +25,7 @@ FIELDS: dict[str, Any] = {
     "instance_id": _id("ins"),
     "member_id": _id("mem"),
     "operation_id": _id("op"),
+    "wrapping_token": "s.shown-once",
     "name": "research",
     "node_name": "rack-7",
     "slug": "echo",
@@ -76,6 +77,14 @@ VARIANTS: dict[str, dict[str, Json]] = {
         "of a project": {"project_id": FIELDS["project_id"], "name": "automation", **_KEY},
         "of a tenant": {"tenant_id": FIELDS["tenant_id"], "name": "automation", **_KEY},
         "controller": {"project_id": FIELDS["project_id"], "name": "controller", "app_slug": "echo", **_KEY},
+    },
+    "AllocationCreate": {
+        "of a project": {"project_id": FIELDS["project_id"], "name": "one"},
+        "of a tenant": {"tenant_id": FIELDS["tenant_id"], "name": "one"},
+    },
+    "AllocationBatchCreate": {
+        "of a project": {"project_id": FIELDS["project_id"], "name": "several", "count": 2},
+        "of a tenant": {"tenant_id": FIELDS["tenant_id"], "name": "several", "count": 2},
     },
     "AppVersionPublish": {
         "two components": {

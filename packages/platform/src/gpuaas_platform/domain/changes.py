@@ -20,6 +20,8 @@ READ_PERMISSION: dict[str, Permission] = {
     Noun.DELIVERY: Permission.INSTANCE_READ,
     Noun.QUOTA: Permission.QUOTA_READ,
     Noun.VOLUME: Permission.VOLUME_READ,
+    Noun.CREDENTIAL: Permission.CREDENTIAL_READ,
+    Noun.SECRET: Permission.INSTANCE_READ,
 }
 """A noun that is missing here is for those who see the whole platform only."""
 

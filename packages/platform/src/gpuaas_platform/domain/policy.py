@@ -57,6 +57,10 @@ class Permission(StrEnum):
     OPERATION_REQUEST = "operation.request"
     OPERATION_WORK = "operation.work"
     """Claim, report and finish operations: an app's own service account only."""
+    CREDENTIAL_READ = "credential.read"
+    """Its name, public keys and fingerprints. Nobody reads the key itself: a lease holder has it delivered."""
+    CREDENTIAL_MANAGE = "credential.manage"
+    SECRET_ROTATE = "secret.rotate"  # noqa: S105 - a permission
     AUDIT_READ = "audit.read"
 
 
@@ -104,6 +108,9 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.INSTANCE_READ: _VIEWERS,
     Permission.OPERATION_REQUEST: _ADMINS,
     Permission.OPERATION_WORK: frozenset({CONTROLLER}),
+    Permission.CREDENTIAL_READ: _VIEWERS,
+    Permission.CREDENTIAL_MANAGE: _ADMINS,
+    Permission.SECRET_ROTATE: _ADMINS,
     Permission.AUDIT_READ: _ADMINS,
 }
 

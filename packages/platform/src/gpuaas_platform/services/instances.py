@@ -17,6 +17,8 @@ from gpuaas_platform.services.catalogue import manifest_of
 from gpuaas_platform.services.identity import visible_projects
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.storage import instances as store
+from gpuaas_platform.storage import secret_versions as version_store
+from gpuaas_platform.storage import secrets as secret_store
 from gpuaas_platform.storage.database import Row, Transaction
 
 
@@ -97,3 +99,14 @@ async def end_if_gone(tx: Transaction, instance_id: str) -> None:
     if row["desired_state"] == DesiredState.DECOMMISSIONED and gone and row["ended_at"] is None:
         ended = await store.end(tx, instance_id)
         await tx.changed("instance", ended, "decommissioned", project_id=row["project_id"], instance_id=instance_id)
+        await _end_secrets(tx, ended)
+
+
+async def _end_secrets(tx: Transaction, instance: Row) -> None:
+    """They are never delivered again; the sweeper destroys their values."""
+    scope = {"project_id": instance["project_id"], "instance_id": instance["id"]}
+    for secret in await secret_store.end_of_instance(tx, instance["id"]):
+        await version_store.end(tx, secret["id"])
+        await tx.changed("secret", secret, "deleted", **scope)
+        detail = {"name": secret["name"], "instance": instance["id"]}
+        await tx.audit("secret.delete", secret["id"], project_id=instance["project_id"], detail=detail)

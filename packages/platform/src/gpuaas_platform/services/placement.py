@@ -46,15 +46,15 @@ async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan)
     shape = Shape.model_validate(row["shape"])
     volumes = await read_wanted(tx, row)
     needed, near = volumes.room(shape), volumes.near(nodes)
-    node = next((node for node in near if not shortage(node, needed)), None)
+    node = next((node for node in near if not shortage(node, needed, row["image"])), None)
     subnet = project_subnet(plan.network_range, row["network_index"])
-    address = free_address(subnet, await store.list_taken_addresses(tx, row["project_id"]))
+    address = free_address(subnet, await store.list_taken_addresses(tx, row["owner_id"]))
     if node is None or address is None:
         await _keep_waiting(tx, row, near, needed, volumes.bond(), no_address=address is None)
         return
     _take(node, needed)
     await volumes.take_place(tx, node["id"])
-    placed = await store.place(tx, row["id"], node["id"], address)
+    placed = await store.place(tx, row["id"], node["id"], address, node["inventory"].get("default_image"))
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
     await record(tx, placed, "provisioning", f"on node {node['name']} at {address}")
     await order_slice(tx, {**row, **placed}, plan, row["correlation_id"])
@@ -65,8 +65,8 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_
     shape = Shape.model_validate(row["shape"])
     subnet = project_subnet(plan.network_range, row["network_index"])
     network = ProjectNetwork(
-        project_id=row["project_id"],
-        bridge=bridge_name(plan.environment, row["project_id"]),
+        owner_id=row["owner_id"],
+        bridge=bridge_name(plan.environment, row["owner_id"]),
         gateway_cidr=gateway_cidr(subnet),
     )
     principals = {login: [certificate_principal(login, row["id"])] for login in (OPERATOR_LOGIN, PERSON_LOGIN)}
@@ -74,6 +74,7 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_
         allocation_id=row["id"],
         hostname=row["hostname"],
         shape=shape,
+        image=row["image"],
         network=network,
         address=row["address"],
         principals=principals,
@@ -94,16 +95,18 @@ async def order(tx: Transaction, row: Row, spec: Resource, correlation_id: str |
     )
 
 
-def shortage(node: Row, shape: Shape) -> list[str]:
+def shortage(node: Row, shape: Shape, image: str | None = None) -> list[str]:
     """What the node lacks for the shape, in plain words; nothing where it has room."""
-    capacity = Inventory.model_validate(node["inventory"]).capacity
+    inventory = Inventory.model_validate(node["inventory"])
+    capacity = inventory.capacity
     free = {
         "CPUs": (capacity.cpus - node["cpus"], shape.cpus),
         "MiB of memory": (capacity.memory_mib - node["memory_mib"], shape.memory_mib),
         "GiB of disk": (capacity.disk_gib - node["disk_gib"], shape.disk_gib),
         "GPUs": (capacity.gpus - node["gpus"], shape.gpus),
     }
-    return [f"{has} {what} free, {needs} needed" for what, (has, needs) in free.items() if 0 < needs > has]
+    lacking = [f"{has} {what} free, {needs} needed" for what, (has, needs) in free.items() if 0 < needs > has]
+    return lacking if image is None or image in inventory.images else [f"it has no image {image}", *lacking]
 
 
 def _take(node: Row, shape: Shape) -> None:
@@ -118,11 +121,11 @@ async def _keep_waiting(
 ) -> None:
     """`bond` says why only some nodes will do, where that is so."""
     if no_address:
-        reason = "waiting: the project's network has no free address"
+        reason = "waiting: its owner's network has no free address"
     elif not nodes:
         reason = f"waiting for capacity: {f'{bond}, which cannot take it now' if bond else 'no node is ready'}"
     else:
-        per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape))}" for node in nodes)
+        per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in nodes)
         reason = f"waiting for capacity: {f'{bond}, which has no room; ' if bond else ''}{per_node}"
     if reason != row["reason"]:
         waiting = await store.set_status(tx, row["id"], AllocationStatus.REQUESTED, reason)

@@ -7,9 +7,11 @@ from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.audit import AuditService
 from gpuaas_platform.services.changes import FeedService
+from gpuaas_platform.services.fingerprints import Fingerprints
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
+from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.tasks import TaskService
 from gpuaas_platform.services.tokens import TokenService
@@ -31,4 +33,6 @@ class Platform:
     tasks: TaskService
     feed: FeedService
     limits: Limits
+    fingerprints: Fingerprints
     audit: AuditService
+    secrets: SecretKeeper

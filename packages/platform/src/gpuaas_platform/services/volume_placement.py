@@ -80,12 +80,14 @@ async def attach_at_create(tx: Transaction, caller: Caller, allocation: Row, wan
         await record(tx, allocation, "volume_wanted", f"the volume {volume['name']} at {item.path}, from the start")
 
 
-async def confirm_at_create(tx: Transaction, allocation_id: str) -> None:
-    rows = await store.lock_of_allocation(tx, allocation_id)
-    for row in rows:
+async def confirm_at_create(tx: Transaction, allocation_ids: Sequence[str]) -> None:
+    """All of the new machines have the same volumes."""
+    for row in await store.lock_of_allocation(tx, allocation_ids[0]):
         if row["status"] not in USABLE:
             raise Refusal(Code.INVALID_STATE, f"the volume {row['name']} is {row['status']}")
-        await tell(tx, await store.touch(tx, row["id"]), "wanted", f"at {row['path']} of a new machine")
+        message = f"at {row['path']} of {len(allocation_ids)} new machines"
+        await tell(tx, await store.touch(tx, row["id"]), "wanted", message)
+    rows = await store.lock_of_allocation(tx, allocation_ids[0])
     if len({row["node_id"] for row in rows} - {None}) > 1:
         detail = f"no machine can have all of these volumes: {WantedVolumes(rows).bond()}"
         raise Refusal(Code.INVALID_STATE, detail)

@@ -8,10 +8,13 @@ from gpuaas_contract.base import JsonObject
 from gpuaas_contract.catalogue import AppVersion
 from gpuaas_contract.instances import AccessNote, Condition, Instance, Member, MemberStatus
 from gpuaas_contract.operations import Claim, Operation, StepStatus
+from gpuaas_contract.secrets import SecretSpec
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import GpuaasError, LeaseLostError
 from gpuaas_sdk.machines.base import CommandError, Machine, MachineUnreachableError
 from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+from gpuaas_sdk.runtime.secrets import LeaseSecrets
+from gpuaas_sdk.secret_value import SecretValue
 
 MESSAGE_LIMIT = 4_000
 
@@ -80,6 +83,7 @@ class OperationContext:
         self.operation: Operation = claim.operation
         self.fencing_token = claim.fencing_token
         self._machines = machines
+        self._secrets = LeaseSecrets(client, claim.operation.id, claim.fencing_token)
         self.statuses_on_success: dict[str, MemberStatus] = {}
         """Member statuses that take effect together with the success of the operation, or not at all."""
 
@@ -105,6 +109,14 @@ class OperationContext:
 
     def machine(self, allocation_id: str) -> Machine:
         return self._machines.machine(allocation_id)
+
+    async def secret(self, name: str, spec: SecretSpec | None = None, *, version: int | None = None) -> SecretValue:
+        """The instance's secret of that name, made where it is missing: as the manifest declares it, else as `spec`."""
+        return await self._secrets.secret(name, spec, version=version)
+
+    async def credential(self, credential_id: str, *, version: int | None = None) -> SecretValue:
+        """The private key of an access credential of the project, in OpenSSH form."""
+        return await self._secrets.credential(credential_id, version=version)
 
     @asynccontextmanager
     async def step(self, key: str, title: str) -> AsyncIterator[StepHandle]:

@@ -1,0 +1,80 @@
+"""Run-time secrets of app instances: what is known of them. Their values go to the instance's controller only."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gpuaas_cli import output, resolve
+from gpuaas_cli.errors import USAGE, CliError
+from gpuaas_cli.inputs import Yes, confirm
+from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.session import Session, open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.secrets import Secret
+
+app = noun("secret", "Secrets that the platform made for app instances; never their values.")
+
+Of = Annotated[str | None, Parameter(name="--instance", help="The instance, where the secret is given by its name.")]
+
+
+def _show(secret: "Secret") -> None:
+    if output.document(secret):
+        return
+    output.pairs(
+        {
+            "name": secret.name,
+            "kind": secret.spec.kind,
+            "size": secret.spec.size,
+            "instance": secret.instance_id,
+            "id": secret.id,
+        }
+    )
+    output.heading("Versions")
+    rows = [[str(v.version), v.state, output.text(v.created_at), output.text(v.ended_at)] for v in secret.versions]
+    output.table(rows, ["version", "state", "created", "ended"])
+
+
+async def _find(session: Session, wanted: str, instance: str | None) -> "Secret":
+    from gpuaas_contract import ids
+
+    if ids.is_id(wanted, ids.SECRET):
+        return await session.client.secrets.get(wanted)
+    if instance is None:
+        raise CliError(
+            "a secret is found by its name in an instance", USAGE, hint="--instance NAME, or the secret's id"
+        )
+    found = await session.client.secrets.list((await resolve.instance(session, instance)).id).all()
+    return resolve.pick("secret", wanted, found, found)
+
+
+@app.command(name="list")
+async def list_(instance: str, /, *, options: Options = DEFAULTS) -> None:
+    """List the secrets of an instance."""
+    async with open_session(options) as session:
+        found = await session.client.secrets.list((await resolve.instance(session, instance)).id).all()
+    columns = {
+        "name": lambda s: s.name,
+        "kind": lambda s: s.spec.kind,
+        "size": lambda s: s.spec.size,
+        "version": lambda s: s.versions[-1].version,
+        "made": lambda s: s.versions[-1].created_at,
+        "id": lambda s: s.id,
+    }
+    output.items(found, columns, empty="The platform made no secrets for this instance yet.")
+
+
+@app.command
+async def show(secret: str, /, *, instance: Of = None, options: Options = DEFAULTS) -> None:
+    """Show what is known of one secret, by id or by its name in an instance."""
+    async with open_session(options) as session:
+        _show(await _find(session, secret, instance))
+
+
+@app.command
+async def rotate(secret: str, /, *, instance: Of = None, yes: Yes = False, options: Options = DEFAULTS) -> None:
+    """Make a new value. The app gets it with its next lease; the value before it can be had until the next rotation."""
+    async with open_session(options) as session:
+        found = await _find(session, secret, instance)
+        confirm(f"Make a new value of {found.name}?", found.name, yes=yes)
+        _show(await session.client.secrets.rotate(found.id, revision=found.revision))

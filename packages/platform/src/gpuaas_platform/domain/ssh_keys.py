@@ -1,0 +1,88 @@
+"""SSH private keys: which ones are taken, and what may be known of them."""
+
+import base64
+import hashlib
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+)
+
+from gpuaas_contract.credentials import KeyOrigin
+from gpuaas_contract.problems import Code, FieldError
+from gpuaas_platform.domain.errors import Refusal
+
+LEAST_RSA_BITS = 3072
+_HEADER = "-----BEGIN OPENSSH PRIVATE KEY-----"
+PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey | RSAPrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class SshKey:
+    origin: KeyOrigin
+    key_type: str
+    bits: int
+    public_key: str
+    fingerprint: str
+    private_key: str = field(repr=False)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """All but the key itself."""
+        return {
+            "origin": self.origin,
+            "key_type": self.key_type,
+            "bits": self.bits,
+            "public_key": self.public_key,
+            "fingerprint": self.fingerprint,
+        }
+
+
+def generate_key() -> SshKey:
+    return _describe(Ed25519PrivateKey.generate(), KeyOrigin.GENERATED)
+
+
+def read_key(text: str) -> SshKey:
+    """Refusals say what is wrong with a key, and nothing of what is in it."""
+    if not text.strip().startswith(_HEADER):
+        raise _refusal("this is not a private key in OpenSSH form; `ssh-keygen -p -f FILE` writes that form")
+    try:
+        key = load_ssh_private_key(text.strip().encode() + b"\n", password=None)
+    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
+        if "password" in str(error).lower():
+            raise _refusal("the key is encrypted; take its passphrase off with `ssh-keygen -p -f FILE`") from None
+        if "unsupported" in str(error).lower():
+            raise _refusal("keys of this kind are not taken; use ed25519, ecdsa or rsa") from None
+        raise _refusal("this is not an OpenSSH private key, or a damaged one") from None
+    if isinstance(key, RSAPrivateKey) and key.key_size < LEAST_RSA_BITS:
+        raise _refusal(f"an RSA key has {LEAST_RSA_BITS} bits or more, this one has {key.key_size}")
+    if not isinstance(key, PrivateKey):
+        raise _refusal("keys of this kind are not taken; use ed25519, ecdsa or rsa")
+    return _describe(key, KeyOrigin.UPLOADED)
+
+
+def _refusal(detail: str) -> Refusal:
+    return Refusal(Code.KEY_INVALID, detail, errors=[FieldError(pointer="/private_key", detail=detail)])
+
+
+def _describe(key: PrivateKey, origin: KeyOrigin) -> SshKey:
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    key_type, blob = public.split()
+    digest = hashlib.sha256(base64.b64decode(blob)).digest()
+    return SshKey(
+        origin=origin,
+        key_type=key_type,
+        bits=256 if isinstance(key, Ed25519PrivateKey) else key.key_size,
+        public_key=public,
+        fingerprint="SHA256:" + base64.b64encode(digest).decode().rstrip("="),
+        # Written anew: without the comment, which may name a person or a machine.
+        private_key=key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode(),
+    )
