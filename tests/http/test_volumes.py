@@ -1,24 +1,13 @@
-"""Volumes on a simulated node: their whole life, where they are, what counts, and all that is refused."""
+"""Volumes on a simulated node: their whole life, their failures, and what a node has of them."""
 
 import asyncio
-import secrets
-
-import httpx
-import pytest
 
 from gpuaas_contract import ids
-from gpuaas_contract.allocations import Allocation, AllocationStatus, Shape
-from gpuaas_contract.nodes import Capacity
+from gpuaas_contract.allocations import Allocation
 from gpuaas_contract.volumes import Volume, VolumeAt
-from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.services.volume_placement import require_slice
-from gpuaas_sdk.client import GpuaasClient
-from gpuaas_sdk.errors import ApiError
 from tests.http.test_machines import refused
 from tests.http.test_nodes import connected
 from tests.support.world import SimulatedNode, World
-
-SMALL_DISK = Capacity(cpus=64, memory_mib=262_144, disk_gib=30, gpus=0)
 
 
 async def volume(world: World, name: str = "home", size_gib: int = 5) -> Volume:
@@ -100,6 +89,18 @@ async def test_a_machine_with_volumes_from_its_start(world: World) -> None:
     assert (kept.status, statuses(kept)) == ("ready", {"other": "attached"})
 
 
+async def test_several_machines_at_once_share_a_volume_that_was_nowhere(world: World) -> None:
+    home = await volume(world)
+    before = await disk_taken(world)
+    at = [VolumeAt(volume_id=home.id, path="/home")]
+    batch = await world.admin.allocations.create_batch(world.project.id, "w", 3, volumes=at)
+    made = [await world.at_rest(machine.id) for machine in batch.items]
+    assert {machine.node_id for machine in made} == {world.node.node_id}
+    found = await world.admin.volumes.get(home.id)
+    assert (found.status, statuses(found)) == ("ready", {"w-1": "attached", "w-2": "attached", "w-3": "attached"})
+    assert await disk_taken(world) == before + 3 * made[0].shape.disk_gib + 5
+
+
 async def test_failures_are_told_and_tried_again(world: World) -> None:
     volumes = world.admin.volumes
     one, home = await world.allocation("one"), await volume(world)
@@ -140,71 +141,6 @@ async def test_a_machine_that_cannot_be_made_keeps_its_wish(world: World) -> Non
     assert (found.status, statuses(found)) == ("ready", {"late": "attached"})
 
 
-async def test_a_request_waits_for_the_node_of_its_volume(admin: GpuaasClient, world: World) -> None:
-    one, home = await world.allocation("one"), await volume(world)
-    home = await attach(world, home, one)
-    node = await admin.nodes.get(world.node.node_id)
-    wanted = [VolumeAt(volume_id=home.id, path="/home")]
-    # There are other nodes with room: none of them will do.
-    async with World.create(admin, secrets.token_hex(4)):
-        shape = Shape(cpus=1024)
-        made = await admin.allocations.create(world.project.id, "large", shape=shape, volumes=wanted)
-        assert made.status == "requested"
-        assert f"the volume home is on node {node.name}, which has no room" in made.reason
-        assert "CPUs free, 1024 needed" in made.reason
-        await admin.nodes.cordon(node.id)
-        small = await admin.allocations.create(world.project.id, "small", volumes=wanted)
-        assert small.status == "requested"
-        assert f"the volume home is on node {node.name}, which cannot take it now" in small.reason
-        fresh = await volume(world, "fresh")
-        error = await refused(admin.volumes.attach(fresh.id, allocation_id=one.id, path="/fresh"), "no_capacity")
-        assert "takes nothing new" in str(error)
-        # A wish can be withdrawn, and then any node will do.
-        await admin.volumes.detach(home.id, allocation_id=small.id)
-
-        async def placed() -> bool:
-            return (await admin.allocations.get(small.id)).node_id not in {None, node.id}
-
-        await world.until(placed, "the small machine is on another node")
-        small = await world.at_rest(small.id)
-        error = await refused(admin.volumes.attach(home.id, allocation_id=small.id, path="/home"), "invalid_state")
-        assert f"the volume home is on node {node.name}" in str(error)
-        await admin.volumes.attach(fresh.id, allocation_id=small.id, path="/fresh")
-        await world.volume_at_rest(fresh.id)
-        both = [*wanted, VolumeAt(volume_id=fresh.id, path="/fresh")]
-        error = await refused(admin.allocations.create(world.project.id, "both", volumes=both), "invalid_state")
-        assert "no machine can have all of these volumes" in str(error)
-        for machine in (made, small):
-            await admin.allocations.release(machine.id)
-            await world.at_rest(machine.id)
-
-
-async def test_volumes_never_pass_the_disk_of_the_node(admin: GpuaasClient) -> None:
-    async for left in admin.allocations.list(status=AllocationStatus.REQUESTED):
-        await admin.allocations.release(left.id)
-    async with World.create(admin, secrets.token_hex(4), SMALL_DISK) as world:
-        machines = [await world.allocation(f"machine-{number}") for number in range(2)]
-        assert {machine.node_id for machine in machines} == {world.node.node_id}
-        # 14 GiB are left: two of these fit, also when all come at once and some with a machine of their own.
-        made = [await volume(world, f"volume-{number}", 6) for number in range(6)]
-        attaching = [
-            admin.volumes.attach(item.id, allocation_id=machines[number % 2].id, path=f"/data-{number}")
-            for number, item in enumerate(made)
-        ]
-        answers = await asyncio.gather(*attaching, return_exceptions=True)
-        refusals = [answer for answer in answers if isinstance(answer, ApiError)]
-        assert [refusal.problem.code for refusal in refusals] == ["no_capacity"] * 4, answers
-        assert "GiB of disk free, 6 needed" in str(refusals[0])
-        assert await disk_taken(world) == 28
-        free = next(item for item, answer in zip(made, answers, strict=True) if isinstance(answer, ApiError))
-        waits = await admin.allocations.create(
-            world.project.id, "third", shape=Shape(disk_gib=2), volumes=[VolumeAt(volume_id=free.id, path="/x")]
-        )
-        assert (waits.status, "2 GiB of disk free, 8 needed" in waits.reason) == ("requested", True)
-        await admin.allocations.release(waits.id)
-        assert (await admin.volumes.get(free.id)).attachments == []
-
-
 async def test_claims_attachments_and_deletions_at_once_end_in_order(world: World) -> None:
     """Whatever comes first: nothing hangs, and no volume is deleted under a machine."""
     machines = [await world.allocation(f"machine-{number}") for number in range(3)]
@@ -225,97 +161,6 @@ async def test_claims_attachments_and_deletions_at_once_end_in_order(world: Worl
         assert not (found.status == "deleted" and found.attachments)
         assert set(statuses(found).values()) <= {"attached"}
         assert machines[0].id not in {attachment.allocation_id for attachment in found.attachments}
-
-
-async def test_quota(world: World) -> None:
-    admin, project = world.admin, world.project.id
-    await admin.quotas.set(project, disk_gib=12)
-    creating = (volume(world, f"volume-{number}", 4) for number in range(6))
-    answers = await asyncio.gather(*creating, return_exceptions=True)
-    made = [answer for answer in answers if isinstance(answer, Volume)]
-    assert len(made) == 3
-    await refused(admin.allocations.create(project, "machine"), "quota_exceeded")
-    error = await refused(volume(world, "more", 1), "quota_exceeded")
-    assert "12 used, 1 more asked for, 12 allowed" in str(error)
-    await admin.volumes.delete(made[0].id)
-    assert (await admin.quotas.get(project)).used.disk_gib == 8
-
-
-PATHS = [
-    "",
-    "home",
-    "/",
-    "/etc",
-    "/etc/x",
-    "/usr/local/x",
-    "/proc",
-    "/dev/shm",
-    "/var",
-    "/opt/gpuaas/artifacts",
-    "/root",
-]
-TRICKS = ["/home/../etc", "/home/./x", "/home//x", "/home/", "/home/a b", "/home/$x", "/home/x\n", "/x;y", "/é", "/a,b"]
-
-
-async def test_paths(world: World) -> None:
-    one, home, other = await world.allocation("one"), await volume(world), await volume(world, "other")
-    token = (await world.admin.fetch_token()).access_token
-    async with httpx.AsyncClient(
-        base_url=f"{world.admin.api_url}/v1", headers={"Authorization": f"Bearer {token}"}
-    ) as http:
-        for path in [*PATHS, *TRICKS, "/x" * 9, "/" + 65 * "x"]:
-            answer = await http.post(f"/volumes/{home.id}/attach", json={"allocation_id": one.id, "path": path})
-            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), path
-            body = {"project_id": world.project.id, "name": "new", "volumes": [{"volume_id": home.id, "path": path}]}
-            assert (await http.post("/allocations", json=body)).status_code == 422, path
-    assert (await world.admin.volumes.get(home.id)) == home
-    await attach(world, home, one, "/home")
-    for path in ("/home", "/home/inside"):
-        await refused(world.admin.volumes.attach(other.id, allocation_id=one.id, path=path), "invalid_request")
-    await attach(world, other, one, "/home2")
-
-
-@pytest.mark.parametrize("name", ["", "UP", "a/b", "a;b", "-a"])
-async def test_names(world: World, name: str) -> None:
-    token = (await world.admin.fetch_token()).access_token
-    headers = {"Authorization": f"Bearer {token}"}
-    async with httpx.AsyncClient(base_url=f"{world.admin.api_url}/v1", headers=headers) as http:
-        body = {"project_id": world.project.id, "name": name, "size_gib": 1}
-        assert (await http.post("/volumes", json=body)).status_code == 422
-
-
-async def test_another_projects_volume_does_not_exist(world: World) -> None:
-    admin = world.admin
-    other = await admin.projects.create(world.tenant.id, f"other-{secrets.token_hex(3)}")
-    theirs = await admin.volumes.create(other.id, "home", size_gib=1)
-    mine = await world.allocation("mine")
-    await refused(admin.volumes.attach(theirs.id, allocation_id=mine.id, path="/home"), "not_found")
-    at = [VolumeAt(volume_id=theirs.id, path="/home")]
-    await refused(admin.allocations.create(world.project.id, "new", volumes=at), "not_found")
-    assert await admin.allocations.list(project_id=world.project.id, name="new").all() == []
-    await refused(admin.volumes.get("vol_06e5k3m7q9v1x3z5b7d9f1h3j5"), "not_found")
-    await refused(admin.projects.delete(other.id), "not_empty")
-    await admin.volumes.delete(theirs.id)
-    await admin.projects.delete(other.id)
-
-
-async def test_refusals(world: World) -> None:
-    admin, volumes = world.admin, world.admin.volumes
-    one, home = await world.allocation("one"), await volume(world)
-    await refused(volume(world), "name_taken")
-    await attach(world, home, one)
-    await refused(volumes.attach(home.id, allocation_id=one.id, path="/elsewhere"), "invalid_state")
-    twice = [VolumeAt(volume_id=home.id, path="/a"), VolumeAt(volume_id=home.id, path="/b")]
-    await refused(admin.allocations.create(world.project.id, "twice", volumes=twice), "invalid_request")
-    inside = [VolumeAt(volume_id=home.id, path="/a"), VolumeAt(volume_id=(await volume(world, "b")).id, path="/a/b")]
-    await refused(admin.allocations.create(world.project.id, "inside", volumes=inside), "invalid_request")
-    world.node.holds = {"detach_volume"}
-    await volumes.detach(home.id, allocation_id=one.id)
-    await refused(volumes.detach(home.id, allocation_id=one.id), "invalid_state")
-    await admin.allocations.release(one.id)
-    await refused(volumes.attach(home.id, allocation_id=one.id, path="/home"), "invalid_state")
-    await world.at_rest(one.id)
-    assert (await volumes.get(home.id)).attachments == []
 
 
 async def test_a_node_with_volumes_is_not_retired(world: World) -> None:
@@ -368,10 +213,3 @@ async def test_volumes_are_compared_when_a_node_returns(world: World) -> None:
         await refused(volumes.attach(lost.id, allocation_id=one.id, path="/lost"), "invalid_state")
         await volumes.delete(lost.id)
         assert (await world.volume_at_rest(lost.id)).status == "deleted"
-
-
-async def test_with_a_shape_of_another_kind_there_are_no_volumes() -> None:
-    row = {"shape": {"kind": "host"}}
-    with pytest.raises(Refusal) as refusal:
-        require_slice(row)
-    assert refusal.value.code == "invalid_state"
