@@ -37,6 +37,7 @@ class Code(StrEnum):
     SHAPE_TOO_LARGE = "shape_too_large"
     ALLOCATION_IN_USE = "allocation_in_use"
     SHAPE_UNSUPPORTED = "shape_unsupported"
+    VOLUME_IN_USE = "volume_in_use"
     PLACEMENT_INVALID = "placement_invalid"
     INPUTS_INVALID = "inputs_invalid"
     MANIFEST_INVALID = "manifest_invalid"

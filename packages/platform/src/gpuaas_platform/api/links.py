@@ -120,7 +120,7 @@ class AgentLinks:
                     await nodes.node_said_hello(tx, node_id, link_id, message.inventory)
                 if message.slices is not None:
                     async with self._platform.database.system_transaction() as tx:
-                        await node_truth.compare(tx, node_id, message.slices)
+                        await node_truth.compare(tx, node_id, message.slices, message.volume_ids)
                 # Not in the same transaction: it locks all nodes in their order, and holds none before.
                 async with self._platform.database.system_transaction() as tx:
                     await place_waiting(tx, self._platform.plan)

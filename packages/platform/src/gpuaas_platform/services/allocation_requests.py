@@ -21,6 +21,7 @@ from gpuaas_platform.services.identity import require_owner
 from gpuaas_platform.services.placement import AddressPlan, place_waiting
 from gpuaas_platform.services.quotas import require_quota
 from gpuaas_platform.services.timeline import record
+from gpuaas_platform.services.volume_placement import attach_at_create, confirm_at_create
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import identity as identity_store
 from gpuaas_platform.storage import nodes as node_store
@@ -68,10 +69,13 @@ async def _create(
         assert row is not None
         await audit(tx, "allocation.create", row)
         await record(tx, row, "requested", words(body.shape))
+        await attach_at_create(tx, caller, row, body.volumes)
         if external is not None:
             await externals.activate(tx, row)
     if external is None:
         await place_waiting(tx, plan)
+    if body.volumes:
+        await confirm_at_create(tx, list(made))
     asked = [await shown(tx, id) for id in made]
     if any(allocation.status == AllocationStatus.REQUESTED for allocation in asked):
         await _require_possible(tx, body.shape, body.image)

@@ -14,6 +14,7 @@ from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_c
 from gpuaas_platform.services import shapes
 from gpuaas_platform.services.quotas import over_quota
 from gpuaas_platform.services.timeline import on_behalf_of, record
+from gpuaas_platform.services.volume_placement import mounts_of_new_machine, read_wanted
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage import usage as usage_store
@@ -46,7 +47,9 @@ async def place_waiting(tx: Transaction, plan: AddressPlan) -> None:
 
 async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan) -> None:
     shape = Shape.model_validate(row["shape"])
-    node = next((node for node in nodes if not shortage(node, shape, row["image"])), None)
+    volumes = await read_wanted(tx, row)
+    needed, near = volumes.room(shape), volumes.near(nodes)
+    node = next((node for node in near if not shortage(node, needed, row["image"])), None)
     if shape.kind == ShapeKind.HOST:
         await _place_on_host(tx, row, nodes, node, shape, plan)
         return
@@ -59,9 +62,10 @@ async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan)
         await _keep_waiting(tx, row, "waiting: its owner's network has no free address")
         return
     if node is None:
-        await _keep_waiting(tx, row, f"waiting for capacity: {_why(row, nodes, shape)}")
+        await _keep_waiting(tx, row, f"waiting for capacity: {_why(row, near, needed, volumes.bond())}")
         return
-    _take(node, shape)
+    _take(node, needed)
+    await volumes.take_place(tx, node["id"])
     placed = await store.place(tx, row["id"], node["id"], address, node["inventory"].get("default_image"))
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
     await record(tx, placed, "provisioning", f"on node {node['name']} at {address}")
@@ -121,6 +125,7 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan) -> None:
         network=network,
         address=row["address"],
         principals=_principals(row),
+        volumes=await mounts_of_new_machine(tx, row["id"]) if row["volumes"] else [],
     )
     await order(tx, row, spec)
 
@@ -160,9 +165,12 @@ def _take(node: Row, shape: Shape) -> None:
     node["gpus"] += shape.gpus
 
 
-def _why(row: Row, nodes: list[Row], shape: Shape) -> str:
-    per_node = (f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in nodes)
-    return "; ".join(per_node) if nodes else "no node is ready"
+def _why(row: Row, nodes: list[Row], shape: Shape, bond: str = "") -> str:
+    """`bond` says why only some nodes will do, where that is so."""
+    if not nodes:
+        return f"{bond}, which cannot take it now" if bond else "no node is ready"
+    per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in nodes)
+    return f"{bond}, which has no room; {per_node}" if bond else per_node
 
 
 async def _keep_waiting(tx: Transaction, row: Row, reason: str) -> None:

@@ -10,6 +10,11 @@ _SELECT = """
            u.started_at AS charged_from, u.ended_at AS charged_until,
            u.started_at IS NOT NULL AND u.ended_at IS NULL AS charged,
            coalesce(a.address, a.shape->'external'->>'address', n.inventory->>'address') AS address,
+           coalesce((SELECT jsonb_agg(jsonb_build_object(
+                                'volume_id', v.id, 'name', v.name, 'path', x.path, 'status', x.status,
+                                'reason', x.reason) ORDER BY x.path)
+                     FROM volume_attachments x JOIN volumes v ON v.id = x.volume_id
+                     WHERE x.allocation_id = a.id), '[]') AS volumes,
            coalesce((SELECT array_agg(DISTINCT m.instance_id) FROM members m
                      WHERE m.allocation_id = a.id AND m.status <> 'removed'), '{}') AS instance_ids
     FROM allocations a JOIN tenants t ON t.id = a.tenant_id LEFT JOIN projects p ON p.id = a.project_id
@@ -183,6 +188,15 @@ async def end_activity(tx: Transaction, id: str, shape: dict[str, Any], reason: 
         id=id,
         shape=shape,
         reason=reason,
+    )
+    assert row is not None
+    return row
+
+
+async def touch(tx: Transaction, id: str) -> Row:
+    """Something that it shows, and that is kept elsewhere, changed."""
+    row = await tx.one(
+        "UPDATE allocations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *", id=id
     )
     assert row is not None
     return row
