@@ -56,7 +56,7 @@ machines: setup ## tests of each package that need real machines
 	$(BIN)/python -m pytest tests/machines
 
 http: setup ## the API on real PostgreSQL and OpenBao
-	$(BIN)/python -m pytest tests/http
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder tests/http
 
 reference: setup ## write what docs/reference holds of the routes and who may call them
 	$(BIN)/gpuaas-platform openapi >docs/reference/openapi.json

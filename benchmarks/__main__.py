@@ -30,6 +30,17 @@ ROUNDS = 3
 SECONDS = 3.0
 READ, LOOK, CREATE = "read a project", "… without the caller", "create a service account"
 GOALS = {READ: 0.6, CREATE: 0.5}
+COMPARED = f"""\
+API:  the platform as it is served, with one user's token; nothing is switched off but the rate limit.
+bare: benchmarks/bare.py, the same server, framework and driver with the same statements and nothing around them.
+
+{READ}: GET /v1/projects/ID. Both run the same two statements: who calls (user, login and roles), and the project.
+{LOOK}: the same request of the API; bare runs the project's statement only.
+{CREATE}: POST /v1/service-accounts with an idempotency key. Bare writes the same rows in one
+  transaction (resource, change, audit entry, idempotency answer), and reads none of what the API has to look at first.
+
+8 clients each, API and bare in turns, {ROUNDS} rounds of {SECONDS:.0f} s. Ratio: median over the rounds.
+"""
 
 
 @dataclass(frozen=True)
@@ -153,6 +164,7 @@ async def run(settings: Settings) -> None:
         tenant = await admin.tenants.create("bench")
         project = await admin.projects.create(tenant.id, "bench")
         token = (await admin.fetch_token()).access_token
+    print(COMPARED)
     print(f"{'':26}{'rows':>8} {'API/s':>8} {'bare/s':>8} {'ratio':>6} {'goal':>5}   p50/p99 ms: API, bare")
     ratios: dict[str, list[float]] = {}
     with psycopg.connect(url, autocommit=True) as database, bare_server(url) as bare:

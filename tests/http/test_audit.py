@@ -9,16 +9,15 @@ from gpuaas_contract.identity import Role
 from gpuaas_sdk.audit import AuditBroken, verify_audit
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
-from gpuaas_sdk.errors import ForbiddenError
-from gpuaas_stack.postgres import Postgres
+from gpuaas_sdk.errors import ForbiddenError, InvalidRequestError
 from gpuaas_stack.settings import Settings
+from tests.support.database import connect
 from tests.support.world import World
 
 
 @pytest.fixture
 def database(settings: Settings) -> Iterator[psycopg.Connection]:
-    url = Postgres(settings.state_dir / "postgres", settings.postgres_port).database_url()
-    with psycopg.connect(url, autocommit=True) as connection:
+    with connect(settings) as connection:
         yield connection
 
 
@@ -78,3 +77,28 @@ async def test_what_is_denied_to_a_known_principal_is_written_down(settings: Set
     entries = [entry async for entry in world.admin.audit.list()]
     denied = [entry for entry in entries if entry.principal_id == user.id and entry.outcome == "denied"]
     assert [entry.correlation_id for entry in denied] == [refused.value.correlation_id]
+
+
+async def test_reading_is_filtered_and_paged(settings: Settings, world: World) -> None:
+    admin = world.admin
+    user = await admin.users.create("eve@example.com", "a long enough password")
+    await admin.memberships.create(user.id, Role.PROJECT_VIEWER, project_id=world.project.id)
+    async with GpuaasClient(settings.api_url, PasswordCredentials(user.email, "a long enough password")) as eve:
+        with pytest.raises(ForbiddenError) as refused:
+            await eve.projects.create(world.tenant.id, "mine")
+    made = [await admin.projects.create(world.tenant.id, f"p{number}") for number in range(3)]
+
+    async def found(**only: str) -> list[str]:
+        """Two at a time, so that there is more than one page."""
+        return [entry.target async for entry in admin.audit.list(limit=2, **only)]
+
+    projects = [world.project.id, *(project.id for project in made)]
+    assert await found(action="project.create") == projects
+    assert await found(action="project.", tenant_id=world.tenant.id) == projects
+    assert await found(target=made[1].id) == [made[1].id]
+    assert await found(outcome="denied") == ["/v1/projects"]
+    assert await found(correlation_id=refused.value.correlation_id) == ["/v1/projects"]
+    assert await found(principal_id=user.id, outcome="denied") == ["/v1/projects"]
+    assert await found(principal_id=user.id, action="project.") == []
+    with pytest.raises(InvalidRequestError):
+        await found(outcome="perhaps")

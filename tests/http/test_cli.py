@@ -18,6 +18,7 @@ from tests.e2e.command_line import GPUAAS, CommandLine
 from tests.support.feed_platform import FeedPlatform, feed_platform
 from tests.support.services import admin_credentials
 from tests.support.waiting import wait_until
+from tests.support.world import World
 
 GOLDEN = Path(__file__).parent / "golden"
 _KINDS = [
@@ -327,6 +328,29 @@ async def test_a_person_logs_in_through_a_browser(cli: CommandLine, platform: Fe
     whoami = [str(GPUAAS), "whoami"]
     done = await asyncio.to_thread(subprocess.run, whoami, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 4, "the login is over on the platform, too"
+
+
+async def test_several_machines_are_made_at_once_with_the_steps_of_each(
+    cli: CommandLine, platform: FeedPlatform
+) -> None:
+    async with platform.admin() as admin, World.create(admin, "several") as world:
+        words = ["allocation", "create", "--project", world.project.id, "--name", "w", "--count", "3", "--wait"]
+        done = await asyncio.to_thread(cli.call, *words, "-o", "json", timeout=60)
+        assert done.returncode == 0, done.stderr
+        made = json.loads(done.stdout)
+        assert [(machine["name"], machine["status"]) for machine in made] == [(f"w-{n}", "active") for n in (1, 2, 3)]
+        for name in ("w-1", "w-2", "w-3"):
+            steps = [line.split()[2] for line in done.stderr.splitlines() if f" {name} " in line]
+            assert steps == ["requested", "provisioning", "working", "active"]
+        again = await asyncio.to_thread(cli.call, *words, timeout=60)
+        assert again.returncode == 5
+        assert "w-3" in again.stderr
+        words = ["allocation", "create", "--tenant", world.tenant.name, "--name", "shared", "--wait", "-o", "json"]
+        own = json.loads(await asyncio.to_thread(cli.run, *words))
+        assert (own["tenant_id"], own["project_id"], own["status"]) == (world.tenant.id, None, "active")
+        listed = await asyncio.to_thread(cli.run, "allocation", "list", "--tenant", world.tenant.name, "-o", "json")
+        assert [machine["id"] for machine in json.loads(listed)] == [own["id"]]
+        await asyncio.to_thread(cli.run, "allocation", "usage", own["id"])
 
 
 def test_nothing_is_asked_without_a_terminal(cli: CommandLine) -> None:

@@ -3,70 +3,29 @@
 import asyncio
 import base64
 import secrets
-import subprocess
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
-from cryptography.hazmat.primitives.asymmetric import dsa, ed25519, rsa
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_ssh_private_key,
-)
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from pydantic import ValidationError
 
 from gpuaas_contract.credentials import CredentialStatus, KeyOrigin, VersionState
-from gpuaas_contract.identity import Role
 from gpuaas_contract.problems import Code
-from gpuaas_sdk.client import GpuaasClient
-from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials
 from gpuaas_sdk.errors import (
-    AlreadyDeliveredError,
     ApiError,
-    ForbiddenError,
     InvalidRequestError,
     InvalidStateError,
     NameTakenError,
     NotEmptyError,
     NotFoundError,
-    StaleLeaseError,
 )
 from gpuaas_sdk.secret_value import SecretValue
 from gpuaas_stack.settings import Settings
-from tests.support.database import audited, connect
-from tests.support.identity import PASSWORD, unique
+from tests.support.database import connect
 from tests.support.leases import hold_lease
 from tests.support.openbao import Vault
+from tests.support.ssh_keys import keygen, of_unknown_kind, openssh, public_of
 from tests.support.world import World, make_key
-
-
-@pytest.fixture
-def vault(settings: Settings) -> Iterator[Vault]:
-    with Vault(settings) as vault:
-        yield vault
-
-
-def openssh(key: object) -> str:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()  # type: ignore[attr-defined]
-
-
-def keygen(kind: str, *words: str, passphrase: str = "") -> str:
-    """As OpenSSH itself makes them."""
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "key"
-        command = ["ssh-keygen", "-q", "-t", kind, *words, "-N", passphrase, "-C", "ada@home", "-f", str(file)]
-        subprocess.run(command, check=True)
-        return file.read_text()
-
-
-def public_of(value: SecretValue) -> str:
-    key = load_ssh_private_key(value.reveal(), password=None)
-    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
 async def test_a_generated_key_reaches_the_lease_holder(world: World) -> None:
@@ -189,108 +148,13 @@ async def test_deletion_frees_the_name_and_works_without_the_key(world: World, v
     assert again.id != made.id
 
 
-async def test_a_wrapping_token_works_once_and_the_second_use_is_audited(world: World, settings: Settings) -> None:
-    made = await world.admin.credentials.create(world.project.id, "once")
-    lease = await hold_lease(world)
-    delivery = await world.controller.credentials.deliver(made.id, *lease.both)
-    await lease.unwrap(delivery)
-    with pytest.raises(AlreadyDeliveredError) as refused:
-        await lease.unwrap(delivery)
-    assert refused.value.code == Code.DELIVERY_USED
-    with pytest.raises(AlreadyDeliveredError) as refused:
-        await world.controller.credentials.deliver(made.id, *lease.both)
-    assert refused.value.code == Code.ALREADY_DELIVERED
-    account = world.account.id
-    assert len(audited(settings, "secret.deliver", account)) == 1
-    assert len(audited(settings, "secret.unwrap", account)) == 1
-    assert len(audited(settings, "secret.unwrap", account, "denied")) == 1
-    lease = await lease.claim_again()
-    assert public_of(await lease.credential(made.id)) == made.versions[0].public_key
-
-
-async def test_eight_unwrap_at_once_and_one_gets_it(world: World) -> None:
-    made = await world.admin.credentials.create(world.project.id, "crowd")
-    lease = await hold_lease(world)
-    delivery = await world.controller.credentials.deliver(made.id, *lease.both)
-    answers = await asyncio.gather(*(lease.unwrap(delivery) for _ in range(8)), return_exceptions=True)
-    assert len([answer for answer in answers if isinstance(answer, SecretValue)]) == 1
-    assert {type(answer) for answer in answers} == {SecretValue, AlreadyDeliveredError}
-
-
-async def test_asking_again_makes_the_token_before_it_void(world: World) -> None:
-    made = await world.admin.credentials.create(world.project.id, "twice")
-    lease = await hold_lease(world)
-    first = await world.controller.credentials.deliver(made.id, *lease.both)
-    second = await world.controller.credentials.deliver(made.id, *lease.both)
-    with pytest.raises(InvalidStateError) as refused:
-        await lease.unwrap(first)
-    assert refused.value.code == Code.DELIVERY_EXPIRED
-    await lease.unwrap(second)
-
-
-async def test_a_token_that_openbao_took_back_is_over(world: World, vault: Vault) -> None:
-    """As after its minute: nothing is lost, the lease asks again."""
-    made = await world.admin.credentials.create(world.project.id, "late")
-    lease = await hold_lease(world)
-    delivery = await world.controller.credentials.deliver(made.id, *lease.both)
-    vault.call("POST", "auth/token/revoke", json={"token": delivery.wrapping_token}).raise_for_status()
-    with pytest.raises(InvalidStateError) as refused:
-        await lease.unwrap(delivery)
-    assert refused.value.code == Code.DELIVERY_EXPIRED
-    await lease.credential(made.id)
-
-
-async def test_only_the_holder_of_a_live_lease_of_the_same_project(world: World, settings: Settings) -> None:
-    made = await world.admin.credentials.create(world.project.id, "mine")
-    lease = await hold_lease(world)
-    stale = lease.both
-    wrapped_before = await world.controller.credentials.deliver(made.id, *lease.both)
-    lease = await lease.claim_again()
-    with pytest.raises(StaleLeaseError):
-        await world.controller.credentials.deliver(made.id, *stale)
-    with pytest.raises(StaleLeaseError):
-        await lease.unwrap(wrapped_before)
-    # Another project of the same tenant, by an account that may work in both.
-    other = await world.admin.projects.create(world.tenant.id, unique("other"))
-    foreign = await world.admin.credentials.create(other.id, "foreign")
-    with pytest.raises(NotFoundError):
-        await world.controller.credentials.deliver(foreign.id, *lease.both)
-    private, public = make_key()
-    both = await world.admin.service_accounts.create(
-        None, unique("both"), public, tenant_id=world.tenant.id, app_slug=world.app_slug
-    )
-    async with GpuaasClient(settings.api_url, ServiceAccountCredentials(both.id, private)) as client:
-        with pytest.raises(StaleLeaseError):
-            await client.credentials.deliver(made.id, *lease.both)
-        delivery = await world.controller.credentials.deliver(made.id, *lease.both)
-        assert delivery.wrapping_token is not None
-        with pytest.raises(StaleLeaseError):
-            await client.secret_deliveries.unwrap(delivery.id, delivery.wrapping_token)
-    for person in (world.admin, await _admin_of(world, settings)):
-        with pytest.raises(ForbiddenError):
-            await person.credentials.deliver(made.id, *lease.both)
-        with pytest.raises(ForbiddenError):
-            await person.secret_deliveries.unwrap(delivery.id, delivery.wrapping_token)
-    with pytest.raises(InvalidRequestError) as refused:
-        await world.controller.secret_deliveries.unwrap(delivery.id, "s.guessed")
-    assert refused.value.code == Code.WRAPPING_TOKEN_INVALID
-    assert [error.pointer for error in refused.value.errors] == ["/wrapping_token"]
-    await lease.unwrap(delivery)
-
-
-async def _admin_of(world: World, settings: Settings) -> GpuaasClient:
-    user = await world.admin.users.create(f"{unique('admin')}@example.com", PASSWORD)
-    await world.admin.memberships.create(user.id, Role.PROJECT_ADMIN, project_id=world.project.id)
-    return GpuaasClient(settings.api_url, PasswordCredentials(user.email, PASSWORD))
-
-
 BAD_KEYS = {
     "empty": ("", "OpenSSH form"),
     "garbage": ("not a key", "OpenSSH form"),
     "damaged": (openssh(ed25519.Ed25519PrivateKey.generate()).replace("\n", "", 2)[:150], "damaged"),
     "encrypted": (keygen("ed25519", passphrase="a passphrase"), "encrypted"),
     "short rsa": (openssh(rsa.generate_private_key(65537, 2048)), "2048"),
-    "dsa": (openssh(dsa.generate_private_key(1024)), "not taken|damaged"),
+    "unknown kind": (of_unknown_kind(openssh(ed25519.Ed25519PrivateKey.generate())), "of this kind"),
     "pem": (make_key()[0], "OpenSSH form"),
     "public": ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl", "OpenSSH form"),
     "unsendable": ("-----BEGIN OPENSSH PRIVATE KEY-----\u0000é", "damaged"),

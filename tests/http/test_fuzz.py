@@ -21,7 +21,7 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.settings import Settings
 from tests.support.policy_world import PASSWORD, PolicyWorld, policy_world
-from tests.support.services import platform_services
+from tests.support.processes import cloned_platform, log_file
 
 SECONDS = int(os.environ.get("GPUAAS_FUZZ_SECONDS", "70"))
 SEED = int(os.environ.get("GPUAAS_FUZZ_SEED") or secrets.randbelow(2**32))
@@ -46,8 +46,8 @@ NO_WAITING = "[parameters]\nwait = 0\n"
 
 
 @pytest.fixture(scope="module")
-def fuzzed() -> Iterator[Settings]:
-    with platform_services("fuzz") as settings:
+def fuzzed(servers: Settings) -> Iterator[Settings]:
+    with cloned_platform(servers) as settings:
         yield settings
 
 
@@ -98,7 +98,7 @@ def test_no_request_makes_it_stumble(fuzzed: Settings, tmp_path: Path) -> None:
     print(f"GPUAAS_FUZZ_SEED={SEED}")
     runs = asyncio.run(fuzz(fuzzed, tmp_path))
     cases = [int(found) for run in runs for found in re.findall(r"(\d+) generated", run.stdout)]
-    log = [json.loads(line) for line in (fuzzed.state_dir / "logs" / "api.log").read_text().splitlines()]
+    log = [json.loads(line) for line in log_file(fuzzed).read_text().splitlines()]
     statuses = Counter(entry["status"] for entry in log if entry["event"] == "request")
     print(f"cases: {cases}, answers: {dict(sorted(statuses.items()))}")
     unexpected = [entry for entry in log if entry["event"] == "unexpected_error"]
@@ -106,4 +106,6 @@ def test_no_request_makes_it_stumble(fuzzed: Settings, tmp_path: Path) -> None:
     assert not unexpected, f"seed {SEED}: {traces}"
     for run in runs:
         assert run.returncode == 0, f"seed {SEED}: {run.stdout[-6000:]}{run.stderr[-2000:]}"
-    assert statuses[200] > 200, "the run reached too little to mean anything"
+    # A part of all, since a slow machine answers fewer in the same time.
+    reached = sum(count for status, count in statuses.items() if status < 300)
+    assert reached > max(20, statuses.total() / 10), "the run reached too little to mean anything"

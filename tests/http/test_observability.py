@@ -12,14 +12,16 @@ from gpuaas_contract.identity import Role
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_stack.settings import Settings
 from tests.support.database import dump
+from tests.support.processes import log_file
 from tests.support.services import admin_credentials
+from tests.support.waiting import wait_until
 from tests.support.world import World, make_key, sign_assertion
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 def read_log(settings: Settings) -> str:
-    return (settings.state_dir / "logs" / "api.log").read_text()
+    return log_file(settings).read_text()
 
 
 def metrics_of(text: str) -> dict[str, float]:
@@ -31,6 +33,7 @@ async def test_every_line_of_the_log_is_json_and_names_its_request(settings: Set
     correlation_id = f"log-{secrets.token_hex(8)}"
     async with httpx.AsyncClient(base_url=settings.api_url) as http:
         await http.get("/v1/tenants?cursor=not-in-the-log", headers={"X-Correlation-Id": correlation_id})
+    wait_until(lambda: correlation_id in read_log(settings), "the request is in the log")
     entries = [json.loads(line) for line in read_log(settings).splitlines()]
     assert all({"event", "level", "timestamp"} <= set(entry) for entry in entries)
     assert any(entry.get("logger", "").startswith("uvicorn") for entry in entries), "the server's own lines are there"

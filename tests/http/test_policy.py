@@ -11,13 +11,16 @@ from gpuaas_platform.api.routing import check_permissions
 from gpuaas_platform.domain.policy import POLICY, Permission
 from gpuaas_stack.settings import Settings
 from tests.support.policy_matrix import EXCEPTIONS, Matrix, rows, run_walk, to_markdown
+from tests.support.processes import cloned_platform
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "policy-matrix.md"
 
 
 @pytest.fixture(scope="module")
-def matrix(settings: Settings) -> Matrix:
-    return run_walk(settings)
+def matrix(servers: Settings) -> Matrix:
+    """One walk through one platform for all tests: it takes most of a minute, and they look at its notes only."""
+    with cloned_platform(servers) as settings:
+        return run_walk(settings)
 
 
 def test_the_committed_matrix_is_what_the_platform_answers(matrix: Matrix) -> None:

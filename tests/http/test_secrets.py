@@ -2,7 +2,6 @@
 
 import asyncio
 import string
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -32,12 +31,6 @@ from tests.support.world import MANIFEST, World, make_key
 
 BYTES = SecretSpec(kind=SecretKind.BYTES, size=48)
 PASSWORD = SecretSpec(kind=SecretKind.PASSWORD, size=20, alphabet="abcdefghij0123456789")
-
-
-@pytest.fixture
-def vault(settings: Settings) -> Iterator[Vault]:
-    with Vault(settings) as vault:
-        yield vault
 
 
 async def test_made_once_and_the_same_for_every_lease(world: World) -> None:

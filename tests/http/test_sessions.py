@@ -175,12 +175,17 @@ async def test_a_session_ends_when_it_is_idle_or_old(
         else:
             # Old, and in use: the next use moves the idle time, but not past the end.
             database.execute(
-                """UPDATE sessions SET ends_at = now() + interval '0.5 s', last_used_at = now() - interval '1 h'
+                """UPDATE sessions SET ends_at = now() + interval '1 h', last_used_at = now() - interval '1 h'
                    WHERE user_id = %s""",
                 (ada.id,),
             )
             assert (await browser.ask("GET", "/v1/principal")).status_code == 200
-            database.execute("SELECT pg_sleep(0.6)")
+            # Then an hour goes by.
+            database.execute(
+                """UPDATE sessions SET expires_at = expires_at - interval '1 h', ends_at = ends_at - interval '1 h'
+                   WHERE user_id = %s""",
+                (ada.id,),
+            )
     assert (await browser.ask("GET", "/v1/principal")).status_code == 401
 
 

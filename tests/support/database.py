@@ -10,8 +10,14 @@ from gpuaas_stack.postgres import BIN_DIR, Postgres
 from gpuaas_stack.settings import Settings
 
 
+def postgres_of(settings: Settings) -> Postgres:
+    return Postgres(settings.state_dir / "postgres", settings.postgres_port)
+
+
 def database_url(settings: Settings) -> str:
-    return Postgres(settings.state_dir / "postgres", settings.postgres_port).database_url()
+    """The test's own database where it has one, else the one that the stack made."""
+    own = settings.database_url
+    return postgres_of(settings).database_url() if own is None else own.get_secret_value()
 
 
 @contextmanager

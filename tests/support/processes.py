@@ -1,5 +1,6 @@
-"""Further API processes beside the one that the suite runs: on the same database, or on one of their own."""
+"""API processes and databases in the servers that the suite shares."""
 
+import http.client
 import json
 import os
 import secrets
@@ -7,51 +8,67 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
-import httpx
 import psycopg
+from psycopg import sql
+from pydantic import SecretStr
 
 from gpuaas_stack import platform_services
 from gpuaas_stack.openbao import OpenBao
-from gpuaas_stack.postgres import ROLE, Postgres
+from gpuaas_stack.postgres import DATABASE, ROLE
 from gpuaas_stack.settings import Settings
+from tests.support import warm
+from tests.support.database import database_url, postgres_of
 from tests.support.services import free_port
 from tests.support.waiting import wait_until
+
+
+def log_file(settings: Settings) -> Path:
+    return settings.state_dir / "logs" / f"api-{settings.api_port}.log"
 
 
 def openbao_of(settings: Settings) -> OpenBao:
     return OpenBao(settings.state_dir / "openbao", settings.openbao_port, settings.openbao_cluster_port)
 
 
-def _postgres(settings: Settings) -> Postgres:
-    return Postgres(settings.state_dir / "postgres", settings.postgres_port)
-
-
 @contextmanager
-def fresh_database(settings: Settings) -> Iterator[str]:
-    """An empty database in the suite's own server."""
-    postgres, name = _postgres(settings), f"fresh_{secrets.token_hex(4)}"
+def fresh_database(settings: Settings, template: str = "template1") -> Iterator[str]:
+    """A database in the suite's own server: an empty one, or a clone of another. Its clients go with it."""
+    postgres, name = postgres_of(settings), f"test_{secrets.token_hex(4)}"
+    wanted = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {}").format(*map(sql.Identifier, (name, ROLE, template)))
     with psycopg.connect(postgres.admin_url(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} OWNER {ROLE}".encode())
+        connection.execute(wanted)
         try:
             yield postgres.database_url().rsplit("/", 1)[0] + f"/{name}"
         finally:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@contextmanager
+def cloned_platform(settings: Settings) -> Iterator[Settings]:
+    """A database with the schema and the first administrator, and an API on it; OpenBao is everybody's."""
+    with fresh_database(settings, DATABASE) as url:
+        clone = settings.model_copy(update={"api_port": free_port(), "database_url": SecretStr(url)})
+        with ApiProcess(clone, port=clone.api_port).serving():
+            yield clone
 
 
 class ApiProcess:
     """`gpuaas-platform serve` with the suite's OpenBao, on a port of its own."""
 
-    def __init__(self, settings: Settings, database_url: str | None = None, **environment: str) -> None:
-        own = settings.model_copy(update={"api_port": free_port()})
+    def __init__(
+        self, settings: Settings, database: str | None = None, *, port: int | None = None, **environment: str
+    ) -> None:
+        own = settings.model_copy(update={"api_port": port or free_port()})
         openbao = openbao_of(settings)
-        url = database_url or _postgres(settings).database_url()
+        url = database or database_url(settings)
         service = platform_services.api_service(own, url, openbao.address, openbao.token_file)
         self.url = own.api_url
         self._program = service.argv[0]
         changed = {f"GPUAAS_{name.upper()}": value for name, value in environment.items()}
         self._environment = {"PATH": os.environ["PATH"], **service.env, **changed}
-        self.log = settings.state_dir / "logs" / f"api-{own.api_port}.log"
+        self.log = log_file(own)
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """Until it ends by itself."""
@@ -68,23 +85,28 @@ class ApiProcess:
     @contextmanager
     def starting(self) -> Iterator[str]:
         """Without waiting for it."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen([self._program, "serve"], env=self._environment, stdout=log, stderr=log)
+        self._process = warm.start(self._environment, self.log)
         try:
             yield self.url
         finally:
-            self._process.terminate()
-            self._process.wait(30)
+            # It is not asked to end: nothing may depend on that, and nobody has to wait for it.
+            self._process.kill()
+            self._process.join(30)
 
     def wait_ready(self) -> None:
-        wait_until(self._is_ready, f"the API at {self.url} is ready", 60)
+        wait_until(self._is_ready, f"the API at {self.url} is ready", 60, every=0.02)
 
     def _is_ready(self) -> bool:
-        assert self._process.poll() is None, f"the API ended: {self.log.read_text()[-2_000:]}"
+        assert self._process.is_alive(), f"the API ended: {self.log.read_text()[-2_000:]}"
+        # Not httpx, which reads all the certificates of the machine each time.
+        link = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=5)
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
-        except httpx.TransportError:
+            link.request("GET", "/readyz")
+            return link.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
             return False
+        finally:
+            link.close()
 
 
 @contextmanager

@@ -1,17 +1,23 @@
 """A platform for tests: real PostgreSQL, real OpenBao and the API, in a state directory and on ports of its own."""
 
+import fcntl
 import json
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from gpuaas_stack import users
 from gpuaas_stack.progress import Progress
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
+from gpuaas_stack.supervision import Supervision
+
+PARENT = Path("/var/tmp")
+IN_USE = "tests.lock"
 
 
 def free_port() -> int:
@@ -21,12 +27,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def own_stack(environment: str) -> Iterator[Stack]:
+def own_stack(environment: str, **changes: Any) -> Iterator[Stack]:
     """A supervisor with no services yet. What it is given ends, and its state with it, when the tests do."""
     users.ensure_users()
+    remove_leftovers(environment)
     # Not pytest's own temporary directory: that one lets no other user in, and services run as others.
-    state_dir = Path(tempfile.mkdtemp(prefix=f"gpuaas-{environment}-", dir="/var/tmp"))
+    state_dir = Path(tempfile.mkdtemp(prefix=f"gpuaas-{environment}-", dir=PARENT))
     state_dir.chmod(0o755)
+    # Servers that the shell of whoever runs the tests names are not for tests.
+    chosen = {"database_url": None, "vault_addr": None, "app_dirs": (), **changes}
     settings = Settings(
         state_dir=state_dir,
         environment=environment,
@@ -34,15 +43,29 @@ def own_stack(environment: str) -> Iterator[Stack]:
         postgres_port=free_port(),
         openbao_port=free_port(),
         openbao_cluster_port=free_port(),
-        app_dirs=(),
+        **chosen,
     )
     stack = Stack(settings, Progress())
-    try:
-        stack.supervision.ensure_running()
-        yield stack
-    finally:
-        stack.supervision.stop()
-        shutil.rmtree(state_dir)
+    with (state_dir / f".{IN_USE}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Locked before it can be found: another run that starts just now must not take it for a leftover.
+        (state_dir / f".{IN_USE}").rename(state_dir / IN_USE)
+        try:
+            stack.supervision.ensure_running()
+            yield stack
+        finally:
+            stack.supervision.stop()
+            shutil.rmtree(state_dir)
+
+
+def remove_leftovers(environment: str) -> None:
+    """Servers and databases of a run that was killed: nobody holds their lock any more."""
+    for path in PARENT.glob(f"gpuaas-{environment}-*/{IN_USE}"):
+        # Not there any more, or locked: its run has just ended, goes on, or another one clears it up.
+        with suppress(FileNotFoundError, BlockingIOError), path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            Supervision(path.parent).stop()
+            shutil.rmtree(path.parent)
 
 
 @contextmanager
@@ -50,6 +73,15 @@ def platform_services(environment: str) -> Iterator[Settings]:
     """The API without machines."""
     with own_stack(environment) as stack:
         stack.ensure_platform()
+        yield stack.settings
+
+
+@contextmanager
+def template_servers(environment: str) -> Iterator[Settings]:
+    """PostgreSQL with a database to clone, and OpenBao. The API made the database ready, and left."""
+    with own_stack(environment) as stack:
+        stack.ensure_platform()
+        stack.supervision.remove_service("api")
         yield stack.settings
 
 

@@ -7,10 +7,10 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 
-def wait_until(condition: Callable[[], Found], what: str, seconds: float = 60) -> Found:
+def wait_until(condition: Callable[[], Found], what: str, seconds: float = 60, every: float = 0.1) -> Found:
     deadline = time.monotonic() + seconds
     while True:
         if found := condition():
             return found
         assert time.monotonic() < deadline, f"waited {seconds} s until {what}"
-        time.sleep(0.1)
+        time.sleep(every)

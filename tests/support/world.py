@@ -79,6 +79,7 @@ MANIFEST = {
 }
 
 
+IMAGES = ["gpuaas/debian-12", "gpuaas/debian-13"]
 LARGE = Capacity(cpus=64, memory_mib=262_144, disk_gib=1_000, gpus=8)
 
 
@@ -91,6 +92,10 @@ class SimulatedNode:
     fails: set[str] = field(default_factory=set)
     """Kinds of tasks that it reports as failed."""
     capacity: Capacity = LARGE
+    images: list[str] = field(default_factory=lambda: list(IMAGES))
+    """The first is its own."""
+    taken: list[TaskMessage] = field(default_factory=list)
+    """All that it was asked to do."""
     holds: set[str] = field(default_factory=set)
     """Kinds of tasks that it takes and never finishes."""
     offers: list[ShapeKind] = field(default_factory=lambda: [ShapeKind.SLICE])
@@ -117,7 +122,12 @@ class SimulatedNode:
         headers = {"Authorization": f"Bearer {self.token()}"}
         async with websockets.connect(url, additional_headers=headers) as link:
             inventory = Inventory(
-                capacity=self.capacity, virtualisation="simulated", offers=self.offers, address="192.0.2.7"
+                capacity=self.capacity,
+                virtualisation="simulated",
+                images=self.images,
+                default_image=self.images[0],
+                offers=self.offers,
+                address="192.0.2.7",
             )
             reports = [SliceReport(allocation_id=id, finished=True, running=True) for id in self.slices or []]
             hello = Hello(agent_version="0", inventory=inventory, slices=None if self.slices is None else reports)
@@ -130,6 +140,8 @@ class SimulatedNode:
                 if isinstance(message, OpenStream):
                     refused = StreamRefused(stream_id=message.stream_id, message="there is no machine")
                     await link.send(refused.model_dump_json())
+                if isinstance(message, TaskMessage):
+                    self.taken.append(message)
                 if isinstance(message, TaskMessage) and message.spec.kind not in self.holds:
                     await link.send(TaskProgress(task_id=message.task_id, step="working").model_dump_json())
                     failing = self.fails | ({"create_slice"} if self.fail_creates else set())

@@ -32,7 +32,7 @@ def create_spec(allocation_id: str, *, network: int = 1, host: int = 10, gpus: i
         "hostname": f"web{network}-{host}",
         "shape": {"cpus": 1, "memory_mib": 512, "disk_gib": 3, "gpus": gpus},
         "network": {
-            "project_id": f"prj_{network}",
+            "owner_id": f"prj_{network}",
             "bridge": f"gpat{network}",
             "gateway_cidr": f"10.85.{network}.1/24",
         },

@@ -25,7 +25,7 @@ def make_spec(**changes: Any) -> CreateSlice:
         "allocation_id": ALLOCATION_ID,
         "hostname": "web1",
         "shape": {"cpus": 4, "memory_mib": 2048, "disk_gib": 8, "gpus": 2},
-        "network": {"project_id": "prj_1", "bridge": "gpat1", "gateway_cidr": "10.85.1.1/24"},
+        "network": {"owner_id": "prj_1", "bridge": "gpat1", "gateway_cidr": "10.85.1.1/24"},
         "address": "10.85.1.10",
         "principals": {"gpuaas": ["people", "op:42"], "root": ["operators"]},
     }
@@ -52,6 +52,8 @@ def test_what_is_no_allocation_gets_no_name(bad: str) -> None:
         {"hostname": "Web1"},
         {"hostname": "web1\nevil"},
         {"hostname": "web1\n"},
+        {"image": "../images/1"},
+        {"image": "debian\n"},
         {"principals": {"gpuaas": ["people\n"]}},
         {"principals": {"root\n": ["people"]}},
         {"address": "10.85.2.10"},
@@ -60,10 +62,10 @@ def test_what_is_no_allocation_gets_no_name(bad: str) -> None:
         {"address": "fd00::1"},
         {"principals": {"../root": ["people"]}},
         {"principals": {"gpuaas": ["people\noperators"]}},
-        {"network": {"project_id": "p", "bridge": "eth0/../x", "gateway_cidr": "10.85.1.1/24"}},
-        {"network": {"project_id": "p", "bridge": "gpat1", "gateway_cidr": "8.8.8.1/24"}},
-        {"network": {"project_id": "p", "bridge": "gpat1", "gateway_cidr": "10.0.0.1/8"}},
-        {"network": {"project_id": "p", "bridge": "gpat1", "gateway_cidr": "everything"}},
+        {"network": {"owner_id": "p", "bridge": "eth0/../x", "gateway_cidr": "10.85.1.1/24"}},
+        {"network": {"owner_id": "p", "bridge": "gpat1", "gateway_cidr": "8.8.8.1/24"}},
+        {"network": {"owner_id": "p", "bridge": "gpat1", "gateway_cidr": "10.0.0.1/8"}},
+        {"network": {"owner_id": "p", "bridge": "gpat1", "gateway_cidr": "everything"}},
     ],
 )
 def test_a_spec_that_could_do_harm_is_refused(changes: dict[str, Any]) -> None:

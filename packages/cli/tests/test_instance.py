@@ -86,7 +86,7 @@ def test_a_deploy_sends_what_was_asked_for(cluster: StubPlatform, tmp_path: Any)
 
 def _machine() -> dict[str, Any]:
     shape = {"cpus": 1, "memory_mib": 512, "disk_gib": 8, "gpus": 0}
-    fixed = {"project_id": PROJECT["id"], "name": "one", "shape": shape, "status": "active"}
+    fixed = {"tenant_id": "ten_1", "project_id": PROJECT["id"], "name": "one", "shape": shape, "status": "active"}
     return {**fixed, "correlation_id": "c", "revision": 1, "created_at": AT, "updated_at": AT}
 
 

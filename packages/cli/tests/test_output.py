@@ -14,6 +14,7 @@ from gpuaas_contract.problems import AllowedAction
 
 def allocation(number: int, name: str, status: str = "active") -> dict[str, Any]:
     return {
+        "tenant_id": "ten_1",
         "id": f"alc_{number:026d}",
         "project_id": PROJECT["id"],
         "name": name,

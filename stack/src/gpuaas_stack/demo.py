@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import yaml
@@ -18,7 +20,7 @@ from gpuaas_contract.catalogue import AppVersion
 from gpuaas_contract.identity import Project
 from gpuaas_contract.instances import Instance, InstanceDeploy, InstanceStatus, Placement
 from gpuaas_contract.manifest import Manifest
-from gpuaas_contract.nodes import NodeStatus
+from gpuaas_contract.nodes import Node, NodeStatus
 from gpuaas_contract.operations import Operation, OperationState
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
@@ -36,10 +38,30 @@ NODE_NAME = "this-host"
 MACHINES = {
     "demo-1": Shape(cpus=2, memory_mib=3072, disk_gib=8, gpus=2),
     "demo-2": Shape(cpus=1, memory_mib=2048, disk_gib=8, gpus=1),
+    "demo-3": Shape(cpus=1, memory_mib=1024, disk_gib=8),
 }
 WAIT_SECONDS = 120
 DEPLOY_SECONDS = 900
 _UNFINISHED = {InstanceStatus.DEPLOYING}
+
+
+@dataclass(frozen=True)
+class Seeded:
+    deployed: list[tuple[Instance, Allocation]]
+    capacity: str
+
+
+def capacity_words(nodes: Iterable[Node]) -> str:
+    """What is taken of what there is, in one line."""
+    taken: Counter[str] = Counter()
+    there: Counter[str] = Counter()
+    for node in nodes:
+        if node.inventory is not None and node.status != NodeStatus.RETIRED:
+            taken.update(node.allocated.model_dump())
+            there.update(node.inventory.capacity.model_dump())
+    memory = f"{taken['memory_mib'] / 1024:.0f} of {there['memory_mib'] / 1024:.0f} GiB of memory"
+    disk = f"{taken['disk_gib']} of {there['disk_gib']} GiB of disk"
+    return f"{taken['cpus']} of {there['cpus']} CPUs, {memory}, {disk}, {taken['gpus']} of {there['gpus']} GPUs"
 
 
 class DemoSeed:
@@ -49,7 +71,7 @@ class DemoSeed:
         self._progress = stack.progress
         self._client = client
 
-    async def run(self) -> list[tuple[Instance, Allocation]]:
+    async def run(self) -> Seeded:
         """What is there already is found and kept, so that a second run only looks."""
         await self._ensure_node()
         project = await self._ensure_project()
@@ -61,7 +83,7 @@ class DemoSeed:
         for pack in self._stack.packs:
             if pack.demo is not None:
                 deployed.append(await self._ensure_deployed(pack.slug, pack.demo, project, machines))
-        return deployed
+        return Seeded(deployed, capacity_words(await self._client.nodes.list().all()))
 
     async def _ensure_node(self) -> None:
         with self._progress.phase("node enrolled") as phase:
@@ -97,9 +119,10 @@ class DemoSeed:
                 async for allocation in self._client.allocations.list(project_id=project.id)
                 if allocation.status not in {AllocationStatus.RELEASED, AllocationStatus.RELEASING}
             }
-            for name, shape in MACHINES.items():
-                if name not in present:
-                    present[name] = await self._client.allocations.create(project.id, name, shape=shape)
+            missing = {name: shape for name, shape in MACHINES.items() if name not in present}
+            create = self._client.allocations.create
+            made = await asyncio.gather(*(create(project.id, name, shape=shape) for name, shape in missing.items()))
+            present |= {machine.name: machine for machine in made}
             machines = await asyncio.gather(*(self._active(present[name]) for name in MACHINES))
             phase.note = ", ".join(f"{machine.name} {machine.address}" for machine in machines)
         return machines
@@ -237,7 +260,7 @@ class DemoSeed:
             await asyncio.sleep(0.1)
 
 
-async def seed(stack: Stack) -> list[tuple[Instance, Allocation]]:
+async def seed(stack: Stack) -> Seeded:
     admin = json.loads(await asyncio.to_thread(stack.settings.admin_file.read_text))
     credentials = PasswordCredentials(admin["email"], admin["password"])
     async with GpuaasClient(stack.settings.api_url, credentials, user_agent="gpuaas-stack") as client:

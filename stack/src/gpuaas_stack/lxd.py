@@ -121,7 +121,7 @@ class LxdEnvironment:
         deleted = []
         self.stop_instances()
         for item in self._tagged("instances"):
-            self.api.request("DELETE", f"/1.0/instances/{item['name']}")
+            self._delete_instance(item["name"])
             deleted.append(f"machine {item['name']}")
         for kind in ("networks", "network-acls"):
             for item in self._tagged(kind):
@@ -134,6 +134,16 @@ class LxdEnvironment:
             self.api.request("DELETE", f"/1.0/storage-pools/{self.pool}")
             deleted.append(f"storage pool {self.pool}")
         return deleted
+
+    def _delete_instance(self, name: str) -> None:
+        try:
+            self.api.request("DELETE", f"/1.0/instances/{name}")
+        except LxdError as error:
+            # It was being started when it was stopped, on behalf of an agent that is gone by now.
+            if "is running" not in error.reason:
+                raise
+            self._set_state(name, {"action": "stop", "force": True, "timeout": 30})
+            self.api.request("DELETE", f"/1.0/instances/{name}")
 
     def machines(self) -> list[dict[str, Any]]:
         return self._tagged("instances")

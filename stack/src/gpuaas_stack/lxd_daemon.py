@@ -43,11 +43,21 @@ class LxdDaemon:
             (self.environments / environment).touch()
             lost_lxcfs = self._ensure_lxcfs()
             if not self.api.answers():
-                self._start("lxd", ["lxd", "--group", "lxd", "--logfile", str(LOG_DIR / "lxd.log")])
-                self._wait_ready()
+                self._start_lxd()
             # Images come from this machine only; a refresh would look for a server that is not there.
             self.api.patch_config("/1.0", {"images.auto_update_interval": "0"})
             return lost_lxcfs
+
+    def revive(self, environment: str) -> bool:
+        """Starts LXD again if it died while this environment uses it; says whether that was so."""
+        if self.api.answers():
+            return False
+        with self._locked():
+            # Meanwhile somebody else may have started it, or this environment may have been taken down.
+            if self.api.answers() or not self.used_by(environment):
+                return False
+            self._start_lxd()
+            return True
 
     def release(self, environment: str) -> str:
         """Takes the note away, stops what nobody needs any more, and says what it did."""
@@ -91,6 +101,10 @@ class LxdDaemon:
                 raise StackError(f"cannot start lxcfs: see {LOG_DIR}/lxcfs.log")
             time.sleep(0.02)
         return had_died
+
+    def _start_lxd(self) -> None:
+        self._start("lxd", ["lxd", "--group", "lxd", "--logfile", str(LOG_DIR / "lxd.log")])
+        self._wait_ready()
 
     def _wait_ready(self) -> None:
         done = subprocess.run(

@@ -32,9 +32,11 @@ def up(settings: Settings, *, bare: bool) -> int:
     with Progress() as progress:
         stack = Stack(settings, progress)
         stack.up()
-        deployed = [] if bare else asyncio.run(demo.seed(stack))
+        seeded = None if bare else asyncio.run(demo.seed(stack))
         progress.say(f"\n[bold]GPUaaS is up[/bold] after {progress.total():.1f} s: {settings.api_url}")
-        for line in next_steps(settings, deployed):
+        if seeded is not None:
+            progress.say(f"In use: {seeded.capacity}")
+        for line in next_steps(settings, [] if seeded is None else seeded.deployed):
             progress.say(line)
     return 0
 
@@ -107,6 +109,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="stop everything; machines and data are kept")
     bare = commands.add_parser("with-machines", help=f"run a command with LXD, the image and {POOL_VARIABLE}")
     bare.add_argument("words", nargs=argparse.REMAINDER, help="-- COMMAND …")
+    commands.add_parser("keep-lxd", help="start LXD again when it dies; the supervisor runs this")
     shown = commands.add_parser("status", help="what runs; exit status 3 when it is not all up")
     shown.add_argument("--json", action="store_true", dest="as_json")
     wiped = commands.add_parser("reset", help="stop everything and delete all data")
@@ -124,6 +127,8 @@ def run(arguments: argparse.Namespace) -> int:
         case "with-machines":
             words: list[str] = arguments.words
             return with_machines(settings, words[1:] if words[:1] == ["--"] else words)
+        case "keep-lxd":
+            return Stack(settings, Progress()).keep_lxd()
         case "status":
             return status(settings, as_json=arguments.as_json)
         case _:

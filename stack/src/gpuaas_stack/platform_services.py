@@ -4,18 +4,21 @@ machine than each needs."""
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import subprocess
 import sys
 from pathlib import Path
 
 from gpuaas_stack import users
+from gpuaas_stack.errors import StackError
 from gpuaas_stack.gpus import ensure_gpus
 from gpuaas_stack.packs import Pack, program
 from gpuaas_stack.service import Ready, Service
 from gpuaas_stack.settings import Settings
 
 ADMIN_EMAIL = "admin@gpuaas.example"
-API_ORDER, AGENT_ORDER, CONTROLLER_ORDER = 30, 40, 50
+LXD_ORDER, API_ORDER, AGENT_ORDER, CONTROLLER_ORDER = 20, 30, 40, 50
 
 
 def ensure_admin_file(settings: Settings) -> None:
@@ -25,6 +28,21 @@ def ensure_admin_file(settings: Settings) -> None:
         users.write_private(settings.admin_password_file, password + "\n")
         content = {"email": ADMIN_EMAIL, "password": password}
         users.write_private(settings.admin_file, json.dumps(content) + "\n", users.API)
+
+
+def check_schema(database_url: str) -> None:
+    """A database of somebody else's is changed by command only: says so at once, before anything starts."""
+    command = [program("gpuaas-platform"), "migrate", "--check"]
+    environment = {"PATH": os.environ["PATH"], "GPUAAS_DATABASE_URL": database_url}
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise StackError(f"cannot use GPUAAS_DATABASE_URL: {done.stderr.strip()}")
+
+
+def check_token_file(path: Path) -> None:
+    done = subprocess.run(users.run_as(users.API, ["test", "-r", str(path)]), check=False, capture_output=True)
+    if done.returncode != 0:
+        raise StackError(f"cannot use GPUAAS_VAULT_TOKEN_FILE: the user {users.API} cannot read {path}")
 
 
 def api_service(settings: Settings, database_url: str, vault_addr: str, vault_token_file: Path) -> Service:
@@ -53,6 +71,20 @@ def api_service(settings: Settings, database_url: str, vault_addr: str, vault_to
             **({"GPUAAS_MIGRATE_AT_START": "true"} if settings.database_url is None else {}),
         },
         ready=Ready("http", f"{settings.api_url}/readyz"),
+    )
+
+
+def lxd_service(settings: Settings) -> Service:
+    """LXD itself is shared with other environments and outlives this one, so what is supervised is its keeper."""
+    return Service(
+        name="lxd-keeper",
+        argv=[program("gpuaas-stack"), "keep-lxd"],
+        order=LXD_ORDER,
+        env={
+            "GPUAAS_ENVIRONMENT": settings.environment,
+            "GPUAAS_LXD_SOCKET": str(settings.lxd_socket),
+            "GPUAAS_LXD_RUN_DIR": str(settings.lxd_run_dir),
+        },
     )
 
 

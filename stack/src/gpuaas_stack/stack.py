@@ -7,9 +7,11 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 from gpuaas_stack import platform_services, ports, users
 from gpuaas_stack.errors import StackError
@@ -83,6 +85,7 @@ class Stack:
                 machines = pool.submit(self._ensure_machines)
                 self.ensure_platform()
                 machines.result()
+            self.supervision.ensure_service(platform_services.lxd_service(self.settings))
             self.start_enrolled()
 
     def _check_ports(self) -> None:
@@ -105,7 +108,10 @@ class Stack:
 
     def _ensure_database(self) -> str:
         if self.settings.database_url is not None:
-            return self.settings.database_url.get_secret_value()
+            url = self.settings.database_url.get_secret_value()
+            with self.progress.phase("your PostgreSQL"):
+                platform_services.check_schema(url)
+            return url
         with self.progress.phase("PostgreSQL"):
             self.postgres.prepare()
             self.supervision.ensure_service(self.postgres.service())
@@ -115,6 +121,7 @@ class Stack:
 
     def _ensure_vault(self) -> tuple[str, Path]:
         if self.settings.vault_addr and self.settings.vault_token_file:
+            platform_services.check_token_file(self.settings.vault_token_file)
             return self.settings.vault_addr, self.settings.vault_token_file
         with self.progress.phase("OpenBao"):
             self._start_openbao()
@@ -147,6 +154,13 @@ class Stack:
             self.image, built = ensure_image(self.settings.image_cache)
             ensure_imported(self.lxd.api, self.image, self.settings.image_alias)
             phase.note = "built" if built else "cached"
+
+    def keep_lxd(self) -> NoReturn:
+        """For as long as it runs: LXD is started again when it dies. Machines go on meanwhile."""
+        while True:
+            if self.lxd_daemon.revive(self.settings.environment):
+                self.progress.say("LXD had died and was started again")
+            time.sleep(1)
 
     def start_enrolled(self) -> None:
         """Starts the agent and the controllers whose credentials exist; the others wait for theirs."""

@@ -27,6 +27,7 @@ async def read_inventory(settings: Settings, lxd: Lxd) -> Inventory:
         gpu_devices=gpu_devices,
         virtualisation=f"{environment['server']} {environment['server_version']}",
         images=await lxd.read_image_aliases(),
+        default_image=settings.image_alias,
     )
 
 

@@ -21,6 +21,7 @@ ENVIRONMENT = "user.gpuaas.environment"
 ALLOCATION_TAG = "user.gpuaas.allocation"
 TASK_TAG = "user.gpuaas.task"
 PROJECT_TAG = "user.gpuaas.project"
+"""The owner: a project, or a tenant for its own machines."""
 BRIDGE_TAG = "user.gpuaas.bridge"
 GATEWAY_TAG = "user.gpuaas.gateway_cidr"
 READY_TAG = "user.gpuaas.ready"
@@ -33,6 +34,7 @@ DOMAIN = "gpuaas.internal"
 # Whole strings only: `$` would let a line break at the end pass.
 _BRIDGE = re.compile(r"[a-z][a-z0-9-]{0,14}")
 _HOSTNAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_IMAGE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}(/[a-z0-9][a-z0-9._-]{0,62})?")
 _LOGIN = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _PRINCIPAL = re.compile(r"[A-Za-z0-9_.:@/-]{1,200}")
 
@@ -49,6 +51,8 @@ def check_spec(spec: CreateSlice) -> None:
     instance_name(spec.allocation_id)
     if not _HOSTNAME.fullmatch(spec.hostname):
         raise PermanentError(f"{spec.hostname!r} is not a host name")
+    if spec.image is not None and not _IMAGE.fullmatch(spec.image):
+        raise PermanentError(f"{spec.image!r} is not the name of an image")
     network = check_network(spec.network)
     try:
         address = ipaddress.IPv4Address(spec.address)
@@ -84,7 +88,7 @@ def check_network(network: ProjectNetwork) -> ipaddress.IPv4Interface:
 def network_of(instance: Instance) -> ProjectNetwork:
     """What a slice's own record says about its bridge, enough to make the bridge again."""
     return ProjectNetwork(
-        project_id=instance.config[PROJECT_TAG],
+        owner_id=instance.config[PROJECT_TAG],
         bridge=instance.config[BRIDGE_TAG],
         gateway_cidr=instance.config[GATEWAY_TAG],
     )
@@ -95,7 +99,7 @@ def address_of(instance: Instance) -> str:
 
 
 def acl_body(network: ProjectNetwork, environment: str) -> dict[str, Any]:
-    """Machines of one project reach each other, and nothing else: no other bridge, no host service.
+    """Machines of one owner reach each other, and nothing else: no other bridge, no host service.
 
     With an ACL attached, LXD rejects what no rule allows; DNS and DHCP are accepted before the rules.
     `ipv4.routing=false` would not do: where `bridge-nf-call-iptables` is on, it also cuts the machines
@@ -105,8 +109,8 @@ def acl_body(network: ProjectNetwork, environment: str) -> dict[str, Any]:
     subnet = str(gateway.network)
     return {
         "name": network.bridge,
-        "description": f"GPUaaS project {network.project_id}",
-        "config": {ENVIRONMENT: environment, PROJECT_TAG: network.project_id},
+        "description": f"GPUaaS {network.owner_id}",
+        "config": {ENVIRONMENT: environment, PROJECT_TAG: network.owner_id},
         "egress": [
             {"action": "reject", "destination": f"{gateway.ip}/32", "state": "enabled"},
             {"action": "allow", "destination": subnet, "state": "enabled"},
@@ -119,7 +123,7 @@ def network_body(network: ProjectNetwork, environment: str) -> dict[str, Any]:
     return {
         "name": network.bridge,
         "type": "bridge",
-        "description": f"GPUaaS project {network.project_id}",
+        "description": f"GPUaaS {network.owner_id}",
         "config": {
             "ipv4.address": network.gateway_cidr,
             "ipv4.nat": "false",
@@ -131,7 +135,7 @@ def network_body(network: ProjectNetwork, environment: str) -> dict[str, Any]:
             # Names of the project's machines only: questions must not travel on to the host's resolvers.
             "raw.dnsmasq": "no-resolv\nno-hosts",
             ENVIRONMENT: environment,
-            PROJECT_TAG: network.project_id,
+            PROJECT_TAG: network.owner_id,
         },
     }
 
@@ -187,7 +191,7 @@ def instance_body(
             ENVIRONMENT: environment,
             ALLOCATION_TAG: spec.allocation_id,
             TASK_TAG: task_id,
-            PROJECT_TAG: spec.network.project_id,
+            PROJECT_TAG: spec.network.owner_id,
             BRIDGE_TAG: spec.network.bridge,
             GATEWAY_TAG: spec.network.gateway_cidr,
             "boot.autostart": "true",

@@ -110,12 +110,13 @@ class SliceManager:
         make_artifacts_dir(artifacts)
         progress("network", f"bridge {spec.network.bridge} with {spec.network.gateway_cidr}")
         async with self._networks.reserve(spec.network), self._gpus.reserve(spec.shape.gpus) as gpu_devices:
-            progress("instance", f"{name} from {self._settings.image_alias}, {len(gpu_devices)} GPUs")
+            image = spec.image or self._settings.image_alias
+            progress("instance", f"{name} from {image}, {len(gpu_devices)} GPUs")
             body = instance_body(
                 spec,
                 task_id=task_id,
                 environment=self._settings.environment,
-                image_alias=self._settings.image_alias,
+                image_alias=image,
                 pool=self._settings.storage_pool,
                 artifacts_dir=artifacts,
                 gpu_devices=gpu_devices,

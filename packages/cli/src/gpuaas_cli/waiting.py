@@ -21,12 +21,18 @@ AWAY_SECONDS = 1.0
 
 
 async def looks(
-    session: "Session", what: str, timeout: float, *, project_id: str | None = None, instance_id: str | None = None
+    session: "Session",
+    what: str,
+    timeout: float,
+    *,
+    tenant_id: str | None = None,
+    project_id: str | None = None,
+    instance_id: str | None = None,
 ) -> AsyncIterator[None]:
     """Yields at once, and then whenever something may have changed. A platform that restarts is waited for."""
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + timeout
-    feed = session.client.changes(project_id=project_id, instance_id=instance_id)
+    feed = session.client.changes(tenant_id=tenant_id, project_id=project_id, instance_id=instance_id)
     away = False
     while True:
         left = ends_at - loop.time()
@@ -80,34 +86,52 @@ async def wait_for_instance(
     return instance
 
 
+def _place(allocation: Allocation) -> dict[str, str | None]:
+    """Where its changes are told."""
+    return {"tenant_id": allocation.tenant_id, "project_id": allocation.project_id}
+
+
 async def wait_for_allocation(
     session: "Session", allocation: Allocation, goal: AllocationStatus, timeout: float
 ) -> Allocation:
-    failed = {AllocationStatus.FAILED, AllocationStatus.RELEASE_FAILED}
+    return (await wait_for_allocations(session, [allocation], goal, timeout))[0]
+
+
+async def wait_for_allocations(
+    session: "Session", allocations: list[Allocation], goal: AllocationStatus, timeout: float
+) -> list[Allocation]:
+    """Until each has got there or failed; where there are several, each line says whose step it is."""
+    ends = {goal, AllocationStatus.FAILED, AllocationStatus.RELEASE_FAILED}
+    now = {allocation.id: allocation for allocation in allocations}
+    what = f"allocation {', '.join(allocation.name for allocation in allocations)}"
+    under_way = list(now)
     async with Progress() as progress:
-        what = f"allocation {allocation.name}"
-        async for _ in looks(session, what, timeout, project_id=allocation.project_id):
-            timeline = await session.client.allocations.timeline(allocation.id)
-            for entry in timeline.items:
-                line = f"  {text(entry.at)[11:]}  {text(entry.step)}  {text(entry.message)}".rstrip()
-                progress.once((str(entry.at), entry.step, entry.message), line)
-            allocation = await session.client.allocations.get(allocation.id)
-            if allocation.status == goal or allocation.status in failed:
+        async for _ in looks(session, what, timeout, **_place(allocations[0])):
+            for id in under_way:
+                whose = f"{now[id].name}  " if len(now) > 1 else ""
+                # The status before the steps: the step that ended it is shown, too.
+                now[id] = await session.client.allocations.get(id)
+                for entry in (await session.client.allocations.timeline(id)).items:
+                    line = f"  {text(entry.at)[11:]}  {whose}{text(entry.step)}  {text(entry.message)}".rstrip()
+                    progress.once((id, str(entry.at), entry.step, entry.message), line)
+            under_way = [id for id in under_way if now[id].status not in ends]
+            if not under_way:
                 break
-    if allocation.status != goal:
-        raise CliError(
-            f"allocation {allocation.name} is {allocation.status}: {allocation.reason}",
-            WORK_FAILED,
-            hint=f"gpuaas allocation timeline {allocation.id}",
-        )
-    return allocation
+    for allocation in now.values():
+        if allocation.status != goal:
+            raise CliError(
+                f"allocation {allocation.name} is {allocation.status}: {allocation.reason}",
+                WORK_FAILED,
+                hint=f"gpuaas allocation timeline {allocation.id}",
+            )
+    return list(now.values())
 
 
 async def wait_until_at_rest(session: "Session", allocation: Allocation, timeout: float) -> Allocation:
     """Until what is being done to an active machine is over; a failure is told by its reason."""
     async with Progress() as progress:
         begun = allocation.updated_at
-        async for _ in looks(session, f"allocation {allocation.name}", timeout, project_id=allocation.project_id):
+        async for _ in looks(session, f"allocation {allocation.name}", timeout, **_place(allocation)):
             for entry in (await session.client.allocations.timeline(allocation.id)).items:
                 if entry.at >= begun:
                     line = f"  {text(entry.at)[11:]}  {text(entry.step)}  {text(entry.message)}".rstrip()

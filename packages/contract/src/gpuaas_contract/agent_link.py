@@ -33,9 +33,9 @@ class TaskKind(StrEnum):
 
 
 class ProjectNetwork(Resource):
-    """The bridge of one project on one node, and the address of one machine on it."""
+    """The bridge of one project, or of a tenant for its own machines, on one node."""
 
-    project_id: str
+    owner_id: str
     bridge: str = Field(max_length=15)
     gateway_cidr: str
     """The bridge's own address with its prefix length, for example `10.83.1.1/24`."""
@@ -46,6 +46,8 @@ class CreateSlice(Resource):
     allocation_id: str
     hostname: str
     shape: Shape
+    image: str | None = None
+    """An alias that the agent reported; none stands for its own."""
     network: ProjectNetwork
     address: str
     principals: dict[str, list[str]]
@@ -204,4 +206,4 @@ class HostCertificateRequest(Request):
 class HostCertificate(Resource):
     certificate: str
     user_authority: str
-    """Public key of the project's authority, for `TrustedUserCAKeys`."""
+    """Public key of the owner's authority, for `TrustedUserCAKeys`."""

@@ -1,11 +1,11 @@
-"""Allocations: machines that a project has."""
+"""Allocations: machines that a project has, or a tenant for what its projects share."""
 
 from enum import StrEnum
 from typing import Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from gpuaas_contract.base import Message, Name, OwnedResource, Page, Request, Resource
+from gpuaas_contract.base import Image, Message, Name, OwnedResource, Page, Request, Resource
 from gpuaas_contract.external import ExternalMachine
 from gpuaas_contract.problems import AllowedAction
 
@@ -23,6 +23,8 @@ class AllocationStatus(StrEnum):
 class Activity(StrEnum):
     """What is being done to an active machine."""
 
+    ASKING = "asking"
+    """The apps that live on it are asked whether it may have another size."""
     RESTARTING = "restarting"
     RESIZING = "resizing"
 
@@ -53,9 +55,29 @@ class Shape(Resource):
 
 
 class AllocationCreate(Request):
-    project_id: str
+    """A machine of a project, or of a tenant itself (exactly one of the two)."""
+
+    project_id: str | None = None
+    tenant_id: str | None = None
     name: Name
     shape: Shape = Shape()
+    image: Image | None = None
+    """What the machine is made from; left out, it is the own image of the node that the machine gets."""
+
+    @model_validator(mode="after")
+    def _one_owner(self) -> Self:
+        if (self.project_id is None) == (self.tenant_id is None):
+            raise ValueError("give exactly one of project_id and tenant_id")
+        return self
+
+
+MOST_AT_ONCE = 64
+
+
+class AllocationBatchCreate(AllocationCreate):
+    """Several alike, named `<name>-1`, `<name>-2` and so on: all of them are accepted, or none is."""
+
+    count: int = Field(ge=1, le=MOST_AT_ONCE)
 
 
 class AllocationUpdate(Request):
@@ -75,6 +97,8 @@ class AllocationResize(Request):
     memory_mib: int | None = Field(default=None, ge=256, le=8_388_608)
     disk_gib: int | None = Field(default=None, ge=2, le=65_536)
     gpus: int | None = Field(default=None, ge=0, le=64)
+    force: bool = False
+    """Without asking the apps that live on the machine."""
 
 
 class TimelineEntry(Resource):
@@ -87,9 +111,13 @@ class TimelineEntry(Resource):
 
 
 class Allocation(OwnedResource):
-    project_id: str
+    tenant_id: str
+    project_id: str | None = None
+    """None for one that is the tenant's own."""
     name: str
     shape: Shape
+    image: str | None = None
+    """What it is made from; none while that is left to a node and it has none yet."""
     status: AllocationStatus
     reason: Message = ""
     """Why it waits or failed, in plain words; empty when all is well."""
@@ -97,6 +125,8 @@ class Allocation(OwnedResource):
     """What is being done to it now; none when it is at rest."""
     wanted_shape: Shape | None = None
     """The size that it is being given."""
+    asked_operation_ids: list[str] = []
+    """While it is `asking`: the operations in which the apps answer."""
     charged_from: AwareDatetime | None = None
     charged_until: AwareDatetime | None = None
     """It is charged between these two; from the moment that a release is accepted it is not charged any more."""
@@ -113,6 +143,10 @@ class Allocation(OwnedResource):
 
 
 class AllocationPage(Page):
+    items: list[Allocation]
+
+
+class AllocationBatch(Resource):
     items: list[Allocation]
 
 

@@ -37,7 +37,7 @@ class AuditEntry(Resource):
     project_id: str | None = None
     correlation_id: str
     fingerprint: str = ""
-    """SHA-256 of the request: method, path and body."""
+    """Of the request's method, path, query and body, with a key of the platform: the same for the same request."""
     detail: JsonObject = {}
 
 

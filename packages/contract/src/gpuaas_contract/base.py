@@ -12,6 +12,9 @@ LAZY_MODELS = bool(os.environ.get("GPUAAS_LAZY_MODELS"))
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,46}[a-z0-9])?$")]
 """A name a person chose: usable as a host name, a shell-safe word."""
 
+Image = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}(/[a-z0-9][a-z0-9._-]{0,62})?$")]
+"""What a machine is made from, as its node calls it, for example `gpuaas/debian-12`."""
+
 Title = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Message = Annotated[str, StringConstraints(max_length=4_000, pattern=r"^[^\x00]*$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -52,6 +55,7 @@ JsonObject = dict[str, Any]
 __all__ = [
     "API_PREFIX",
     "Digest",
+    "Image",
     "JsonObject",
     "Key",
     "Message",

@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import threading
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -36,9 +37,19 @@ USAGE = "usg"
 VOLUME = "vol"
 
 
+_lock = threading.Lock()
+_last = 0
+
+
 def new_id(prefix: str) -> str:
-    """48 bits of milliseconds, then 80 random bits, so that ids made later sort later."""
-    number = (int(time.time() * 1000) << 80) | secrets.randbits(80)
+    """48 bits of milliseconds, then 80 random bits. Ids made later sort later, in one process also within the same
+    millisecond and when the clock is set back: what one request makes is listed in the order in which it was made."""
+    global _last
+    with _lock:
+        number = (int(time.time() * 1000) << 80) | secrets.randbits(80)
+        if number <= _last:
+            number = _last + 1 + secrets.randbits(64)
+        _last = number
     characters = [_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5)]
     return f"{prefix}_{''.join(characters)}"
 

@@ -57,6 +57,9 @@ class DeclaredSecret(SecretSpec):
 
 
 class OperationKind(Request):
+    """A manifest that has the kind `resize` is asked before a machine under a live member gets another size; the
+    platform makes the input of that one itself (`ResizeQuestion`)."""
+
     kind: Key
     title: Title
     description: Message = ""

@@ -47,6 +47,8 @@ class Inventory(Resource):
     virtualisation: str
     """For example `lxd 5.0.2`; `none` where the host itself is handed over."""
     images: list[str] = []
+    default_image: str | None = None
+    """What a machine is made from where nobody asked for another image."""
     offers: list[ShapeKind] = [ShapeKind.SLICE]
     """Slices of it, or the host as a whole."""
     address: str | None = None

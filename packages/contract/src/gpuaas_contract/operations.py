@@ -4,11 +4,14 @@ from enum import StrEnum
 
 from pydantic import AwareDatetime, Field
 
+from gpuaas_contract.allocations import Shape
 from gpuaas_contract.base import JsonObject, Key, Message, OwnedResource, Page, Request, Resource
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.problems import AllowedAction
 
 LEASE_SECONDS = 15
+RESIZE = "resize"
+"""The kind of operation that asks a member whether its machine may have another size; see `ResizeQuestion`."""
 
 
 class OperationState(StrEnum):
@@ -73,6 +76,15 @@ class Operation(OwnedResource):
     allowed_actions: list[AllowedAction] = []
     started_at: AwareDatetime | None = None
     ended_at: AwareDatetime | None = None
+
+
+class ResizeQuestion(Resource):
+    """The input of a `resize` operation. To complete it is to agree, and the machine is resized; to fail it is to
+    refuse, for the reason that the error gives."""
+
+    allocation_id: str
+    present_shape: Shape
+    wanted_shape: Shape
 
 
 class OperationPage(Page):

@@ -33,6 +33,7 @@ class Code(StrEnum):
     OPERATION_RUNNING = "operation_running"
     NO_CAPACITY = "no_capacity"
     QUOTA_EXCEEDED = "quota_exceeded"
+    IMAGE_UNKNOWN = "image_unknown"
     ALLOCATION_IN_USE = "allocation_in_use"
     SHAPE_UNSUPPORTED = "shape_unsupported"
     PLACEMENT_INVALID = "placement_invalid"

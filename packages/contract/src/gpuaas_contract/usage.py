@@ -23,7 +23,9 @@ class UsedShape(Resource):
 class UsageRecord(Resource):
     id: str
     kind: UsageKind
-    project_id: str
+    tenant_id: str
+    project_id: str | None = None
+    """None where the tenant itself owns the machine."""
     allocation_id: str
     allocation_name: str
     started_at: AwareDatetime

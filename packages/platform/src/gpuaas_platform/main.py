@@ -16,6 +16,7 @@ from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.audit import AuditService
 from gpuaas_platform.services.changes import FeedService
 from gpuaas_platform.services.cursors import Cursors
+from gpuaas_platform.services.fingerprints import Fingerprints
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
@@ -25,9 +26,9 @@ from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.signing_keys import SigningKeys
 from gpuaas_platform.services.tasks import TaskService
 from gpuaas_platform.services.tokens import TokenService
-from gpuaas_platform.settings import Settings
+from gpuaas_platform.settings import DatabaseSettings, Settings
 from gpuaas_platform.storage.database import Database
-from gpuaas_platform.storage.migrations import OldSchemaError, migrate, require_current
+from gpuaas_platform.storage.migrations import SchemaError, migrate, require_current
 from gpuaas_platform.storage.wakeups import Wakeups
 
 
@@ -57,6 +58,7 @@ def build_platform(settings: Settings) -> Platform:
         ),
         audit=AuditService(database, openbao),
         secrets=SecretKeeper(database, openbao),
+        fingerprints=Fingerprints(database, openbao),
         limits=Limits.from_rates(settings.requests_per_second, settings.logins_per_minute),
     )
 
@@ -78,6 +80,7 @@ async def serve(settings: Settings) -> None:
     platform = build_platform(settings)
     await platform.database.open()
     await platform.tokens.keys.start()
+    await platform.fingerprints.start()
     await _make_first_admin(platform, settings)
     config = uvicorn.Config(
         create_app(platform),
@@ -98,6 +101,10 @@ async def serve(settings: Settings) -> None:
 async def _make_first_admin(platform: Platform, settings: Settings) -> None:
     if settings.bootstrap_admin_file is None or not settings.bootstrap_admin_file.exists():
         return
+    async with platform.database.system_transaction() as tx:
+        # Asked first, and again below: to hash a password takes long, and each start would do it for nothing.
+        if await users.exist(tx):
+            return
     admin = json.loads(settings.bootstrap_admin_file.read_text())
     password_hash = await users.hash_password(admin["password"])
     one_time = not settings.bootstrap_admin_permanent
@@ -109,19 +116,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="gpuaas-platform", description="The GPUaaS control plane.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="serve the API until stopped")
-    commands.add_parser("migrate", help="bring the database schema up to date and exit")
+    migration = commands.add_parser("migrate", help="bring the database schema up to date; needs GPUAAS_DATABASE_URL")
+    migration.add_argument("--check", action="store_true", help="change nothing; fail where something is to be done")
     commands.add_parser("openapi", help="print the OpenAPI document; needs no database and no settings")
     arguments = parser.parse_args()
     if arguments.command == "openapi":
         print(json.dumps(declare_app().openapi(), indent=2, sort_keys=True))
         return
     configure_logs()
-    settings = Settings()
-    if arguments.command == "migrate" or settings.migrate_at_start:
+    try:
+        if arguments.command == "migrate":
+            prepare = require_current if arguments.check else migrate
+            prepare(DatabaseSettings().database_url)
+        else:
+            run_server(Settings())
+    except SchemaError as error:
+        raise SystemExit(str(error)) from None
+
+
+def run_server(settings: Settings) -> None:
+    if settings.migrate_at_start:
         migrate(settings.database_url)
-    if arguments.command == "serve":
-        try:
-            require_current(settings.database_url)
-        except OldSchemaError as error:
-            raise SystemExit(str(error)) from None
-        asyncio.run(serve(settings))
+    require_current(settings.database_url)
+    asyncio.run(serve(settings))

@@ -6,10 +6,15 @@ from pathlib import Path
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
-class Settings(BaseSettings):
+class DatabaseSettings(BaseSettings):
+    """All that a migration needs."""
+
     model_config = SettingsConfigDict(env_prefix="GPUAAS_")
 
     database_url: str
+
+
+class Settings(DatabaseSettings):
     vault_addr: str
     vault_token_file: Path
     api_host: str = "127.0.0.1"

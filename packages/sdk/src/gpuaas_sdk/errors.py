@@ -231,6 +231,7 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.QUOTA_EXCEEDED: QuotaExceededError,
     Code.ALLOCATION_IN_USE: AllocationInUseError,
     Code.SHAPE_UNSUPPORTED: ShapeUnsupportedError,
+    Code.IMAGE_UNKNOWN: InvalidRequestError,
     Code.PLACEMENT_INVALID: InvalidRequestError,
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,

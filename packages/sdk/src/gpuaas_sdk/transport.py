@@ -1,6 +1,8 @@
 """The one seam between the SDK and HTTP: tokens, correlation, idempotency, retries, problems."""
 
 import asyncio
+import functools
+import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -112,6 +114,12 @@ def _change_headers(revision: int | None, idempotency_key: str | None) -> dict[s
     return headers if revision is None else {**headers, "If-Match": f'"{revision}"'}
 
 
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """The certificates that are believed, read once: that takes longer than most requests."""
+    return httpx.create_ssl_context()
+
+
 class Transport:
     """Sends requests for all resources of a client; holds the connection pool and the token."""
 
@@ -132,6 +140,7 @@ class Transport:
             timeout=DEFAULT_TIMEOUT,
             headers={"User-Agent": user_agent, "Accept": "application/json"},
             transport=http,
+            verify=_trusted(),
         )
         self._token: str | None = None
         self._renew_at = 0.0

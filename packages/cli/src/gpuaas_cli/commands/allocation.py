@@ -1,6 +1,6 @@
 """Allocations: the machines of a project."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from gpuaas_cli.session import Session
     from gpuaas_contract.allocations import Allocation
 
-app = noun("allocation", "Machines of a project.")
+app = noun("allocation", "Machines of a project, or of a tenant itself.")
+InTenant = Annotated[str | None, Parameter(help="The tenant's own, not a project's: capacity that is shared.")]
 
 
 def _shape(allocation: "Allocation") -> str:
@@ -30,10 +31,12 @@ def _show(allocation: "Allocation") -> None:
         {
             "name": allocation.name,
             "id": allocation.id,
+            "owner": allocation.project_id or allocation.tenant_id,
             "status": allocation.status,
             "reason": allocation.reason,
             "activity": allocation.activity,
             "shape": _shape(allocation),
+            "image": allocation.image,
             "charged from": allocation.charged_from,
             "charged until": allocation.charged_until,
             "hostname": allocation.hostname,
@@ -48,15 +51,7 @@ def _show(allocation: "Allocation") -> None:
     )
 
 
-@app.command(name="list")
-async def list_(
-    *,
-    all: Annotated[bool, Parameter(negative="", help="Also released ones.")] = False,
-    options: Options = DEFAULTS,
-) -> None:
-    """List the machines of the project."""
-    async with open_session(options) as session:
-        found = await session.client.allocations.list(project_id=await session.project_id()).all()
+def _show_all(allocations: "list[Allocation]") -> None:
     columns = {
         "name": lambda a: a.name,
         "status": lambda a: a.status,
@@ -65,8 +60,28 @@ async def list_(
         "in use by": lambda a: a.instance_ids,
         "id": lambda a: a.id,
     }
-    shown = [a for a in found if all or a.status != "released"]
-    output.items(shown, columns, empty="No machines: gpuaas allocation create --name NAME --wait")
+    output.items(allocations, columns, empty="No machines: gpuaas allocation create --name NAME --wait")
+
+
+async def _owner(session: "Session", tenant: str | None) -> dict[str, str]:
+    if tenant is not None:
+        return {"tenant_id": (await resolve.tenant(session, tenant)).id}
+    return {"project_id": await session.project_id()}
+
+
+@app.command(name="list")
+async def list_(
+    *,
+    tenant: InTenant = None,
+    all: Annotated[bool, Parameter(negative="", help="Also released ones.")] = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """List the machines of the project, or of a tenant itself."""
+    async with open_session(options) as session:
+        owner = await _owner(session, tenant)
+        machines = session.client.allocations
+        found = await machines.list(project_id=owner.get("project_id"), tenant_id=owner.get("tenant_id")).all()
+    _show_all([a for a in found if all or a.status != "released"])
 
 
 @app.command
@@ -80,19 +95,23 @@ async def show(allocation: str, /, *, options: Options = DEFAULTS) -> None:
 async def create(
     *,
     name: Annotated[str | None, Parameter(help="Also its host name.")] = None,
+    count: Annotated[int | None, Parameter(help="So many alike: NAME-1, NAME-2, … All of them, or none.")] = None,
     cpus: int | None = None,
     memory_mib: int | None = None,
     disk_gib: int | None = None,
     gpus: int | None = None,
+    image: Annotated[str | None, Parameter(help="What it is made from; the node's own image if left out.")] = None,
+    tenant: InTenant = None,
     kind: KindOptions = NO_KIND,
     from_file: FromFile = None,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Ask for a machine: a slice of a host, a whole host, or one that is there already.
+    """Ask for a machine, or for several alike: slices of hosts, whole hosts, or one that is there already.
 
     ```
+    gpuaas allocation create --name w --count 3 --wait
     gpuaas allocation create --name one --cpus 2 --memory-mib 4096 --gpus 1 --wait
     gpuaas allocation create --name whole --host --cpus 64 --wait
     gpuaas allocation create --name lab --external-address lab.example --external-host-key @host.pub \
@@ -100,23 +119,33 @@ async def create(
     gpuaas allocation create --from-file machine.json -o json
     ```
     """
-    fields = merge(from_file, name=name)
+    fields = merge(from_file, name=name, count=count, image=image)
     shape = {"cpus": cpus, "memory_mib": memory_mib, "disk_gib": disk_gib, "gpus": gpus}
     fields["shape"] = {**fields.get("shape", {}), **{key: value for key, value in shape.items() if value is not None}}
     kind.add_to(fields["shape"])
     async with open_session(options) as session:
-        from gpuaas_contract.allocations import AllocationCreate, AllocationStatus
+        from gpuaas_contract.allocations import AllocationBatchCreate, AllocationCreate, AllocationStatus
 
-        if options.project is not None or "project_id" not in fields:
-            fields["project_id"] = await session.project_id()
+        if tenant is not None or options.project is not None or not {"tenant_id", "project_id"} & set(fields):
+            fields = {key: value for key, value in fields.items() if key not in {"tenant_id", "project_id"}}
+            fields |= await _owner(session, tenant)
         await kind.find_credential(session, fields["shape"])
-        body = AllocationCreate.model_validate(fields)
-        made = await session.client.allocations.create(body.project_id, body.name, shape=body.shape)
+        machines = session.client.allocations
+        several = AllocationBatchCreate.model_validate(fields) if "count" in fields else None
+        body = several or AllocationCreate.model_validate(fields)
+        rest: dict[str, Any] = {"tenant_id": body.tenant_id, "shape": body.shape, "image": body.image}
+        if several is not None:
+            made = (await machines.create_batch(body.project_id, body.name, several.count, **rest)).items
+        else:
+            made = [await machines.create(body.project_id, body.name, **rest)]
         if wait:
-            from gpuaas_cli.waiting import wait_for_allocation
+            from gpuaas_cli.waiting import wait_for_allocations
 
-            made = await wait_for_allocation(session, made, AllocationStatus.ACTIVE, timeout)
-    _show(made)
+            made = await wait_for_allocations(session, made, AllocationStatus.ACTIVE, timeout)
+    if several is not None:
+        _show_all(made)
+    else:
+        _show(made[0])
 
 
 @app.command
@@ -169,11 +198,12 @@ async def resize(
     memory_mib: int | None = None,
     disk_gib: Annotated[int | None, Parameter(help="A disk only grows.")] = None,
     gpus: int | None = None,
+    force: Annotated[bool, Parameter(negative="", help="Without asking the apps that live on it.")] = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give a running machine another size; what is left out stays.
+    """Give a running machine another size; what is left out stays. Apps that live on it are asked first.
 
     ```
     gpuaas allocation resize one --cpus 4 --memory-mib 8192 --wait
@@ -182,7 +212,7 @@ async def resize(
     async with open_session(options) as session:
         found = await resolve.allocation(session, allocation)
         changed = await session.client.allocations.resize(
-            found.id, cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus
+            found.id, cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus, force=force
         )
         _show(await _at_rest(session, changed, wait, timeout))
 
@@ -221,7 +251,8 @@ async def usage(allocation: str, /, *, options: Options = DEFAULTS) -> None:
 
     async with open_session(options) as session:
         found = await resolve.allocation(session, allocation)
-        records = session.client.usage.list(project_id=found.project_id, allocation_id=found.id)
+        tenant_id = found.tenant_id if found.project_id is None else None
+        records = session.client.usage.list(project_id=found.project_id, tenant_id=tenant_id, allocation_id=found.id)
         show_records(await records.all())
 
 

@@ -30,16 +30,16 @@ async def list_(
     async with open_session(options) as session:
         tenant_id = (await resolve.tenant(session, tenant)).id if tenant else None
         project_id = None if platform or tenant else await session.project_id()
-        pager = session.client.audit.list(tenant_id=tenant_id, project_id=project_id, limit=200)
-        found = [
-            entry
-            async for entry in pager
-            if (action is None or entry.action.startswith(action))
-            and who in (None, entry.principal_id)
-            and target in (None, entry.target)
-            and outcome in (None, entry.outcome.value)
-            and correlation in (None, entry.correlation_id)
-        ]
+        found = await session.client.audit.list(
+            tenant_id=tenant_id,
+            project_id=project_id,
+            action=action,
+            principal_id=who,
+            target=target,
+            outcome=outcome,
+            correlation_id=correlation,
+            limit=200,
+        ).all()
     columns = {
         "at": lambda e: e.at,
         "who": lambda e: e.principal_id,

@@ -59,18 +59,22 @@ class OpenBao:
         accept: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Nothing, for what is not there or for a refusal with the words that the caller accepts."""
+        """Nothing, for what is not there to be read or for a refusal with the words that the caller accepts."""
         try:
             response = await self._client.request(method, path, json=body, headers=headers)
         except httpx.HTTPError as error:
             raise Refusal(Code.UNAVAILABLE, "the secrets server does not answer", retry_after=2) from error
         if response.status_code in {429, 500, 502, 503}:
             raise Refusal(Code.UNAVAILABLE, "the secrets server is not ready", retry_after=2)
-        if response.status_code == 404 or (accept is not None and accept in response.text):
+        if (response.status_code == 404 and method == "GET") or (accept is not None and accept in response.text):
             return {}
         if response.is_error:
             raise RuntimeError(f"OpenBao refused {method} {path}: {response.status_code} {response.text[:300]}")
         return dict(response.json()) if response.content else {}
+
+    async def renew_token(self) -> None:
+        """Our own token ends unless it is renewed within its period. One that never ends is not renewed."""
+        await self._call("POST", "auth/token/renew-self", {}, accept="not renewable")
 
     # Token signing
 
@@ -137,14 +141,14 @@ class OpenBao:
         """The value and all that is known of it; nothing there is fine."""
         await self._call("DELETE", f"kv/metadata/{path}")
 
-    # SSH authorities: one engine per project
+    # SSH authorities: one engine per owner of machines
 
-    async def ensure_authority(self, project_id: str) -> str:
-        """Return the public key of the project's authority, which is made on first use.
+    async def ensure_authority(self, owner_id: str) -> str:
+        """Return the public key of the authority of a project or tenant, which is made on first use.
 
         The key comes last, so that where there is a key there is all of it. Only one caller at a time may do
-        this for a project: OpenBao would make a second key and sign with that one from then on."""
-        mount = f"ssh/{project_id}"
+        this for an owner: OpenBao would make a second key and sign with that one from then on."""
+        mount = f"ssh/{owner_id}"
         if (public_key := await self._authority_key(mount)) is None:
             await self._call("POST", f"sys/mounts/{mount}", {"type": "ssh"}, accept="path is already in use")
             for role, configuration in _SSH_ROLES.items():
@@ -162,19 +166,19 @@ class OpenBao:
         return str(answer["data"]["public_key"]).strip() if answer else None
 
     async def sign_user_key(
-        self, project_id: str, public_key: str, principals: list[str], seconds: int, key_id: str
+        self, owner_id: str, public_key: str, principals: list[str], seconds: int, key_id: str
     ) -> str:
-        return await self._sign(project_id, "user", public_key, principals, f"{seconds}s", key_id)
+        return await self._sign(owner_id, "user", public_key, principals, f"{seconds}s", key_id)
 
-    async def sign_host_key(self, project_id: str, public_key: str, principal: str) -> str:
-        return await self._sign(project_id, "host", public_key, [principal], "87600h", principal)
+    async def sign_host_key(self, owner_id: str, public_key: str, principal: str) -> str:
+        return await self._sign(owner_id, "host", public_key, [principal], "87600h", principal)
 
     async def _sign(
-        self, project_id: str, role: str, public_key: str, principals: list[str], ttl: str, key_id: str
+        self, owner_id: str, role: str, public_key: str, principals: list[str], ttl: str, key_id: str
     ) -> str:
         answer = await self._call(
             "POST",
-            f"ssh/{project_id}/sign/{role}",
+            f"ssh/{owner_id}/sign/{role}",
             {
                 "public_key": public_key,
                 "cert_type": role,

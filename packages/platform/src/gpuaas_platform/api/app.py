@@ -36,6 +36,7 @@ from gpuaas_platform.jobs.background import (
     follow_feed,
     for_ever,
     keep_token_key,
+    renew_vault_token,
     seal_audit,
     sequence_changes,
     sweep,
@@ -80,6 +81,7 @@ def create_app(platform: Platform) -> FastAPI:
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
             "placement": for_ever("placement", lambda: place(platform)),
             "secrets sweeper": for_ever("secrets sweeper", lambda: sweep_secrets(platform)),
+            "vault token": for_ever("vault token", lambda: renew_vault_token(platform)),
             "token key": for_ever("token key", lambda: keep_token_key(platform)),
             "streams": app.state.streams.cut_ended(),
         }

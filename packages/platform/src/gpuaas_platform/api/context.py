@@ -1,6 +1,5 @@
 """What a route works with: the caller, the correlation id, and one transaction per request."""
 
-import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
@@ -16,6 +15,8 @@ from starlette.requests import HTTPConnection
 from gpuaas_contract.base import OwnedResource, Resource
 from gpuaas_contract.problems import IDEMPOTENCY_HEADER, Code
 from gpuaas_contract.sessions import CSRF_HEADER, SESSION_COOKIE
+from gpuaas_platform.api.bodies import fingerprint_of
+from gpuaas_platform.api.queries import check_query
 from gpuaas_platform.api.routing import PERMISSION_ATTRIBUTE
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
@@ -24,7 +25,7 @@ from gpuaas_platform.services.pages import MAX_LIMIT
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.services.principals import Authenticated, not_a_person, password_change_required
 from gpuaas_platform.storage import changes as change_store
-from gpuaas_platform.storage.database import Transaction
+from gpuaas_platform.storage.database import Transaction, request_fingerprint
 
 KEY_LIMIT = 200
 _READS = {"GET", "HEAD", "OPTIONS"}
@@ -114,7 +115,6 @@ async def _begin(tx: Transaction, request: Request) -> Response | None:
     if key is not None and not 1 <= len(key) <= KEY_LIMIT:
         raise Refusal(Code.INVALID_REQUEST, f"{IDEMPOTENCY_HEADER} has between 1 and {KEY_LIMIT} characters")
     tx.expected_revision = _expected_revision(request)
-    tx.fingerprint = await fingerprint_of(request)
     if key is None:
         return None
     tx.request_key = f"{tx.principal_id}/{key}"
@@ -155,11 +155,6 @@ def _expected_revision(request: Request) -> int | None:
         raise Refusal(Code.REVISION_MISMATCH, f"{given} is not an ETag of this platform") from None
 
 
-async def fingerprint_of(request: Request) -> str:
-    content = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
-    return hashlib.sha256(content).hexdigest()
-
-
 async def authenticate(connection: HTTPConnection) -> Authenticated:
     """A bearer token, else a browser's cookie. The token comes first: who shows one means it."""
     platform = platform_of(connection)
@@ -194,6 +189,8 @@ async def authenticated_context(request: Request) -> Context:
     platform = platform_of(request)
     authenticated = await authenticate(request)
     request.state.caller = authenticated.caller
+    if request.method not in _READS:
+        request_fingerprint.set(await fingerprint_of(request))
     platform.limits.requests.take(authenticated.caller.id)
     if authenticated.csrf_token is not None and request.method not in _READS:
         _check_csrf(request, authenticated.csrf_token)
@@ -202,6 +199,7 @@ async def authenticated_context(request: Request) -> Context:
         raise not_a_person()
     if authenticated.password_change_required and permission != Permission.OWN_LOGIN:
         raise password_change_required()
+    check_query(request)
     return Context(platform, authenticated.caller, str(request.state.correlation_id), authenticated, request)
 
 

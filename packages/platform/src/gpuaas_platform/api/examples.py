@@ -76,6 +76,14 @@ VARIANTS: dict[str, dict[str, Json]] = {
         "of a tenant": {"tenant_id": FIELDS["tenant_id"], "name": "automation", **_KEY},
         "controller": {"project_id": FIELDS["project_id"], "name": "controller", "app_slug": "echo", **_KEY},
     },
+    "AllocationCreate": {
+        "of a project": {"project_id": FIELDS["project_id"], "name": "one"},
+        "of a tenant": {"tenant_id": FIELDS["tenant_id"], "name": "one"},
+    },
+    "AllocationBatchCreate": {
+        "of a project": {"project_id": FIELDS["project_id"], "name": "several", "count": 2},
+        "of a tenant": {"tenant_id": FIELDS["tenant_id"], "name": "several", "count": 2},
+    },
     "AppVersionPublish": {
         "two components": {
             "manifest": {

@@ -25,13 +25,17 @@ from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage.wakeups import NODE_TASKS
 
 log = structlog.get_logger()
-RECHECK_SECONDS = 5
+RECHECK_SECONDS = 30
+"""A notification that was lost is made up for after this time at the latest."""
 
 
 class AgentLinks:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._sockets: dict[str, WebSocket] = {}
+        self._news: dict[str, asyncio.Event] = {}
+        """Set when there may be something to tell a node. One for each, so that a task wakes its own node only."""
+        platform.wakeups.on(NODE_TASKS, self._heard)
         self.refused_streams: dict[str, asyncio.Future[WebSocket]] = {}
         """Filled by the stream broker: who waits for the agent to open which stream."""
 
@@ -42,6 +46,12 @@ class AgentLinks:
     def is_connected(self, node_id: str) -> bool:
         return node_id in self._sockets
 
+    def _heard(self, node_id: str) -> None:
+        """Of news for one node; for all of them after a lost connection."""
+        for id, news in self._news.items():
+            if node_id in (id, ""):
+                news.set()
+
     async def send(self, node_id: str, message: Resource) -> None:
         await self._sockets[node_id].send_text(message.model_dump_json())
 
@@ -50,6 +60,7 @@ class AgentLinks:
         await websocket.accept()
         link_id = ids.new_id(ids.STREAM)
         self._sockets[node_id] = websocket
+        self._news[node_id] = asyncio.Event()
         log.info("agent_connected", node_id=node_id)
         sender = asyncio.create_task(self._send_tasks(node_id, websocket))
         try:
@@ -60,7 +71,7 @@ class AgentLinks:
         finally:
             sender.cancel()
             if self._sockets.get(node_id) is websocket:
-                del self._sockets[node_id]
+                del self._sockets[node_id], self._news[node_id]
             await self._hung_up(node_id, link_id)
 
     async def _hung_up(self, node_id: str, link_id: str) -> None:
@@ -74,8 +85,9 @@ class AgentLinks:
         """Every open task once per connection: after a reconnect the agent hears of all of them again."""
         sent: set[str] = set()
         asked_to_rotate = False
+        news = self._news[node_id]
         while True:
-            woken = self._platform.wakeups.event(NODE_TASKS)
+            news.clear()
             try:
                 orders = await self._platform.tasks.orders(node_id)
             except Exception:
@@ -93,7 +105,7 @@ class AgentLinks:
                 if task.task_id not in sent:
                     sent.add(task.task_id)
                     await websocket.send_text(task.model_dump_json())
-            await self._platform.wakeups.wait(woken, RECHECK_SECONDS)
+            await self._platform.wakeups.wait(news, RECHECK_SECONDS)
 
     async def _receive(self, node_id: str, link_id: str, text: str) -> None:
         try:

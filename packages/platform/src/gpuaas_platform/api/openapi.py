@@ -137,7 +137,7 @@ def _refusals(operation: Json, permission: Permission, *, mutates: bool) -> set[
     if any("name" in parameter for parameter in operation["parameters"]) or "requestBody" in operation or mutates:
         statuses.add(422)
     if permission != Permission.ANONYMOUS:
-        statuses |= {401, 429}
+        statuses |= {401, 422, 429}
     if permission in POLICY:
         statuses |= {403, 404}
     if permission in {Permission.PERSON, Permission.OWN_LOGIN} or mutates or "requestBody" in operation:

@@ -1,4 +1,4 @@
-"""The address plan: one /24 of the platform's range per project."""
+"""The address plan: one /24 of the platform's range per project, and per tenant with machines of its own."""
 
 import hashlib
 from collections.abc import Collection
@@ -27,6 +27,6 @@ def free_address(subnet: IPv4Network, taken: Collection[str]) -> str | None:
     return None
 
 
-def bridge_name(environment: str, project_id: str) -> str:
+def bridge_name(environment: str, owner_id: str) -> str:
     """At most 15 characters, which is all that Linux gives a network device."""
-    return "gp" + hashlib.sha256(f"{environment}/{project_id}".encode()).hexdigest()[:10]
+    return "gp" + hashlib.sha256(f"{environment}/{owner_id}".encode()).hexdigest()[:10]

@@ -19,6 +19,7 @@ SEAL_SECONDS = 1
 FEED_SWEEP_SECONDS = 5
 RECHECK_SECONDS = 1
 TOKEN_KEY_SECONDS = 60
+VAULT_TOKEN_SECONDS = 3_600
 
 
 async def for_ever(name: str, once: Callable[[], Awaitable[None]]) -> None:
@@ -73,6 +74,11 @@ async def sweep_secrets(platform: Platform) -> None:
     """In a loop of its own: nothing else waits while the secrets server is away."""
     await platform.secrets.sweep()
     await asyncio.sleep(SWEEP_SECONDS)
+
+
+async def renew_vault_token(platform: Platform) -> None:
+    await platform.openbao.renew_token()
+    await asyncio.sleep(VAULT_TOKEN_SECONDS)
 
 
 async def keep_token_key(platform: Platform) -> None:

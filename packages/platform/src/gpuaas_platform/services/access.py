@@ -24,7 +24,7 @@ from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services import operations, shapes
-from gpuaas_platform.services.allocations import require_allocation
+from gpuaas_platform.services.allocations import audit, require_allocation
 from gpuaas_platform.services.catalogue import manifest_of
 from gpuaas_platform.services.placement import certificate_principal
 from gpuaas_platform.storage import access as store
@@ -46,12 +46,12 @@ class AccessService:
         self._openbao = openbao
         self._authorities: dict[str, str] = {}
 
-    async def _authority(self, project_id: str) -> str:
-        """The public key of the project's SSH authority, made on first use."""
-        if project_id not in self._authorities:
-            async with self._database.exclusively(f"ssh-authority/{project_id}"):
-                self._authorities[project_id] = await self._openbao.ensure_authority(project_id)
-        return self._authorities[project_id]
+    async def _authority(self, owner_id: str) -> str:
+        """The public key of the SSH authority of a project or tenant, made on first use."""
+        if owner_id not in self._authorities:
+            async with self._database.exclusively(f"ssh-authority/{owner_id}"):
+                self._authorities[owner_id] = await self._openbao.ensure_authority(owner_id)
+        return self._authorities[owner_id]
 
     async def grant_person(
         self, caller: Caller, correlation_id: str, allocation_id: str, body: AccessRequest
@@ -65,11 +65,12 @@ class AccessService:
                 tx,
                 ids.new_id(ids.ACCESS_GRANT),
                 row["project_id"],
+                row["owner_id"],
                 [allocation_id],
                 PERSON_LOGIN,
                 CERTIFICATE_SECONDS,
             )
-            await tx.audit("access.grant", allocation_id, project_id=row["project_id"], detail={"grant": grant["id"]})
+            await audit(tx, "access.grant", row, {"grant": grant["id"]})
         return await self._certify(grant, [row], body.public_key, f"{caller.name}/{correlation_id}")
 
     async def grant_operation(
@@ -85,6 +86,7 @@ class AccessService:
                 tx,
                 ids.new_id(ids.ACCESS_GRANT),
                 operation["project_id"],
+                operation["project_id"],
                 [row["id"] for row in active],
                 OPERATOR_LOGIN,
                 CERTIFICATE_SECONDS,
@@ -96,14 +98,14 @@ class AccessService:
         return await self._certify(grant, active, body.public_key, key_id)
 
     async def _certify(self, grant: Row, machines: Sequence[Row], public_key: str, key_id: str) -> AccessGrant:
-        project_id = grant["project_id"]
-        authority = await self._authority(project_id)
+        owner_id = grant["owner_id"]
+        authority = await self._authority(owner_id)
         certified = [row for row in machines if shapes.kind_of(row) != ShapeKind.EXTERNAL]
         principals = [certificate_principal(grant["login"], row["id"]) for row in certified]
         certificate = ""
         if principals:
             certificate = await self._openbao.sign_user_key(
-                project_id, public_key, principals, CERTIFICATE_SECONDS, key_id
+                owner_id, public_key, principals, CERTIFICATE_SECONDS, key_id
             )
         return AccessGrant(
             id=grant["id"],
@@ -129,10 +131,10 @@ class AccessService:
             if row is None or row["node_id"] != node.id or row["status"] == AllocationStatus.RELEASED:
                 raise not_found("allocation", body.allocation_id)
             check_ssh_key(body.public_key)
-            await tx.audit("access.certify_host", row["id"], project_id=row["project_id"])
-        authority = await self._authority(row["project_id"])
+            await audit(tx, "access.certify_host", row)
+        authority = await self._authority(row["owner_id"])
         return HostCertificate(
-            certificate=await self._openbao.sign_host_key(row["project_id"], body.public_key, row["id"]),
+            certificate=await self._openbao.sign_host_key(row["owner_id"], body.public_key, row["id"]),
             user_authority=authority,
         )
 
@@ -175,7 +177,7 @@ async def open_stream(tx: Transaction, caller: Caller, grant_id: str, allocation
     assert machine is not None
     shapes.require_support(machine, "access")
     _require_active(machine)
-    await tx.audit("access.open_stream", allocation_id, project_id=grant["project_id"], detail={"grant": grant_id})
+    await audit(tx, "access.open_stream", machine, {"grant": grant_id})
     return grant, machine
 
 

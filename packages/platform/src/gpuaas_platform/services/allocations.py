@@ -1,13 +1,11 @@
-"""Allocations: asked for, looked at, renamed, restarted, resized, tried again, given back."""
+"""Allocations: looked at, renamed, restarted, tried again, given back."""
 
-from gpuaas_contract import ids
-from gpuaas_contract.agent_link import ResizeSlice
+from collections.abc import Sequence
+
 from gpuaas_contract.allocations import (
     Activity,
     Allocation,
-    AllocationCreate,
     AllocationPage,
-    AllocationResize,
     AllocationRestart,
     AllocationStatus,
     AllocationUpdate,
@@ -16,15 +14,15 @@ from gpuaas_contract.allocations import (
     Timeline,
     TimelineEntry,
 )
-from gpuaas_contract.problems import AllowedAction, Code, FieldError
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services import externals, shapes
-from gpuaas_platform.services.identity import require_project, visible_projects
+from gpuaas_platform.services.identity import visible_owners
 from gpuaas_platform.services.pages import cut_page, decode_cursor
-from gpuaas_platform.services.placement import AddressPlan, order, order_machine, place_waiting, shortage
-from gpuaas_platform.services.quotas import require_quota
+from gpuaas_platform.services.placement import AddressPlan, order, order_machine
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import instances as instance_store
@@ -69,40 +67,30 @@ async def require_allocation(
     row = await (store.lock if lock else store.get)(tx, allocation_id)
     if row is None:
         raise not_found("allocation", allocation_id)
+    if row["project_id"] is None and not caller.may(Permission.ALLOCATION_READ, _scope(row)):
+        # Those who have a role in a project know of its tenant, and of nothing that the tenant itself has.
+        raise not_found("allocation", allocation_id, denied=True)
     caller.require(permission, _scope(row), "allocation", allocation_id)
     return row
 
 
-async def _shown(tx: Transaction, allocation_id: str) -> Allocation:
+async def audit(tx: Transaction, action: str, row: Row, detail: JsonObject | None = None) -> None:
+    await tx.audit(action, row["id"], tenant_id=row["tenant_id"], project_id=row["project_id"], detail=detail)
+
+
+async def shown(tx: Transaction, allocation_id: str) -> Allocation:
     row = await store.get(tx, allocation_id)
     assert row is not None
     return to_model(row)
 
 
-async def create_allocation(tx: Transaction, caller: Caller, body: AllocationCreate, plan: AddressPlan) -> Allocation:
-    await require_project(tx, caller, body.project_id, Permission.ALLOCATION_CREATE)
-    if body.shape.external is not None:
-        await externals.require_credential(tx, body.project_id, body.shape.external)
-    await require_quota(tx, body.project_id, shapes.sizes(body.shape) | {"allocations": 1})
-    shape = body.shape.model_dump(mode="json")
-    row = await store.insert(tx, ids.new_id(ids.ALLOCATION), body.project_id, body.name, body.name, shape)
-    if row is None:
-        raise _name_taken(body.name)
-    await tx.audit("allocation.create", row["id"], project_id=body.project_id)
-    await record(tx, row, "requested", _words(body.shape))
-    if body.shape.kind == ShapeKind.EXTERNAL:
-        await externals.activate(tx, row)
-    else:
-        await place_waiting(tx, plan)
-    return await _shown(tx, row["id"])
-
-
-def _words(shape: Shape) -> str:
+def words(shape: Shape) -> str:
     return f"{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB of disk, {shape.gpus} GPUs"
 
 
-def _name_taken(name: str) -> Refusal:
-    return Refusal(Code.NAME_TAKEN, f"the project has a machine with the name or host name {name!r} already")
+def name_taken(*names: str) -> Refusal:
+    listed = ", ".join(repr(name) for name in names)
+    return Refusal(Code.NAME_TAKEN, f"there is a machine with the name or host name {listed} here already")
 
 
 async def get_allocation(tx: Transaction, caller: Caller, allocation_id: str) -> Allocation:
@@ -110,10 +98,17 @@ async def get_allocation(tx: Transaction, caller: Caller, allocation_id: str) ->
 
 
 async def list_allocations(
-    tx: Transaction, caller: Caller, project_id: str | None, filters: store.Filters, cursor: str | None, limit: int
+    tx: Transaction,
+    caller: Caller,
+    project_id: str | None,
+    tenant_id: str | None,
+    filters: store.Filters,
+    cursor: str | None,
+    limit: int,
 ) -> AllocationPage:
-    projects = await visible_projects(tx, caller, project_id, Permission.ALLOCATION_READ)
-    rows = await store.list_matching(tx, projects, filters, decode_cursor(cursor), limit + 1)
+    """Of a project, of a tenant itself, or all that the caller may see."""
+    owners = await visible_owners(tx, caller, project_id, tenant_id, Permission.ALLOCATION_READ)
+    rows = await store.list_matching(tx, owners, filters, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return AllocationPage(items=[to_model(row) for row in rows], next_cursor=after)
 
@@ -131,10 +126,10 @@ async def update_allocation(tx: Transaction, caller: Caller, allocation_id: str,
         raise Refusal(Code.INVALID_STATE, "the allocation is released; its name is history")
     renamed = await store.rename(tx, allocation_id, body.name)
     if renamed is None:
-        raise _name_taken(body.name)
-    await tx.audit("allocation.update", allocation_id, project_id=row["project_id"], detail={"name": body.name})
+        raise name_taken(body.name)
+    await audit(tx, "allocation.update", row, detail={"name": body.name})
     await record(tx, renamed, "renamed", f"from {row['name']} to {body.name}; its host name stays {row['hostname']}")
-    return await _shown(tx, allocation_id)
+    return await shown(tx, allocation_id)
 
 
 async def restart_allocation(
@@ -143,49 +138,14 @@ async def restart_allocation(
     row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
     tx.match(row)
     shapes.require_support(row, "restart")
-    _require_at_rest(row)
+    require_at_rest(row)
     if not body.force:
-        await _require_unused(tx, row, "restart it with force, or decommission that first")
-    await tx.audit("allocation.restart", allocation_id, project_id=row["project_id"])
+        await require_unused(tx, row, "restart it with force, or decommission that first")
+    await audit(tx, "allocation.restart", row)
     changed = await store.begin_activity(tx, allocation_id, Activity.RESTARTING, None)
     await record(tx, changed, "restarting", "restart accepted")
     await order(tx, row, shapes.restart(row))
-    return await _shown(tx, allocation_id)
-
-
-async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str, body: AllocationResize) -> Allocation:
-    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
-    tx.match(row)
-    shapes.require_support(row, "resize")
-    _require_at_rest(row)
-    old = Shape.model_validate(row["shape"])
-    new = old.model_copy(update=body.model_dump(exclude_none=True))
-    if new == old:
-        return to_model(row)
-    if new.disk_gib < old.disk_gib:
-        detail = f"a disk only grows: it has {old.disk_gib} GiB"
-        raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/disk_gib", detail=detail)])
-    # Nobody can ask the app yet what a smaller or larger machine means to it.
-    await _require_unused(tx, row, "decommission that first")
-    growth = _growth(old, new)
-    await require_quota(tx, row["project_id"], shapes.sizes(growth) | {"allocations": 0})
-    node = await node_store.lock(tx, row["node_id"])
-    assert node is not None
-    if lacking := shortage(node, growth):
-        words = ", ".join(lacking)
-        raise Refusal(Code.NO_CAPACITY, f"its node has no room for that much more: {words}", context={"lacks": lacking})
-    await tx.audit("allocation.resize", allocation_id, project_id=row["project_id"], detail=new.model_dump(mode="json"))
-    changed = await store.begin_activity(tx, allocation_id, Activity.RESIZING, new.model_dump(mode="json"))
-    await record(tx, changed, "resizing", f"from {_words(old)} to {_words(new)}")
-    await order(tx, row, ResizeSlice(allocation_id=allocation_id, shape=new))
-    return await _shown(tx, allocation_id)
-
-
-def _growth(old: Shape, new: Shape) -> Shape:
-    more = {
-        name: max(0, getattr(new, name) - getattr(old, name)) for name in ("cpus", "memory_mib", "disk_gib", "gpus")
-    }
-    return old.model_copy(update=more)
+    return await shown(tx, allocation_id)
 
 
 async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, plan: AddressPlan) -> Allocation:
@@ -196,14 +156,14 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
         lost = row["status"] == AllocationStatus.FAILED
         why = "its machine was lost: release it and ask for another" if lost else "there is nothing to try again"
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']}; {why}")
-    await tx.audit("allocation.retry", allocation_id, project_id=row["project_id"])
+    await audit(tx, "allocation.retry", row)
     if row["status"] == AllocationStatus.RELEASE_FAILED:
         await _order_release(tx, row, "the release is tried again")
     else:
         again = await store.set_status(tx, allocation_id, AllocationStatus.PROVISIONING)
         await record(tx, again, "provisioning", "the creation is tried again")
         await order_machine(tx, {**row, **again}, plan, tx.correlation_id)
-    return await _shown(tx, allocation_id)
+    return await shown(tx, allocation_id)
 
 
 async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str) -> Allocation:
@@ -211,8 +171,8 @@ async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str
     tx.match(row)
     if row["status"] not in _RELEASABLE:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']} already")
-    await _require_unused(tx, row, "decommission that first")
-    await tx.audit("allocation.release", allocation_id, project_id=row["project_id"])
+    await require_unused(tx, row, "decommission that first")
+    await audit(tx, "allocation.release", row)
     await node_store.cancel_tasks(tx, allocation_id)
     await usage_store.end(tx, UsageKind.CHARGED, allocation_id)
     if shapes.kind_of(row) == ShapeKind.EXTERNAL:
@@ -222,7 +182,7 @@ async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str
         await record(tx, released, "released", "it had no machine yet")
     else:
         await _order_release(tx, row, "release accepted; it is not charged any more")
-    return await _shown(tx, allocation_id)
+    return await shown(tx, allocation_id)
 
 
 async def _order_release(tx: Transaction, row: Row, message: str) -> None:
@@ -231,28 +191,30 @@ async def _order_release(tx: Transaction, row: Row, message: str) -> None:
     await order(tx, row, shapes.removal(row))
 
 
-def _require_at_rest(row: Row) -> None:
+def require_at_rest(row: Row) -> None:
     if row["status"] != AllocationStatus.ACTIVE:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']}, not active")
     if row["activity"] is not None:
-        raise Refusal(Code.INVALID_STATE, f"the machine is {row['activity']} already")
+        asking = "waiting for its app to agree to a resize"
+        doing = asking if row["activity"] == Activity.ASKING else row["activity"]
+        raise Refusal(Code.INVALID_STATE, f"the machine is {doing} already")
 
 
-async def _require_unused(tx: Transaction, row: Row, advice: str) -> None:
-    users = await instance_store.list_live_on(tx, [row["id"]])
-    if not users:
-        return
+async def require_unused(tx: Transaction, row: Row, advice: str) -> None:
+    if users := await instance_store.list_live_on(tx, [row["id"]]):
+        raise in_use(users, advice)
+
+
+def in_use(users: Sequence[Row], advice: str, *actions: AllowedAction) -> Refusal:
     names = sorted({user["instance_name"] for user in users})
-    raise Refusal(
-        Code.ALLOCATION_IN_USE,
-        f"the machine is used by {', '.join(names)}; {advice}",
-        allowed_actions=[
-            AllowedAction(
-                action="decommission",
-                title=f"Decommission {name}",
-                method="POST",
-                href=f"/v1/app-instances/{instance_id}/operations",
-            )
-            for instance_id, name in sorted({(user["instance_id"], user["instance_name"]) for user in users})
-        ],
-    )
+    decommission = [
+        AllowedAction(
+            action="decommission",
+            title=f"Decommission {name}",
+            method="POST",
+            href=f"/v1/app-instances/{instance_id}/operations",
+        )
+        for instance_id, name in sorted({(user["instance_id"], user["instance_name"]) for user in users})
+    ]
+    detail = f"the machine is used by {', '.join(names)}; {advice}"
+    return Refusal(Code.ALLOCATION_IN_USE, detail, allowed_actions=[*decommission, *actions])

@@ -89,7 +89,13 @@ async def _readable_chain(tx: Transaction, caller: Caller, tenant_id: str | None
 
 
 async def list_entries(
-    tx: Transaction, caller: Caller, tenant_id: str | None, project_id: str | None, cursor: str | None, limit: int
+    tx: Transaction,
+    caller: Caller,
+    tenant_id: str | None,
+    project_id: str | None,
+    only: store.Filter,
+    cursor: str | None,
+    limit: int,
 ) -> AuditPage:
     """All there is, for a platform admin who names no tenant and no project."""
     chain = None
@@ -97,7 +103,7 @@ async def list_entries(
         await require_project(tx, caller, project_id, Permission.AUDIT_READ)
     elif tenant_id is not None or not caller.is_platform_admin:
         chain = await _readable_chain(tx, caller, tenant_id)
-    rows = await store.list_entries(tx, chain, project_id, decode_cursor(cursor), limit + 1)
+    rows = await store.list_entries(tx, chain, project_id, only, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return AuditPage(items=[AuditEntry.model_validate(row) for row in rows], next_cursor=after)
 

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from gpuaas_contract.problems import Code
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.services.kept_keys import kept_key
 from gpuaas_platform.storage.database import Database
 
 KEY_PATH = "feed/cursor-key"
@@ -32,14 +33,7 @@ class Cursors:
         """Not at the start of the process only: it may come up while the secrets server is away."""
         if self._cipher is not None:
             return
-        document = await self._openbao.read_document(KEY_PATH)
-        if document is None:
-            async with self._database.exclusively(KEY_PATH):
-                document = await self._openbao.read_document(KEY_PATH)
-                if document is None:
-                    document = {"key": base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()}
-                    await self._openbao.write_document(KEY_PATH, document)
-        self._cipher = AESSIV(base64.b64decode(document["key"]))
+        self._cipher = AESSIV(await kept_key(self._database, self._openbao, KEY_PATH, KEY_BYTES))
 
     def encode(self, position: int, principal_id: str) -> str:
         assert self._cipher is not None

@@ -117,6 +117,37 @@ async def visible_projects(
     return [id for id, scope in scopes.items() if caller.may(permission, scope)]
 
 
+async def require_owner(
+    tx: Transaction, caller: Caller, project_id: str | None, tenant_id: str | None, permission: Permission
+) -> str:
+    """The tenant, where the caller has the permission in the project or in the tenant itself."""
+    if project_id is not None:
+        return str((await require_project(tx, caller, project_id, permission))["tenant_id"])
+    assert tenant_id is not None
+    await get_tenant(tx, caller, tenant_id)
+    caller.require(permission, Scope(tenant_id=tenant_id), "tenant", tenant_id)
+    return tenant_id
+
+
+async def visible_owners(
+    tx: Transaction, caller: Caller, project_id: str | None, tenant_id: str | None, permission: Permission
+) -> list[str] | None:
+    """Whose things a list covers: those of the project, of the tenant itself, else all that the caller may see.
+
+    None stands for everybody."""
+    if tenant_id is not None:
+        await require_owner(tx, caller, None, tenant_id, permission)
+        if project_id is None:
+            return [tenant_id]
+    projects = await visible_projects(tx, caller, project_id, permission)
+    if projects is None:
+        return None
+    if project_id is not None:
+        return projects + ([] if tenant_id is None else [tenant_id])
+    tenants = {id for id in caller.tenants_with(permission) if caller.may(permission, Scope(tenant_id=id))}
+    return projects + sorted(tenants)
+
+
 async def get_project(tx: Transaction, caller: Caller, project_id: str) -> Project:
     return Project.model_validate(await require_project(tx, caller, project_id, Permission.PROJECT_READ))
 

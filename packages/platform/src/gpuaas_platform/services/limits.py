@@ -40,7 +40,8 @@ class Limits:
 
     @classmethod
     def from_rates(cls, requests_per_second: float, logins_per_minute: float) -> "Limits":
+        # A burst of less than one would let nobody in, ever.
         return cls(
-            requests=RateLimit(requests_per_second, requests_per_second * 2),
-            logins=RateLimit(logins_per_minute / 60, logins_per_minute),
+            requests=RateLimit(requests_per_second, max(1, requests_per_second * 2)),
+            logins=RateLimit(logins_per_minute / 60, max(1, logins_per_minute)),
         )

@@ -8,6 +8,7 @@ from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import (
     LEASE_SECONDS,
+    RESIZE,
     Claim,
     ClaimRequest,
     CompleteRequest,
@@ -29,6 +30,7 @@ from gpuaas_platform.services.catalogue import manifest_of
 from gpuaas_platform.services.identity import visible_projects
 from gpuaas_platform.services.inputs import check_inputs
 from gpuaas_platform.services.pages import cut_page, decode_cursor
+from gpuaas_platform.services.resize_answers import answered
 from gpuaas_platform.storage import access as access_store
 from gpuaas_platform.storage import instances as instance_store
 from gpuaas_platform.storage import operations as store
@@ -112,10 +114,16 @@ async def create(
     declared = manifest.operation(kind)
     if declared is None:
         raise Refusal(Code.INVALID_REQUEST, f"{manifest.slug} {manifest.version} has no operation {kind!r}")
-    checked = check_inputs(input, declared.input_schema, "/input")
-    row = await store.insert(
-        tx, ids.new_id(ids.OPERATION), instance, member_id, kind, checked, declared.deadline_seconds
-    )
+    return await insert(tx, instance, manifest, kind, member_id, check_inputs(input, declared.input_schema, "/input"))
+
+
+async def insert(
+    tx: Transaction, instance: Row, manifest: Manifest, kind: str, member_id: str | None, input: JsonObject
+) -> Row:
+    """An operation whose input is known to be right."""
+    declared = manifest.operation(kind)
+    assert declared is not None
+    row = await store.insert(tx, ids.new_id(ids.OPERATION), instance, member_id, kind, input, declared.deadline_seconds)
     if member_id is not None:
         await instance_store.set_last_operation(tx, member_id, row["id"])
     await _changed(tx, row, "requested", f"{kind} requested")
@@ -307,3 +315,5 @@ async def _finish(
     await _changed(
         tx, finished, state.value, f"{row['kind']} {state.value}" + (f": {error['detail']}" if error else "")
     )
+    if row["kind"] == RESIZE:
+        await answered(tx, row, state, error)

@@ -48,14 +48,14 @@ async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan)
     if shape.kind == ShapeKind.HOST:
         await _place_on_host(tx, row, nodes, shape, plan)
         return
-    node = next((node for node in nodes if not shortage(node, shape)), None)
+    node = next((node for node in nodes if not shortage(node, shape, row["image"])), None)
     subnet = project_subnet(plan.network_range, row["network_index"])
-    address = free_address(subnet, await store.list_taken_addresses(tx, row["project_id"]))
+    address = free_address(subnet, await store.list_taken_addresses(tx, row["owner_id"]))
     if node is None or address is None:
         await _keep_waiting(tx, row, nodes, shape, no_address=address is None)
         return
     _take(node, shape)
-    placed = await store.place(tx, row["id"], node["id"], address)
+    placed = await store.place(tx, row["id"], node["id"], address, node["inventory"].get("default_image"))
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
     await record(tx, placed, "provisioning", f"on node {node['name']} at {address}")
     await order_machine(tx, {**row, **placed}, plan, row["correlation_id"])
@@ -68,15 +68,14 @@ async def _place_on_host(tx: Transaction, row: Row, nodes: list[Row], shape: Sha
         await _keep_waiting(tx, row, nodes, shape, no_address=False)
         return
     whole = shapes.whole_of(node, shape)
-    asked = shapes.sizes(shape)
-    over = await over_quota(
-        tx, row["project_id"], {name: size - asked[name] for name, size in shapes.sizes(whole).items()}
-    )
-    if over is None:
-        return
-    if over:
-        await _wait(tx, row, f"waiting: the project's quota does not allow all of {node['name']}: {'; '.join(over)}")
-        return
+    if row["project_id"] is not None:
+        over = await over_quota(tx, row["project_id"], shapes.growth(shape, whole))
+        if over is None:
+            return
+        if over:
+            words = "; ".join(over)
+            await _wait(tx, row, f"waiting: the project's quota does not allow all of {node['name']}: {words}")
+            return
     _take(node, whole)
     placed = await store.place_on_host(tx, row["id"], node["id"], whole.model_dump(mode="json"))
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
@@ -100,14 +99,15 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_
     shape = Shape.model_validate(row["shape"])
     subnet = project_subnet(plan.network_range, row["network_index"])
     network = ProjectNetwork(
-        project_id=row["project_id"],
-        bridge=bridge_name(plan.environment, row["project_id"]),
+        owner_id=row["owner_id"],
+        bridge=bridge_name(plan.environment, row["owner_id"]),
         gateway_cidr=gateway_cidr(subnet),
     )
     spec = CreateSlice(
         allocation_id=row["id"],
         hostname=row["hostname"],
         shape=shape,
+        image=row["image"],
         network=network,
         address=row["address"],
         principals=_principals(row),
@@ -127,18 +127,20 @@ async def order(tx: Transaction, row: Row, spec: Resource, correlation_id: str |
     )
 
 
-def shortage(node: Row, shape: Shape) -> list[str]:
+def shortage(node: Row, shape: Shape, image: str | None = None) -> list[str]:
     """What the node lacks for the shape, in plain words; nothing where it has room."""
     if (misfit := shapes.misfit(node, shape)) is not None:
         return [misfit]
-    capacity = Inventory.model_validate(node["inventory"]).capacity
+    inventory = Inventory.model_validate(node["inventory"])
+    capacity = inventory.capacity
     free = {
         "CPUs": (capacity.cpus - node["cpus"], shape.cpus),
         "MiB of memory": (capacity.memory_mib - node["memory_mib"], shape.memory_mib),
         "GiB of disk": (capacity.disk_gib - node["disk_gib"], shape.disk_gib),
         "GPUs": (capacity.gpus - node["gpus"], shape.gpus),
     }
-    return [f"{has} {what} free, {needs} needed" for what, (has, needs) in free.items() if 0 < needs > has]
+    lacking = [f"{has} {what} free, {needs} needed" for what, (has, needs) in free.items() if 0 < needs > has]
+    return lacking if image is None or image in inventory.images else [f"it has no image {image}", *lacking]
 
 
 def _take(node: Row, shape: Shape) -> None:
@@ -150,11 +152,11 @@ def _take(node: Row, shape: Shape) -> None:
 
 async def _keep_waiting(tx: Transaction, row: Row, nodes: list[Row], shape: Shape, *, no_address: bool) -> None:
     if no_address:
-        reason = "waiting: the project's network has no free address"
+        reason = "waiting: its owner's network has no free address"
     elif not nodes:
         reason = "waiting for capacity: no node is ready"
     else:
-        per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape))}" for node in nodes)
+        per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in nodes)
         reason = f"waiting for capacity: {per_node}"
     await _wait(tx, row, reason)
 

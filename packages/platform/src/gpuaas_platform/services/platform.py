@@ -7,6 +7,7 @@ from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.audit import AuditService
 from gpuaas_platform.services.changes import FeedService
+from gpuaas_platform.services.fingerprints import Fingerprints
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
@@ -32,5 +33,6 @@ class Platform:
     tasks: TaskService
     feed: FeedService
     limits: Limits
+    fingerprints: Fingerprints
     audit: AuditService
     secrets: SecretKeeper

@@ -41,7 +41,7 @@ class TaskService:
 
     async def orders(self, node_id: str) -> Orders:
         async with self._database.system_transaction() as tx:
-            node = await store.get(tx, node_id)
+            node = await store.get_identity(tx, node_id)
             rows = await store.list_open_tasks(tx, node_id)
         if node is None or node["revoked_at"] is not None:
             return Orders(welcome=False, rotate=False, tasks=[])

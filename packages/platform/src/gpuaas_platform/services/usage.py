@@ -2,7 +2,7 @@
 
 from gpuaas_contract.usage import UsageKind, UsagePage, UsageRecord
 from gpuaas_platform.domain.policy import Caller, Permission
-from gpuaas_platform.services.identity import visible_projects
+from gpuaas_platform.services.identity import visible_owners
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.storage import usage as store
 from gpuaas_platform.storage.database import Transaction
@@ -12,12 +12,13 @@ async def list_usage(
     tx: Transaction,
     caller: Caller,
     project_id: str | None,
+    tenant_id: str | None,
     allocation_id: str | None,
     kind: UsageKind | None,
     cursor: str | None,
     limit: int,
 ) -> UsagePage:
-    projects = await visible_projects(tx, caller, project_id, Permission.USAGE_READ)
-    rows = await store.list_matching(tx, projects, allocation_id, kind, decode_cursor(cursor), limit + 1)
+    owners = await visible_owners(tx, caller, project_id, tenant_id, Permission.USAGE_READ)
+    rows = await store.list_matching(tx, owners, allocation_id, kind, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return UsagePage(items=[UsageRecord.model_validate(row) for row in rows], next_cursor=after)

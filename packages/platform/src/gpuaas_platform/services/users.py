@@ -74,6 +74,10 @@ async def change_own_password(tx: Transaction, caller: Caller, session_id: str, 
 # Users
 
 
+async def exist(tx: Transaction) -> bool:
+    return await store.any_user(tx)
+
+
 async def create_first_admin(tx: Transaction, email: str, password_hash: str, *, one_time: bool) -> bool:
     """Only while there is nobody: the file that it comes from stays on disk, and must not reset anything."""
     if await store.any_user(tx):

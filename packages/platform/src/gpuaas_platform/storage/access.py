@@ -7,20 +7,22 @@ from gpuaas_platform.storage.wakeups import ACCESS
 async def insert(
     tx: Transaction,
     id: str,
-    project_id: str,
+    project_id: str | None,
+    owner_id: str,
     allocation_ids: list[str],
     login: str,
     seconds: int,
     operation_id: str | None = None,
 ) -> Row:
     row = await tx.one(
-        """INSERT INTO access_grants (id, principal_id, project_id, allocation_ids, login, operation_id,
-                                      expires_at)
-           VALUES (%(id)s, %(principal)s, %(project)s, %(allocations)s, %(login)s, %(operation)s,
+        """INSERT INTO access_grants (id, principal_id, project_id, owner_id, allocation_ids, login,
+                                      operation_id, expires_at)
+           VALUES (%(id)s, %(principal)s, %(project)s, %(owner)s, %(allocations)s, %(login)s, %(operation)s,
                    now() + make_interval(secs => %(seconds)s)) RETURNING *""",
         id=id,
         principal=tx.principal_id,
         project=project_id,
+        owner=owner_id,
         allocations=allocation_ids,
         login=login,
         operation=operation_id,

@@ -6,28 +6,38 @@ from typing import Any
 from gpuaas_platform.storage.database import Row, Transaction
 
 _SELECT = """
-    SELECT a.*, p.tenant_id, p.network_index, u.started_at AS charged_from, u.ended_at AS charged_until,
+    SELECT a.*, coalesce(p.network_index, t.network_index) AS network_index,
+           u.started_at AS charged_from, u.ended_at AS charged_until,
            coalesce(a.address, a.shape->'external'->>'address', n.inventory->>'address') AS address,
            coalesce((SELECT array_agg(DISTINCT m.instance_id) FROM members m
                      WHERE m.allocation_id = a.id AND m.status <> 'removed'), '{}') AS instance_ids
-    FROM allocations a JOIN projects p ON p.id = a.project_id
+    FROM allocations a JOIN tenants t ON t.id = a.tenant_id LEFT JOIN projects p ON p.id = a.project_id
     LEFT JOIN usage_records u ON u.allocation_id = a.id AND u.kind = 'charged'
     LEFT JOIN nodes n ON n.id = a.node_id
 """
 
 
 async def insert(
-    tx: Transaction, id: str, project_id: str, name: str, hostname: str, shape: dict[str, Any]
+    tx: Transaction,
+    id: str,
+    tenant_id: str,
+    project_id: str | None,
+    name: str,
+    shape: dict[str, Any],
+    image: str | None,
 ) -> Row | None:
+    """Its name is its host name, too. None where another live allocation of the owner has it."""
     return await tx.one(
-        """INSERT INTO allocations (id, project_id, name, hostname, shape, status, correlation_id)
-           VALUES (%(id)s, %(project)s, %(name)s, %(hostname)s, %(shape)s, 'requested', %(correlation)s)
+        """INSERT INTO allocations (id, tenant_id, project_id, name, hostname, shape, image, status, correlation_id)
+           VALUES (%(id)s, %(tenant)s, %(project)s, %(name)s, %(name)s, %(shape)s, %(image)s, 'requested',
+                   %(correlation)s)
            ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
+        tenant=tenant_id,
         project=project_id,
         name=name,
-        hostname=hostname,
         shape=shape,
+        image=image,
         correlation=tx.correlation_id,
     )
 
@@ -49,15 +59,15 @@ class Filters:
 
 
 async def list_matching(
-    tx: Transaction, project_ids: list[str] | None, filters: Filters, after: str, limit: int
+    tx: Transaction, owner_ids: list[str] | None, filters: Filters, after: str, limit: int
 ) -> list[Row]:
     return await tx.all(
         _SELECT
-        + """ WHERE a.id > %(after)s AND (%(projects)s::text[] IS NULL OR a.project_id = ANY(%(projects)s))
+        + """ WHERE a.id > %(after)s AND (%(owners)s::text[] IS NULL OR a.owner_id = ANY(%(owners)s))
                AND (%(status)s::text IS NULL OR a.status = %(status)s)
                AND (%(name)s::text IS NULL OR a.name = %(name)s)
                AND (%(node)s::text IS NULL OR a.node_id = %(node)s) ORDER BY a.id LIMIT %(limit)s""",
-        projects=project_ids,
+        owners=owner_ids,
         status=filters.status,
         name=filters.name,
         node=filters.node_id,
@@ -85,23 +95,24 @@ async def list_waiting(tx: Transaction) -> list[Row]:
     return await tx.all(_SELECT + " WHERE a.status = 'requested' ORDER BY a.id FOR UPDATE OF a SKIP LOCKED")
 
 
-async def list_taken_addresses(tx: Transaction, project_id: str) -> set[str]:
+async def list_taken_addresses(tx: Transaction, owner_id: str) -> set[str]:
     rows = await tx.all(
         """SELECT address FROM allocations
-           WHERE project_id = %(project)s AND status <> 'released' AND address IS NOT NULL""",
-        project=project_id,
+           WHERE owner_id = %(owner)s AND status <> 'released' AND address IS NOT NULL""",
+        owner=owner_id,
     )
     return {row["address"] for row in rows}
 
 
-async def place(tx: Transaction, id: str, node_id: str, address: str) -> Row:
+async def place(tx: Transaction, id: str, node_id: str, address: str, image: str | None) -> Row:
     row = await tx.one(
         """UPDATE allocations SET status = 'provisioning', reason = '', node_id = %(node)s,
-               address = %(address)s, revision = revision + 1, updated_at = now()
+               address = %(address)s, image = coalesce(image, %(image)s), revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
         node=node_id,
         address=address,
+        image=image,
     )
     assert row is not None
     return row
@@ -125,6 +136,7 @@ async def set_status(tx: Transaction, id: str, status: str, reason: str = "") ->
     """Whatever was being done to the machine is over with its old status."""
     row = await tx.one(
         """UPDATE allocations SET status = %(status)s, reason = %(reason)s, activity = NULL, wanted_shape = NULL,
+               asked_operation_ids = '{}',
                revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
         id=id,
         status=status,
@@ -135,11 +147,11 @@ async def set_status(tx: Transaction, id: str, status: str, reason: str = "") ->
 
 
 async def rename(tx: Transaction, id: str, name: str) -> Row | None:
-    """None where another live allocation of the project has the name."""
+    """None where another live allocation of the owner has the name."""
     return await tx.one(
         """UPDATE allocations a SET name = %(name)s, revision = revision + 1, updated_at = now()
            WHERE id = %(id)s AND NOT EXISTS (
-               SELECT 1 FROM allocations b WHERE b.project_id = a.project_id AND b.id <> a.id
+               SELECT 1 FROM allocations b WHERE b.owner_id = a.owner_id AND b.id <> a.id
                  AND b.status <> 'released' AND (b.name = %(name)s OR b.hostname = %(name)s))
            RETURNING *""",
         id=id,
@@ -147,13 +159,17 @@ async def rename(tx: Transaction, id: str, name: str) -> Row | None:
     )
 
 
-async def begin_activity(tx: Transaction, id: str, activity: str, wanted_shape: dict[str, Any] | None) -> Row:
+async def begin_activity(
+    tx: Transaction, id: str, activity: str, wanted_shape: dict[str, Any] | None, asked: list[str] | None = None
+) -> Row:
     row = await tx.one(
         """UPDATE allocations SET activity = %(activity)s, wanted_shape = %(shape)s, reason = '',
-               revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
+               asked_operation_ids = %(asked)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
         id=id,
         activity=activity,
         shape=wanted_shape,
+        asked=asked or [],
     )
     assert row is not None
     return row
@@ -162,7 +178,7 @@ async def begin_activity(tx: Transaction, id: str, activity: str, wanted_shape: 
 async def end_activity(tx: Transaction, id: str, shape: dict[str, Any], reason: str) -> Row:
     row = await tx.one(
         """UPDATE allocations SET activity = NULL, wanted_shape = NULL, shape = %(shape)s, reason = %(reason)s,
-               revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
+               asked_operation_ids = '{}', revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
         id=id,
         shape=shape,
         reason=reason,

@@ -1,19 +1,42 @@
 """The audit trail and its sealed batches."""
 
+from dataclasses import asdict, dataclass
+
 from gpuaas_platform.storage.database import Row, Transaction
 
 SEAL_LOCK = 7_470_003
 
 
-async def list_entries(tx: Transaction, chain: str | None, project_id: str | None, after: str, limit: int) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which entries; nothing given is all of them."""
+
+    action: str | None = None
+    """This one, or those that begin with it."""
+    principal_id: str | None = None
+    target: str | None = None
+    outcome: str | None = None
+    correlation_id: str | None = None
+
+
+async def list_entries(
+    tx: Transaction, chain: str | None, project_id: str | None, only: Filter, after: str, limit: int
+) -> list[Row]:
     return await tx.all(
         """SELECT * FROM audit_entries WHERE id > %(after)s
              AND (%(chain)s::text IS NULL OR chain = %(chain)s)
-             AND (%(project)s::text IS NULL OR project_id = %(project)s) ORDER BY id LIMIT %(limit)s""",
+             AND (%(project)s::text IS NULL OR project_id = %(project)s)
+             AND (%(action)s::text IS NULL OR starts_with(action, %(action)s))
+             AND (%(principal_id)s::text IS NULL OR principal_id = %(principal_id)s)
+             AND (%(target)s::text IS NULL OR target = %(target)s)
+             AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s)
+             AND (%(correlation_id)s::text IS NULL OR correlation_id = %(correlation_id)s)
+           ORDER BY id LIMIT %(limit)s""",
         chain=chain,
         project=project_id,
         after=after,
         limit=limit,
+        **asdict(only),
     )
 
 

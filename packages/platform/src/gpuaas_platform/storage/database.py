@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, LiteralString
 
 from psycopg import AsyncConnection
@@ -13,6 +14,9 @@ from psycopg_pool import AsyncConnectionPool
 from gpuaas_contract import ids
 from gpuaas_contract.problems import Code
 from gpuaas_platform.domain.errors import Refusal
+
+request_fingerprint: ContextVar[str] = ContextVar("request_fingerprint", default="")
+"""Set for a request that changes something, so that whatever its transactions write about it can name it."""
 
 Row = DictRow
 Params = Mapping[str, Any]
@@ -25,8 +29,8 @@ class Transaction:
         self._connection = connection
         self.principal_id = principal_id
         self.correlation_id = correlation_id
-        self.fingerprint = ""
-        """Of the request that this transaction belongs to, where it belongs to one."""
+        self.fingerprint = request_fingerprint.get()
+        """Of the request that this transaction belongs to, where a known principal made one."""
         self.request_key: str | None = None
         """Principal and idempotency key of that request: an intent carries it, so that a duplicate finds it."""
         self.expected_revision: int | None = None

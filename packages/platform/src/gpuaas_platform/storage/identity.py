@@ -64,6 +64,15 @@ async def lock_tenant(tx: Transaction, id: str) -> Row | None:
     return await tx.one("SELECT * FROM tenants WHERE id = %(id)s AND deleted_at IS NULL FOR UPDATE", id=id)
 
 
+async def ensure_network(tx: Transaction, tenant_id: str) -> None:
+    """Number the network of the tenant's own machines, from the same range as those of projects."""
+    await tx.run(
+        """UPDATE tenants SET network_index = nextval('project_network_index')
+           WHERE id = %(id)s AND network_index IS NULL""",
+        id=tenant_id,
+    )
+
+
 async def set_tenant_title(tx: Transaction, id: str, title: str) -> Row:
     row = await tx.one(
         """UPDATE tenants SET title = %(title)s, revision = revision + 1, updated_at = now()
@@ -114,6 +123,8 @@ async def end_project(tx: Transaction, id: str) -> Row:
 async def count_in_tenant(tx: Transaction, id: str) -> Row:
     row = await tx.one(
         """SELECT (SELECT count(*) FROM projects WHERE tenant_id = %(id)s AND deleted_at IS NULL) AS projects,
+                  (SELECT count(*) FROM allocations
+                   WHERE tenant_id = %(id)s AND project_id IS NULL AND status <> 'released') AS allocations,
                   (SELECT count(*) FROM service_accounts WHERE tenant_id = %(id)s) AS service_accounts""",
         id=id,
     )

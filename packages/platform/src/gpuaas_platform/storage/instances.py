@@ -4,16 +4,17 @@ from typing import Any
 
 from gpuaas_platform.storage.database import Row, Transaction, json_list
 
+# An app that refuses a resize is as well as before: those operations say nothing of its state.
 _SELECT = """
     SELECT i.*, p.tenant_id, v.version AS app_version, v.manifest,
            coalesce((SELECT array_agg(m.status) FROM members m WHERE m.instance_id = i.id), '{}')
                AS member_statuses,
            coalesce((SELECT array_agg(o.state) FROM (
                SELECT DISTINCT ON (member_id) state FROM operations WHERE instance_id = i.id
-                 AND (kind = 'decommission' OR i.desired_state <> 'decommissioned')
+                 AND (kind = 'decommission' OR i.desired_state <> 'decommissioned') AND kind <> 'resize'
                ORDER BY member_id, id DESC) o), '{}') AS last_states,
            (SELECT o.kind || ': ' || (o.error->>'detail') FROM operations o
-            WHERE o.instance_id = i.id AND o.state = 'failed'
+            WHERE o.instance_id = i.id AND o.state = 'failed' AND o.kind <> 'resize'
               AND (o.kind = 'decommission' OR i.desired_state <> 'decommissioned')
             ORDER BY o.ended_at DESC LIMIT 1) AS last_failure
     FROM instances i JOIN projects p ON p.id = i.project_id JOIN app_versions v ON v.id = i.app_version_id

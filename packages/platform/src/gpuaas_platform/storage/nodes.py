@@ -60,8 +60,21 @@ async def get(tx: Transaction, id: str) -> Row | None:
     return await tx.one(_ALLOCATED + " WHERE n.id = %(id)s", id=id)
 
 
+async def get_identity(tx: Transaction, id: str) -> Row | None:
+    """Without what is allocated of it, which takes longer to find."""
+    return await tx.one("SELECT * FROM nodes WHERE id = %(id)s", id=id)
+
+
 async def list_all(tx: Transaction, after: str, limit: int) -> list[Row]:
     return await tx.all(_ALLOCATED + " WHERE n.id > %(after)s ORDER BY n.id LIMIT %(limit)s", after=after, limit=limit)
+
+
+async def list_enrolled(tx: Transaction) -> list[Row]:
+    """Nodes that have said what they have, whether or not they can take allocations now."""
+    return await tx.all(
+        """SELECT id, name, inventory FROM nodes
+           WHERE inventory IS NOT NULL AND intent <> 'retired' AND revoked_at IS NULL ORDER BY id"""
+    )
 
 
 async def lock_ready(tx: Transaction) -> list[Row]:

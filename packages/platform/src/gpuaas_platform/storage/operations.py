@@ -7,7 +7,7 @@ from gpuaas_platform.storage.database import Row, Transaction
 _SELECT = """
     SELECT o.*, p.tenant_id, o.lease_expires_at > now() AS lease_live, o.deadline < now() AS overdue,
            NOT EXISTS (SELECT 1 FROM operations later WHERE later.instance_id = o.instance_id
-               AND later.id > o.id AND (later.member_id IS NULL
+               AND later.id > o.id AND later.kind <> 'resize' AND (later.member_id IS NULL
                    OR later.member_id IS NOT DISTINCT FROM o.member_id)) AS is_latest
     FROM operations o JOIN projects p ON p.id = o.project_id
 """
@@ -84,6 +84,11 @@ async def list_open(tx: Transaction, instance_id: str) -> list[Row]:
            ORDER BY id FOR UPDATE""",
         id=instance_id,
     )
+
+
+async def all_succeeded(tx: Transaction, ids: list[str]) -> bool:
+    row = await tx.one("SELECT bool_and(state = 'succeeded') AS all FROM operations WHERE id = ANY(%(ids)s)", ids=ids)
+    return row is not None and bool(row["all"])
 
 
 async def list_overdue(tx: Transaction) -> list[Row]:

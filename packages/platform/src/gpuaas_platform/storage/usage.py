@@ -8,12 +8,13 @@ from gpuaas_platform.storage.database import Row, Transaction
 
 async def begin(tx: Transaction, kind: str, allocation: Row) -> None:
     await tx.run(
-        """INSERT INTO usage_records (id, kind, project_id, allocation_id, shapes)
-           VALUES (%(id)s, %(kind)s, %(project)s, %(allocation)s,
+        """INSERT INTO usage_records (id, kind, tenant_id, project_id, allocation_id, shapes)
+           VALUES (%(id)s, %(kind)s, %(tenant)s, %(project)s, %(allocation)s,
                    jsonb_build_array(jsonb_build_object('since', now(), 'shape', %(shape)s::jsonb)))
            ON CONFLICT DO NOTHING""",
         id=ids.new_id(ids.USAGE),
         kind=kind,
+        tenant=allocation["tenant_id"],
         project=allocation["project_id"],
         allocation=allocation["id"],
         shape=allocation["shape"],
@@ -40,17 +41,17 @@ async def end(tx: Transaction, kind: str, allocation_id: str) -> None:
 
 
 async def list_matching(
-    tx: Transaction, project_ids: list[str] | None, allocation_id: str | None, kind: str | None, after: str, limit: int
+    tx: Transaction, owner_ids: list[str] | None, allocation_id: str | None, kind: str | None, after: str, limit: int
 ) -> list[Row]:
     return await tx.all(
         """SELECT u.*, a.name AS allocation_name,
                   extract(epoch FROM coalesce(u.ended_at, now()) - u.started_at)::float8 AS seconds
            FROM usage_records u JOIN allocations a ON a.id = u.allocation_id
-           WHERE u.id > %(after)s AND (%(projects)s::text[] IS NULL OR u.project_id = ANY(%(projects)s))
+           WHERE u.id > %(after)s AND (%(owners)s::text[] IS NULL OR u.owner_id = ANY(%(owners)s))
              AND (%(allocation)s::text IS NULL OR u.allocation_id = %(allocation)s)
              AND (%(kind)s::text IS NULL OR u.kind = %(kind)s)
            ORDER BY u.id LIMIT %(limit)s""",
-        projects=project_ids,
+        owners=owner_ids,
         allocation=allocation_id,
         kind=kind,
         after=after,

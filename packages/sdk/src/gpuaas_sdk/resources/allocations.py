@@ -1,8 +1,10 @@
-"""Allocations: the machines of a project."""
+"""Allocations: the machines of a project, or of a tenant itself."""
 
 from gpuaas_contract.access import AccessGrant, AccessRequest
 from gpuaas_contract.allocations import (
     Allocation,
+    AllocationBatch,
+    AllocationBatchCreate,
     AllocationCreate,
     AllocationPage,
     AllocationResize,
@@ -18,21 +20,54 @@ from gpuaas_sdk.resources.base import ResourceRoutes
 
 class Allocations(ResourceRoutes):
     async def create(
-        self, project_id: str, name: str, *, shape: Shape | None = None, idempotency_key: str | None = None
+        self,
+        project_id: str | None,
+        name: str,
+        *,
+        tenant_id: str | None = None,
+        shape: Shape | None = None,
+        image: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Allocation:
-        body = AllocationCreate(project_id=project_id, name=name, shape=shape or Shape())
+        body = AllocationCreate(
+            project_id=project_id, tenant_id=tenant_id, name=name, shape=shape or Shape(), image=image
+        )
         return await self._transport.post("/allocations", Allocation, body, idempotency_key=idempotency_key)
+
+    async def create_batch(
+        self,
+        project_id: str | None,
+        name: str,
+        count: int,
+        *,
+        tenant_id: str | None = None,
+        shape: Shape | None = None,
+        image: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AllocationBatch:
+        """Several alike, named `<name>-1` and so on: all of them, or none."""
+        body = AllocationBatchCreate(
+            project_id=project_id,
+            tenant_id=tenant_id,
+            name=name,
+            count=count,
+            shape=shape or Shape(),
+            image=image,
+        )
+        return await self._transport.post("/allocations/batch", AllocationBatch, body, idempotency_key=idempotency_key)
 
     def list(
         self,
         *,
         project_id: str | None = None,
+        tenant_id: str | None = None,
         status: AllocationStatus | None = None,
         name: str | None = None,
         node_id: str | None = None,
         limit: int | None = None,
     ) -> Pager[Allocation]:
-        query = {"project_id": project_id, "status": status, "name": name, "node_id": node_id}
+        """Of a project, of a tenant itself, or all that the caller may see."""
+        query = {"project_id": project_id, "tenant_id": tenant_id, "status": status, "name": name, "node_id": node_id}
         return self._list("/allocations", AllocationPage, query, limit=limit)
 
     async def get(self, allocation_id: str) -> Allocation:
@@ -60,9 +95,11 @@ class Allocations(ResourceRoutes):
         memory_mib: int | None = None,
         disk_gib: int | None = None,
         gpus: int | None = None,
+        force: bool = False,
         idempotency_key: str | None = None,
     ) -> Allocation:
-        body = AllocationResize(cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus)
+        """Apps that live on the machine are asked first, unless it is done with force."""
+        body = AllocationResize(cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus, force=force)
         path = f"/allocations/{allocation_id}/resize"
         return await self._transport.post(path, Allocation, body, idempotency_key=idempotency_key)
 

@@ -7,9 +7,28 @@ from gpuaas_sdk.resources.base import ResourceRoutes
 
 class Audit(ResourceRoutes):
     def list(
-        self, *, tenant_id: str | None = None, project_id: str | None = None, limit: int | None = None
+        self,
+        *,
+        tenant_id: str | None = None,
+        project_id: str | None = None,
+        action: str | None = None,
+        principal_id: str | None = None,
+        target: str | None = None,
+        outcome: str | None = None,
+        correlation_id: str | None = None,
+        limit: int | None = None,
     ) -> Pager[AuditEntry]:
-        return self._list("/audit", AuditPage, {"tenant_id": tenant_id, "project_id": project_id}, limit=limit)
+        """Oldest first. `action` names one action, or all that begin with it."""
+        query = {
+            "tenant_id": tenant_id,
+            "project_id": project_id,
+            "action": action,
+            "principal_id": principal_id,
+            "target": target,
+            "outcome": outcome,
+            "correlation_id": correlation_id,
+        }
+        return self._list("/audit", AuditPage, query, limit=limit)
 
     def sealed(self, tenant_id: str | None = None, *, limit: int | None = None) -> Pager[AuditEntry]:
         """The entries of one chain, in the chain's order."""

@@ -10,9 +10,10 @@ class Usage(ResourceRoutes):
         self,
         *,
         project_id: str | None = None,
+        tenant_id: str | None = None,
         allocation_id: str | None = None,
         kind: UsageKind | None = None,
         limit: int | None = None,
     ) -> Pager[UsageRecord]:
-        query = {"project_id": project_id, "allocation_id": allocation_id, "kind": kind}
+        query = {"project_id": project_id, "tenant_id": tenant_id, "allocation_id": allocation_id, "kind": kind}
         return self._list("/usage", UsagePage, query, limit=limit)

@@ -5,6 +5,8 @@ from fastapi import Response
 from gpuaas_contract.access import AccessGrant, AccessRequest
 from gpuaas_contract.allocations import (
     Allocation,
+    AllocationBatch,
+    AllocationBatchCreate,
     AllocationCreate,
     AllocationPage,
     AllocationResize,
@@ -17,7 +19,7 @@ from gpuaas_contract.usage import UsageKind, UsagePage
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.domain.policy import Permission
-from gpuaas_platform.services import allocations, usage
+from gpuaas_platform.services import allocation_requests, allocations, resizes, usage
 from gpuaas_platform.storage.allocations import Filters
 
 routes = Routes("allocations")
@@ -25,22 +27,32 @@ routes = Routes("allocations")
 
 @routes.post("/allocations", Permission.ALLOCATION_CREATE, status_code=201, response_model=Allocation)
 async def create_allocation(ctx: Ctx, body: AllocationCreate) -> Response:
-    return await ctx.mutate(lambda tx: allocations.create_allocation(tx, ctx.caller, body, ctx.platform.plan), 201)
+    plan = ctx.platform.plan
+    return await ctx.mutate(lambda tx: allocation_requests.create_allocation(tx, ctx.caller, body, plan), 201)
+
+
+@routes.post("/allocations/batch", Permission.ALLOCATION_CREATE, status_code=201, response_model=AllocationBatch)
+async def create_allocation_batch(ctx: Ctx, body: AllocationBatchCreate) -> Response:
+    """Several alike in one step; where one of them is refused, none is made."""
+    plan = ctx.platform.plan
+    return await ctx.mutate(lambda tx: allocation_requests.create_batch(tx, ctx.caller, body, plan), 201)
 
 
 @routes.get("/allocations", Permission.ALLOCATION_READ, response_model=AllocationPage)
 async def list_allocations(
     ctx: Ctx,
     project_id: str | None = None,
+    tenant_id: str | None = None,
     status: AllocationStatus | None = None,
     name: str | None = None,
     node_id: str | None = None,
     cursor: str | None = None,
     limit: Limit = 100,
 ) -> AllocationPage:
+    """Of a project, of a tenant itself, or all that the caller may see."""
     async with ctx.read() as tx:
         filters = Filters(status, name, node_id)
-        return await allocations.list_allocations(tx, ctx.caller, project_id, filters, cursor, limit)
+        return await allocations.list_allocations(tx, ctx.caller, project_id, tenant_id, filters, cursor, limit)
 
 
 @routes.get("/allocations/{allocation_id}", Permission.ALLOCATION_READ, response_model=Allocation)
@@ -68,8 +80,9 @@ async def restart_allocation(ctx: Ctx, allocation_id: str, body: AllocationResta
 
 @routes.post("/allocations/{allocation_id}/resize", Permission.ALLOCATION_UPDATE, response_model=Allocation)
 async def resize_allocation(ctx: Ctx, allocation_id: str, body: AllocationResize) -> Response:
-    """While it runs, on the node where it is; refused where that node has no room."""
-    return await ctx.mutate(lambda tx: allocations.resize_allocation(tx, ctx.caller, allocation_id, body))
+    """While it runs, on the node where it is; refused where that node has no room. Apps that live on it and can be
+    asked are asked first: the machine is `asking` until they have agreed or refused."""
+    return await ctx.mutate(lambda tx: resizes.resize_allocation(tx, ctx.caller, allocation_id, body))
 
 
 @routes.post("/allocations/{allocation_id}/retry", Permission.ALLOCATION_UPDATE, response_model=Allocation)
@@ -93,10 +106,11 @@ async def grant_allocation_access(ctx: Ctx, allocation_id: str, body: AccessRequ
 async def list_usage(
     ctx: Ctx,
     project_id: str | None = None,
+    tenant_id: str | None = None,
     allocation_id: str | None = None,
     kind: UsageKind | None = None,
     cursor: str | None = None,
     limit: Limit = 100,
 ) -> UsagePage:
     async with ctx.read() as tx:
-        return await usage.list_usage(tx, ctx.caller, project_id, allocation_id, kind, cursor, limit)
+        return await usage.list_usage(tx, ctx.caller, project_id, tenant_id, allocation_id, kind, cursor, limit)

@@ -1,10 +1,11 @@
 """The audit trail, and what is needed to check that nothing in it was touched."""
 
-from gpuaas_contract.audit import AuditBatchPage, AuditCheckpoint, AuditPage
+from gpuaas_contract.audit import AuditBatchPage, AuditCheckpoint, AuditOutcome, AuditPage
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.domain.policy import Permission
 from gpuaas_platform.services import audit
+from gpuaas_platform.storage.audit import Filter
 
 routes = Routes("audit")
 
@@ -14,11 +15,18 @@ async def list_audit_entries(
     ctx: Ctx,
     tenant_id: str | None = None,
     project_id: str | None = None,
+    action: str | None = None,
+    principal_id: str | None = None,
+    target: str | None = None,
+    outcome: AuditOutcome | None = None,
+    correlation_id: str | None = None,
     cursor: str | None = None,
     limit: Limit = 100,
 ) -> AuditPage:
+    """Oldest first. `action` names one action, or all that begin with it."""
+    only = Filter(action, principal_id, target, outcome, correlation_id)
     async with ctx.read() as tx:
-        return await audit.list_entries(tx, ctx.caller, tenant_id, project_id, cursor, limit)
+        return await audit.list_entries(tx, ctx.caller, tenant_id, project_id, only, cursor, limit)
 
 
 @routes.get("/audit/sealed", Permission.AUDIT_READ, response_model=AuditPage)

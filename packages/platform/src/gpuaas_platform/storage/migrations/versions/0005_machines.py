@@ -2,30 +2,48 @@
 
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0005"
+down_revision = "0004"
 
 _STATEMENTS = [
     """ALTER TABLE allocations
+           ADD COLUMN image text,
            ADD COLUMN activity text,
-           ADD COLUMN wanted_shape jsonb""",
-    # A renamed machine keeps its host name, which no other machine of the project may have meanwhile.
-    """CREATE UNIQUE INDEX allocation_live_hostname ON allocations (project_id, hostname)
-           WHERE status <> 'released'""",
+           ADD COLUMN wanted_shape jsonb,
+           ADD COLUMN asked_operation_ids text[] NOT NULL DEFAULT '{}'""",
+    # A tenant may own machines itself. Its network is numbered with its first machine, so that the range lasts.
+    "ALTER TABLE tenants ADD COLUMN network_index int UNIQUE",
+    """ALTER TABLE allocations
+           ALTER COLUMN project_id DROP NOT NULL,
+           ADD COLUMN tenant_id text REFERENCES tenants,
+           ADD COLUMN owner_id text GENERATED ALWAYS AS (coalesce(project_id, tenant_id)) STORED""",
+    "UPDATE allocations a SET tenant_id = p.tenant_id FROM projects p WHERE p.id = a.project_id",
+    "ALTER TABLE allocations ALTER COLUMN tenant_id SET NOT NULL",
+    "DROP INDEX allocation_live_name",
+    "CREATE UNIQUE INDEX allocation_live_name ON allocations (owner_id, name) WHERE status <> 'released'",
+    # A renamed machine keeps its host name, which no other machine of its owner may have meanwhile.
+    "CREATE UNIQUE INDEX allocation_live_hostname ON allocations (owner_id, hostname) WHERE status <> 'released'",
+    # Whose authority signs: that of the machine's owner.
+    "ALTER TABLE access_grants ALTER COLUMN project_id DROP NOT NULL, ADD COLUMN owner_id text",
+    "UPDATE access_grants SET owner_id = project_id",
+    "ALTER TABLE access_grants ALTER COLUMN owner_id SET NOT NULL",
+    "CREATE INDEX allocations_waiting ON allocations (id) WHERE status = 'requested'",
     """CREATE TABLE usage_records (
            id text PRIMARY KEY,
            kind text NOT NULL,
-           project_id text NOT NULL REFERENCES projects,
+           tenant_id text NOT NULL REFERENCES tenants,
+           project_id text REFERENCES projects,
+           owner_id text GENERATED ALWAYS AS (coalesce(project_id, tenant_id)) STORED,
            allocation_id text NOT NULL REFERENCES allocations,
            started_at timestamptz NOT NULL DEFAULT now(),
            ended_at timestamptz,
            shapes jsonb NOT NULL,
            UNIQUE (allocation_id, kind)
        )""",
-    "CREATE INDEX usage_of_project ON usage_records (project_id, id)",
+    "CREATE INDEX usage_of_owner ON usage_records (owner_id, id)",
     # Machines that were there before there were records.
-    """INSERT INTO usage_records (id, kind, project_id, allocation_id, started_at, shapes)
-       SELECT 'usg_' || substr(a.id, 5, 25) || k.mark, k.kind, a.project_id, a.id, a.updated_at,
+    """INSERT INTO usage_records (id, kind, tenant_id, project_id, allocation_id, started_at, shapes)
+       SELECT 'usg_' || substr(a.id, 5, 25) || k.mark, k.kind, a.tenant_id, a.project_id, a.id, a.updated_at,
               jsonb_build_array(jsonb_build_object('since', a.updated_at, 'shape', a.shape))
        FROM allocations a CROSS JOIN (VALUES ('charged', 'c'), ('occupied', 'd')) AS k (kind, mark)
        WHERE a.status <> 'released' AND a.node_id IS NOT NULL AND (k.kind = 'occupied' OR a.status = 'active')""",

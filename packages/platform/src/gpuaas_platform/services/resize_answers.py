@@ -1,0 +1,35 @@
+"""What becomes of a machine when the apps on it have said whether it may have another size."""
+
+from gpuaas_contract.agent_link import ResizeSlice
+from gpuaas_contract.allocations import Activity, Shape
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.operations import OperationState, ResizeQuestion
+from gpuaas_platform.services.placement import order
+from gpuaas_platform.services.timeline import record
+from gpuaas_platform.storage import allocations as store
+from gpuaas_platform.storage import operations as operation_store
+from gpuaas_platform.storage.database import Row, Transaction
+
+
+async def begin_resize(tx: Transaction, row: Row, shape: Shape, message: str) -> None:
+    changed = await store.begin_activity(tx, row["id"], Activity.RESIZING, shape.model_dump(mode="json"))
+    await record(tx, changed, "resizing", message)
+    await order(tx, row, ResizeSlice(allocation_id=row["id"], shape=shape))
+
+
+async def answered(tx: Transaction, operation: Row, state: OperationState, error: JsonObject | None) -> None:
+    """The resize begins when the last has agreed, and is off when the first has refused.
+
+    Answers to what is not asked any more change nothing: the machine was lost, or another app refused."""
+    row = await store.lock(tx, ResizeQuestion.model_validate(operation["input"]).allocation_id)
+    if row is None or operation["id"] not in row["asked_operation_ids"]:
+        return
+    answering, tx.correlation_id = tx.correlation_id, operation["correlation_id"]
+    if state != OperationState.SUCCEEDED:
+        reason = f"the resize was refused by {operation['app_slug']}: {(error or {}).get('detail', state.value)}"
+        refused = await store.end_activity(tx, row["id"], row["shape"], reason)
+        await record(tx, refused, "resize_refused", reason)
+    elif await operation_store.all_succeeded(tx, row["asked_operation_ids"]):
+        shape = Shape.model_validate(row["wanted_shape"])
+        await begin_resize(tx, row, shape, f"{operation['app_slug']} agreed")
+    tx.correlation_id = answering
