@@ -28,9 +28,15 @@ async def host_world(admin: GpuaasClient) -> AsyncIterator[tuple[World, Simulate
             yield world, host
             async for left in admin.allocations.list(project_id=world.project.id):
                 if left.status != "released":
+                    # Not in the middle of it: a release and a result that meet may cost the simulated node its link.
+                    await World.until(lambda id=left.id: _made_or_waiting(admin, id), "it is made, or waits")
                     await admin.allocations.release(left.id)
                     await world.at_rest(left.id)
             await admin.nodes.retire(host.node_id)
+
+
+async def _made_or_waiting(admin: GpuaasClient, allocation_id: str) -> bool:
+    return (await admin.allocations.get(allocation_id)).status != AllocationStatus.PROVISIONING
 
 
 async def ask(world: World, name: str, shape: Shape = LEAST) -> Allocation:
