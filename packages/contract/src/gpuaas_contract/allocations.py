@@ -68,11 +68,9 @@ class AllocationCreate(Request):
     """It is made on the node where these are, and has them from its start. Only machines of a project have volumes."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _one_owner(self) -> Self:
         if (self.project_id is None) == (self.tenant_id is None):
             raise ValueError("give exactly one of project_id and tenant_id")
-        if self.image is not None and self.shape.kind != ShapeKind.SLICE:
-            raise ValueError("only a slice is made from an image; other machines are as they are")
         return self
 
 
@@ -83,12 +81,6 @@ class AllocationBatchCreate(AllocationCreate):
     """Several alike, named `<name>-1`, `<name>-2` and so on: all of them are accepted, or none is."""
 
     count: int = Field(ge=1, le=MOST_AT_ONCE)
-
-    @model_validator(mode="after")
-    def _check_count(self) -> Self:
-        if self.shape.kind == ShapeKind.EXTERNAL and self.count > 1:
-            raise ValueError("an external machine is one machine, so there cannot be several alike")
-        return self
 
 
 class AllocationUpdate(Request):

@@ -10,6 +10,7 @@ from gpuaas_contract.allocations import (
     AllocationCreate,
     AllocationStatus,
     Shape,
+    ShapeKind,
 )
 from gpuaas_contract.nodes import Capacity, Inventory
 from gpuaas_contract.problems import Code, FieldError
@@ -39,8 +40,7 @@ async def create_batch(
 ) -> AllocationBatch:
     names = [f"{body.name}-{number}" for number in range(1, body.count + 1)]
     if len(names[-1]) > LONGEST_NAME:
-        detail = f"{names[-1]} would be longer than {LONGEST_NAME} characters"
-        raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/name", detail=detail)])
+        raise _invalid("/name", f"{names[-1]} would be longer than {LONGEST_NAME} characters")
     return AllocationBatch(items=await _create(tx, caller, body, names, plan))
 
 
@@ -48,14 +48,12 @@ async def _create(
     tx: Transaction, caller: Caller, body: AllocationCreate, names: Sequence[str], plan: AddressPlan
 ) -> list[Allocation]:
     tenant_id = await require_owner(tx, caller, body.project_id, body.tenant_id, Permission.ALLOCATION_CREATE)
+    await _require_kind(tx, body, len(names))
     if body.project_id is None:
         await identity_store.ensure_network(tx, tenant_id)
     else:
         each = shapes.sizes(body.shape) | {"allocations": 1}
         await require_quota(tx, body.project_id, {what: number * len(names) for what, number in each.items()})
-    external = body.shape.external
-    if external is not None:
-        await externals.require_credential(tx, body.project_id, external)
     await _require_image(tx, body.image)
     shape = body.shape.model_dump(mode="json")
     # Ids of one moment come in no order: lists show the machines in that of their names.
@@ -70,9 +68,9 @@ async def _create(
         await audit(tx, "allocation.create", row)
         await record(tx, row, "requested", words(body.shape))
         await attach_at_create(tx, caller, row, body.volumes)
-        if external is not None:
+        if body.shape.external is not None:
             await externals.activate(tx, row)
-    if external is None:
+    if body.shape.external is None:
         await place_waiting(tx, plan)
     if body.volumes:
         await confirm_at_create(tx, list(made))
@@ -80,6 +78,23 @@ async def _create(
     if any(allocation.status == AllocationStatus.REQUESTED for allocation in asked):
         await _require_possible(tx, body.shape, body.image)
     return asked
+
+
+async def _require_kind(tx: Transaction, body: AllocationCreate, count: int) -> None:
+    """What makes no sense for this kind of machine is a mistake, not something to leave out silently."""
+    if body.image is not None and body.shape.kind != ShapeKind.SLICE:
+        raise _invalid("/image", "only slices are made from an image")
+    if body.shape.external is None:
+        return
+    if count > 1:
+        raise _invalid("/count", "an external machine is one machine")
+    if body.project_id is None:
+        raise _invalid("/tenant_id", "an external machine belongs to a project, whose credential opens it")
+    await externals.require_credential(tx, body.project_id, body.shape.external)
+
+
+def _invalid(pointer: str, detail: str) -> Refusal:
+    return Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer=pointer, detail=detail)])
 
 
 async def _require_image(tx: Transaction, image: str | None) -> None:

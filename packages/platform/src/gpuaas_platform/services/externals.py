@@ -13,7 +13,7 @@ from gpuaas_platform.storage import usage as usage_store
 from gpuaas_platform.storage.database import Row, Transaction
 
 
-async def require_credential(tx: Transaction, project_id: str | None, machine: ExternalMachine) -> None:
+async def require_credential(tx: Transaction, project_id: str, machine: ExternalMachine) -> None:
     """One of the project's own that can be delivered; whether the machine takes it is seen when it is used."""
     row = await credential_store.get(tx, machine.credential_id)
     if row is None or row["project_id"] != project_id:

@@ -80,8 +80,7 @@ async def _place_on_host(
         await _keep_waiting(tx, row, f"waiting for capacity: {_why(row, nodes, shape)}")
         return
     whole = shapes.whole_of(node, shape)
-    asked = shapes.sizes(shape)
-    more = {name: size - asked[name] for name, size in shapes.sizes(whole).items()}
+    more = shapes.growth(shape, whole)
     over = [] if row["project_id"] is None else await over_quota(tx, row["project_id"], more)
     if over is None:
         return

@@ -13,6 +13,8 @@ _OFFERED = {ShapeKind.SLICE: "slices", ShapeKind.HOST: "itself as a whole"}
 _NAMES = {ShapeKind.SLICE: "a slice", ShapeKind.HOST: "a whole host", ShapeKind.EXTERNAL: "an external machine"}
 _UNSUPPORTED = {
     (ShapeKind.HOST, "resize"): "it is as large as it is",
+    (ShapeKind.HOST, "attach"): "volumes lie beside the slices of a node",
+    (ShapeKind.EXTERNAL, "attach"): "volumes lie on nodes of the platform",
     (ShapeKind.EXTERNAL, "resize"): "the platform does not make it",
     (ShapeKind.EXTERNAL, "restart"): "no agent of the platform is on it",
     (ShapeKind.EXTERNAL, "access"): "it does not trust the project's SSH authority, so there is no certificate for"
@@ -55,6 +57,11 @@ def whole_of(node: Row, shape: Shape) -> Shape:
 
 def sizes(shape: Shape) -> dict[str, int]:
     return {"cpus": shape.cpus, "memory_mib": shape.memory_mib, "disk_gib": shape.disk_gib, "gpus": shape.gpus}
+
+
+def growth(old: Shape, new: Shape) -> dict[str, int]:
+    before = sizes(old)
+    return {name: size - before[name] for name, size in sizes(new).items()}
 
 
 def removal(row: Row) -> Resource:
