@@ -30,6 +30,36 @@ WRITES = (
        VALUES ('bare', %(audit)s, %(fingerprint)s, 201, %(body)s)""",
 )
 
+CLAIM = (
+    "SELECT 1 FROM nodes WHERE id = %(node)s FOR UPDATE",
+    """INSERT INTO allocations (id, tenant_id, project_id, name, hostname, shape, status, correlation_id, node_id,
+                                address, image)
+       VALUES (%(id)s, (SELECT tenant_id FROM projects WHERE id = %(project)s), %(project)s, %(name)s, %(name)s,
+               %(shape)s, 'provisioning', %(correlation)s, %(node)s, %(name)s, 'bench')
+       RETURNING *""",
+    *[
+        """INSERT INTO allocation_timeline (allocation_id, step, message, correlation_id)
+           VALUES (%(id)s, 'step', 'one of two', %(correlation)s)"""
+    ]
+    * 2,
+    *[
+        """INSERT INTO changes (noun, resource_id, event, message, revision, project_id, correlation_id)
+           VALUES ('allocation', %(id)s, 'step', 'one of two', 1, %(project)s, %(correlation)s)"""
+    ]
+    * 2,
+    """INSERT INTO usage_records (id, kind, tenant_id, project_id, allocation_id, shapes)
+       VALUES (%(usage)s, 'occupied', (SELECT tenant_id FROM projects WHERE id = %(project)s), %(project)s, %(id)s,
+               '[]')""",
+    """INSERT INTO node_tasks (id, node_id, allocation_id, spec, correlation_id, state)
+       VALUES (%(task)s, %(node)s, %(id)s, %(shape)s, %(correlation)s, 'done')""",
+    "SELECT pg_notify('node_tasks', %(node)s), pg_notify('outbox', '')",
+    """INSERT INTO audit_entries (id, chain, principal_id, action, target, outcome, project_id, correlation_id,
+                                  fingerprint, detail)
+       VALUES (%(audit)s, (SELECT tenant_id FROM projects WHERE id = %(project)s), 'bare', 'allocation.create',
+               %(id)s, 'succeeded', %(project)s, %(correlation)s, %(fingerprint)s, '{}')""",
+    WRITES[-1],
+)
+
 
 def create_app(database_url: str) -> FastAPI:
     options = {"row_factory": dict_row, "autocommit": True}
@@ -67,6 +97,29 @@ def create_app(database_url: str) -> FastAPI:
         async with pool.connection() as connection, connection.transaction():
             row = await (await connection.execute(WRITES[0].encode(), values)).fetchone()
             for statement in WRITES[1:]:
+                await connection.execute(statement.encode(), values)
+        return Response(json.dumps(row, default=str), 201, media_type="application/json")
+
+    @app.post("/claims")
+    async def claim(request: Request) -> Response:
+        body = await request.json()
+        values = {
+            "id": ids.new_id(ids.ALLOCATION),
+            "audit": ids.new_id(ids.AUDIT_ENTRY),
+            "usage": ids.new_id(ids.USAGE),
+            "task": ids.new_id(ids.TASK),
+            "correlation": ids.new_id(ids.CORRELATION),
+            "fingerprint": "0" * 64,
+            "project": body["project_id"],
+            "node": body["node_id"],
+            "name": body["name"],
+            "shape": json.dumps(body["shape"]),
+            "body": "x" * 1500,
+        }
+        async with pool.connection() as connection, connection.transaction():
+            await connection.execute(CLAIM[0].encode(), values)
+            row = await (await connection.execute(CLAIM[1].encode(), values)).fetchone()
+            for statement in CLAIM[2:]:
                 await connection.execute(statement.encode(), values)
         return Response(json.dumps(row, default=str), 201, media_type="application/json")
 
