@@ -134,6 +134,8 @@ def at_rest(cli: CommandLine, name: str) -> None:
         return done.returncode == 0 and json.loads(done.stdout)["activity"] is None
 
     wait_until(rests, f"{name} is at rest")
+    # Streams go through the agent, which may have been killed after it was done.
+    wait_until(lambda: cli.call("ssh", name, "--", "true").returncode == 0, "the agent is back")
 
 
 def test_api_killed_while_a_machine_is_made(stack: Stack, cli: CommandLine, node: str) -> None:
