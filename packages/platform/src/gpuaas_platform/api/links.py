@@ -21,6 +21,7 @@ from gpuaas_contract.base import Resource
 from gpuaas_platform.services import node_truth, nodes
 from gpuaas_platform.services.placement import place_waiting
 from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage.wakeups import NODE_TASKS
 
@@ -121,9 +122,10 @@ class AgentLinks:
                 if message.slices is not None:
                     async with self._platform.database.system_transaction() as tx:
                         await node_truth.compare(tx, node_id, message.slices, message.volume_ids)
-                # Not in the same transaction: it locks all nodes in their order, and holds none before.
+                # Not in the same transaction: who places holds no node before.
                 async with self._platform.database.system_transaction() as tx:
-                    await place_waiting(tx, self._platform.plan)
+                    if await allocation_store.has_waiting(tx):
+                        await place_waiting(tx, self._platform.plan)
             case Heartbeat():
                 async with self._platform.database.system_transaction() as tx:
                     await node_store.touch(tx, node_id)

@@ -71,7 +71,7 @@ async def _create(
         if body.shape.external is not None:
             await externals.activate(tx, row)
     if body.shape.external is None:
-        await place_waiting(tx, plan)
+        await place_waiting(tx, plan, only=list(made))
     if body.volumes:
         await confirm_at_create(tx, list(made))
     asked = [await shown(tx, id) for id in made]

@@ -8,17 +8,20 @@ from gpuaas_contract.access import OPERATOR_LOGIN, PERSON_LOGIN
 from gpuaas_contract.agent_link import CreateSlice, PrepareHost, ProjectNetwork
 from gpuaas_contract.allocations import AllocationStatus, Shape, ShapeKind
 from gpuaas_contract.base import Resource
-from gpuaas_contract.nodes import Inventory
+from gpuaas_contract.nodes import Inventory, NodeStatus
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_cidr, owner_subnet
 from gpuaas_platform.services import shapes
 from gpuaas_platform.services.quotas import over_quota
 from gpuaas_platform.services.timeline import on_behalf_of, record
-from gpuaas_platform.services.volume_placement import mounts_of_new_machine, read_wanted
+from gpuaas_platform.services.volume_placement import WantedVolumes, lock_wanted, mounts_of_new_machine, read_wanted
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage import usage as usage_store
 from gpuaas_platform.storage.database import Row, Transaction
+
+NODES_NAMED = 10
+"""A request that waits says so much of how many nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +35,64 @@ def certificate_principal(login: str, allocation_id: str) -> str:
     return f"{login}@{allocation_id}"
 
 
-async def place_waiting(tx: Transaction, plan: AddressPlan) -> None:
-    """Give every waiting request a node and an address, or say why it waits.
+async def place_waiting(tx: Transaction, plan: AddressPlan, only: list[str] | None = None) -> None:
+    """Give every waiting request, or only these, a node and an address, or say why it waits.
 
-    Nodes are locked before the requests are read: who frees capacity and who asks for it at the same moment
-    take turns, and the second of them sees what the first did. Requests are locked without waiting, so that
-    nobody who holds one and wants a node is waited for.
+    It is done in turns, before the requests are read: who frees capacity and who asks for it at the same moment do
+    not miss each other. Requests are locked without waiting, so that nobody who holds one and wants a node is
+    waited for. Hold no node when you call this.
     """
-    nodes = await node_store.lock_ready(tx)
-    for row in await store.list_waiting(tx):
+    await node_store.take_turn(tx)
+    search = Search(tx)
+    for row in await store.list_waiting(tx, only):
         with on_behalf_of(tx, row["correlation_id"]):
-            await _place(tx, row, nodes, plan)
+            await _place(tx, row, search, plan)
+        if search.found and row["volumes"] and only is None:
+            return  # Volumes are locked now, and who holds some waits for no other node: the rest has the next turn.
 
 
-async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan) -> None:
+class Search:
+    """For nodes with room, for the requests of one turn. Room only shrinks meanwhile, so that what was looked for in
+    vain is not looked for again."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._in_vain: dict[str, str] = {}
+        self.found = False
+        """Whether the last search was not in vain."""
+
+    async def find(self, shape: Shape, row: Row, volumes: WantedVolumes) -> Row | str:
+        """A node, locked, or why there is none."""
+        self.found = False
+        key = f"{shape.model_dump_json()} {row['image']} {volumes.places()}"
+        if key not in self._in_vain:
+            passed_over: list[str] = []
+            wanted = (shape.kind.value, shapes.sizes(shape), row["image"], volumes.places())
+            while (id := await node_store.find_with_room(self._tx, *wanted, passed_over)) is not None:
+                node = await node_store.lock(self._tx, id)
+                assert node is not None
+                if node["status"] == NodeStatus.READY and not shortage(node, shape, row["image"]):
+                    self.found = True
+                    return node
+                passed_over.append(id)
+            self._in_vain[key] = await self._why(shape, row, volumes)
+        return self._in_vain[key]
+
+    async def _why(self, shape: Shape, row: Row, volumes: WantedVolumes) -> str:
+        places, bond = volumes.places(), volumes.bond()
+        ready = [node for node in await node_store.list_ready(self._tx) if places is None or node["id"] in places]
+        if not ready:
+            return f"{bond}, which cannot take it now" if bond else "no node is ready"
+        named = [f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in ready[:NODES_NAMED]]
+        if len(ready) > NODES_NAMED:
+            named.append(f"and {len(ready) - NODES_NAMED} more nodes")
+        return f"{bond}, which has no room; {'; '.join(named)}" if bond else "; ".join(named)
+
+
+async def _place(tx: Transaction, row: Row, search: Search, plan: AddressPlan) -> None:
     shape = Shape.model_validate(row["shape"])
-    volumes = await read_wanted(tx, row)
-    needed, near = volumes.room(shape), volumes.near(nodes)
-    node = next((node for node in near if not shortage(node, needed, row["image"])), None)
     if shape.kind == ShapeKind.HOST:
-        await _place_on_host(tx, row, nodes, node, shape, plan)
+        await _place_on_host(tx, row, shape, search, plan)
         return
     subnet = owner_subnet(plan.network_range, row["network_index"])
     if subnet is None:
@@ -61,10 +102,14 @@ async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan)
     if address is None:
         await _keep_waiting(tx, row, "waiting: its owner's network has no free address")
         return
-    if node is None:
-        await _keep_waiting(tx, row, f"waiting for capacity: {_why(row, near, needed, volumes.bond())}")
+    volumes = await read_wanted(tx, row)
+    node = await search.find(volumes.room(shape), row, volumes)
+    if isinstance(node, str):
+        await _keep_waiting(tx, row, f"waiting for capacity: {node}")
         return
-    _take(node, needed)
+    volumes = await lock_wanted(tx, row)
+    if volumes.places() not in (None, [node["id"]]) or shortage(node, volumes.room(shape), row["image"]):
+        return  # Somebody gave one of them a place meanwhile: the next turn sees that.
     await volumes.take_place(tx, node["id"])
     placed = await store.place(tx, row["id"], node["id"], address, node["inventory"].get("default_image"))
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
@@ -72,12 +117,11 @@ async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan)
     await order_machine(tx, {**row, **placed}, plan)
 
 
-async def _place_on_host(
-    tx: Transaction, row: Row, nodes: list[Row], node: Row | None, shape: Shape, plan: AddressPlan
-) -> None:
+async def _place_on_host(tx: Transaction, row: Row, shape: Shape, search: Search, plan: AddressPlan) -> None:
     """All of the node or nothing: what it has beyond the request counts against the quota, too."""
-    if node is None:
-        await _keep_waiting(tx, row, f"waiting for capacity: {_why(row, nodes, shape)}")
+    node = await search.find(shape, row, WantedVolumes([]))
+    if isinstance(node, str):
+        await _keep_waiting(tx, row, f"waiting for capacity: {node}")
         return
     whole = shapes.whole_of(node, shape)
     more = shapes.growth(shape, whole)
@@ -88,7 +132,6 @@ async def _place_on_host(
         reason = f"waiting: the project's quota does not allow all of {node['name']}: {'; '.join(over)}"
         await _keep_waiting(tx, row, reason)
         return
-    _take(node, whole)
     placed = await store.place_on_host(tx, row["id"], node["id"], whole.model_dump(mode="json"))
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
     await record(tx, placed, "provisioning", f"node {node['name']} as a whole")
@@ -155,21 +198,6 @@ def shortage(node: Row, shape: Shape, image: str | None = None) -> list[str]:
     }
     lacking = [f"{has} {what} free, {needs} needed" for what, (has, needs) in free.items() if 0 < needs > has]
     return lacking if image is None or image in inventory.images else [f"it has no image {image}", *lacking]
-
-
-def _take(node: Row, shape: Shape) -> None:
-    node["cpus"] += shape.cpus
-    node["memory_mib"] += shape.memory_mib
-    node["disk_gib"] += shape.disk_gib
-    node["gpus"] += shape.gpus
-
-
-def _why(row: Row, nodes: list[Row], shape: Shape, bond: str = "") -> str:
-    """`bond` says why only some nodes will do, where that is so."""
-    if not nodes:
-        return f"{bond}, which cannot take it now" if bond else "no node is ready"
-    per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in nodes)
-    return f"{bond}, which has no room; {per_node}" if bond else per_node
 
 
 async def _keep_waiting(tx: Transaction, row: Row, reason: str) -> None:

@@ -28,10 +28,10 @@ class WantedVolumes:
         more = sum(row["size_gib"] for row in self.rows if row["node_id"] is None)
         return shape.model_copy(update={"disk_gib": shape.disk_gib + more})
 
-    def near(self, nodes: list[Row]) -> list[Row]:
-        """The nodes where all of them are, or could be."""
-        places = {row["node_id"] for row in self.rows} - {None}
-        return [node for node in nodes if places <= {node["id"]}]
+    def places(self) -> list[str] | None:
+        """The nodes where all of them are; none where one is here and another there, None where any will do."""
+        placed = {row["node_id"] for row in self.rows} - {None}
+        return None if not placed else list(placed) if len(placed) == 1 else []
 
     def bond(self) -> str:
         """Why not any node will do; empty where any does."""
@@ -46,10 +46,13 @@ class WantedVolumes:
 
 
 async def read_wanted(tx: Transaction, allocation: Row) -> WantedVolumes:
-    """Locked: ask while the nodes are locked already, never before."""
-    if not allocation["volumes"]:
-        return WantedVolumes([])
-    return WantedVolumes(await store.lock_of_allocation(tx, allocation["id"]))
+    """As they seem to be: lock the node, then them, and look again."""
+    return WantedVolumes(await store.list_of_allocation(tx, allocation["id"]) if allocation["volumes"] else [])
+
+
+async def lock_wanted(tx: Transaction, allocation: Row) -> WantedVolumes:
+    """Ask while the node is locked already, never before."""
+    return WantedVolumes(await store.lock_of_allocation(tx, allocation["id"]) if allocation["volumes"] else [])
 
 
 async def mounts_of_new_machine(tx: Transaction, allocation_id: str) -> list[VolumeMount]:

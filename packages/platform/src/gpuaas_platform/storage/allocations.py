@@ -97,8 +97,13 @@ async def has_waiting(tx: Transaction) -> bool:
     return await tx.one("SELECT 1 FROM allocations WHERE status = 'requested' LIMIT 1") is not None
 
 
-async def list_waiting(tx: Transaction) -> list[Row]:
-    return await tx.all(_SELECT + " WHERE a.status = 'requested' ORDER BY a.id FOR UPDATE OF a SKIP LOCKED")
+async def list_waiting(tx: Transaction, only: list[str] | None) -> list[Row]:
+    return await tx.all(
+        _SELECT
+        + """ WHERE a.status = 'requested' AND (%(only)s::text[] IS NULL OR a.id = ANY(%(only)s))
+              ORDER BY a.id FOR UPDATE OF a SKIP LOCKED""",
+        only=only,
+    )
 
 
 async def list_taken_addresses(tx: Transaction, owner_id: str) -> set[str]:

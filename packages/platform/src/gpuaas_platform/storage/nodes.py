@@ -5,6 +5,9 @@ from typing import Any
 from gpuaas_platform.storage.database import Row, Transaction, json_list
 from gpuaas_platform.storage.wakeups import NODE_TASKS
 
+_TURN = 0x706C6163
+"""Of those who place machines."""
+
 _ALLOCATED = """
     SELECT n.*, n.revoked_at AS identity_revoked_at,
            coalesce((SELECT array_agg(x.id ORDER BY x.id) FROM allocations x
@@ -82,16 +85,63 @@ async def list_enrolled(tx: Transaction) -> list[Row]:
     )
 
 
-async def lock_ready(tx: Transaction) -> list[Row]:
-    """Nodes that can take allocations, locked in one order, so that claims on a node never race.
+async def take_turn(tx: Transaction) -> None:
+    """Who looks for room and who makes some do it one after the other, and each sees what the one before did."""
+    await tx.run("SELECT pg_advisory_xact_lock(%(key)s)", key=_TURN)
 
-    The lock lets through what only refers to a node, as a task does: who orders something waits for nobody."""
-    await tx.all("SELECT id FROM nodes WHERE status = 'ready' ORDER BY id FOR NO KEY UPDATE")
+
+async def find_with_room(
+    tx: Transaction,
+    kind: str,
+    needs: dict[str, int],
+    image: str | None,
+    among: list[str] | None,
+    passed_over: list[str],
+) -> str | None:
+    """The first node that seems to have room. Lock it and look again: only then it is sure."""
+    row = await tx.one(
+        """SELECT n.id FROM nodes n
+           CROSS JOIN LATERAL (SELECT n.inventory->'capacity' AS total) c
+           CROSS JOIN LATERAL (
+               SELECT count(*) AS machines,
+                      coalesce(sum(greatest((shape->>'cpus')::int, (wanted_shape->>'cpus')::int)), 0) AS cpus,
+                      coalesce(sum(greatest((shape->>'memory_mib')::int, (wanted_shape->>'memory_mib')::int)), 0)
+                          AS memory_mib,
+                      coalesce(sum(greatest((shape->>'disk_gib')::int, (wanted_shape->>'disk_gib')::int)), 0)
+                          AS disk_gib,
+                      coalesce(sum(greatest((shape->>'gpus')::int, (wanted_shape->>'gpus')::int)), 0) AS gpus
+               FROM allocations WHERE node_id = n.id AND status <> 'released'
+           ) a
+           CROSS JOIN LATERAL (
+               SELECT coalesce(sum(size_gib), 0) AS disk_gib FROM volumes WHERE node_id = n.id AND status <> 'deleted'
+           ) v
+           WHERE n.status = 'ready'
+             AND coalesce(n.inventory->'offers', '["slice"]') ? %(kind)s
+             AND (%(image)s::text IS NULL OR n.inventory->'images' ? %(image)s)
+             AND (%(among)s::text[] IS NULL OR n.id = ANY(%(among)s)) AND n.id <> ALL(%(passed_over)s)
+             AND (%(kind)s <> 'host' OR a.machines = 0)
+             AND (c.total->>'cpus')::int - a.cpus >= %(cpus)s
+             AND (c.total->>'memory_mib')::int - a.memory_mib >= %(memory_mib)s
+             AND (c.total->>'disk_gib')::int - a.disk_gib - v.disk_gib >= %(disk_gib)s
+             AND (c.total->>'gpus')::int - a.gpus >= %(gpus)s
+           ORDER BY n.id LIMIT 1""",
+        kind=kind,
+        image=image,
+        among=among,
+        passed_over=passed_over,
+        **needs,
+    )
+    return row["id"] if row else None
+
+
+async def list_ready(tx: Transaction) -> list[Row]:
     return await tx.all(_ALLOCATED + " WHERE n.status = 'ready' ORDER BY n.id")
 
 
 async def lock(tx: Transaction, id: str) -> Row | None:
-    """With what is allocated of it, as of now that nobody else can claim any."""
+    """With what is allocated of it, as of now that nobody else can claim any.
+
+    The lock lets through what only refers to a node, as a task does: who orders something waits for nobody."""
     await tx.one("SELECT 1 FROM nodes WHERE id = %(id)s FOR NO KEY UPDATE", id=id)
     return await get(tx, id)
 

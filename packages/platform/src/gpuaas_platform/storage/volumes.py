@@ -63,8 +63,10 @@ async def lock_of_allocation(tx: Transaction, allocation_id: str) -> list[Row]:
            ORDER BY id FOR NO KEY UPDATE""",
         allocation=allocation_id,
     )
-    if not locked:
-        return []
+    return await list_of_allocation(tx, allocation_id) if locked else []
+
+
+async def list_of_allocation(tx: Transaction, allocation_id: str) -> list[Row]:
     return await tx.all(
         """SELECT v.*, n.name AS node_name, t.path, t.status AS attachment_status, t.delete_volume,
                   (SELECT count(*) FROM volume_attachments o WHERE o.volume_id = v.id) AS machines
