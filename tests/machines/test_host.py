@@ -31,8 +31,6 @@ def second(stack: Stack, cli: CommandLine, node: str, tmp_path_factory: pytest.T
         try:
             wait_until(lambda: shown_node(cli).get("status") == "ready", "the second node is ready")
             yield host
-            cli.run("node", "drain", "host-two")
-            cli.run("node", "retire", "host-two")
         finally:
             print(host.log())
 
@@ -158,3 +156,12 @@ def test_a_host_with_such_a_user_is_left_alone(cli: CommandLine, second: StandIn
     second.sh("userdel --remove gpuaas 2>/dev/null")
     cli.run("allocation", "retry", "mine", "--wait")
     release(cli, "mine")
+
+
+def test_drained_and_retired_it_is_worth_nothing(cli: CommandLine, second: StandIn) -> None:
+    made = cli.json("allocation", "create", "--name", "last", "--host", *LEAST, "--wait")
+    assert cli.json("node", "drain", "host-two")["status"] == "draining"
+    assert cli.call("node", "retire", "host-two").returncode == 5, "somebody has it"
+    release(cli, made["id"])
+    assert cli.json("node", "retire", "host-two")["status"] == "retired"
+    wait_until(lambda: "refuses this node" in second.log(), "the agent is told that its identity is worth nothing")
