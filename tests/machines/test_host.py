@@ -29,10 +29,14 @@ def second(stack: Stack, cli: CommandLine, node: str, tmp_path_factory: pytest.T
     with stand_in(stack, "two") as host:
         host.install_agent(stack, runtime, cli.json("node", "join-token", "host-two")["token"])
         try:
-            wait_until(lambda: shown_node(cli).get("status") == "ready", "the second node is ready")
+            wait_until(lambda: ("host-two", "ready") in list_nodes(cli), "the second node is ready")
             yield host
         finally:
             print(host.log())
+
+
+def list_nodes(cli: CommandLine) -> list[tuple[str, str]]:
+    return [(node["name"], node["status"]) for node in cli.json("node", "list")]
 
 
 def shown_node(cli: CommandLine, name: str = "host-two") -> dict[str, object]:
