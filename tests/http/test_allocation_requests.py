@@ -3,7 +3,6 @@
 from typing import Any
 
 import httpx
-import pytest
 
 from gpuaas_contract.agent_link import CreateSlice
 from gpuaas_contract.allocations import Allocation, Shape
@@ -92,8 +91,54 @@ async def test_several_at_once_are_all_made_or_none(world: World) -> None:
     assert (await world.admin.quotas.get(project)).used.cpus == 6
 
 
-@pytest.mark.parametrize("count", [0, 65, -1])
-async def test_a_batch_has_between_one_and_sixty_four(world: World, count: int) -> None:
-    body = {"project_id": world.project.id, "name": "w", "count": count}
-    problem = await problem_of(world, "/v1/allocations/batch", body)
-    assert (problem["code"], problem["errors"][0]["pointer"]) == ("invalid_request", "/count")
+async def test_a_batch_has_between_one_and_sixty_four(world: World) -> None:
+    for count in (0, 65, -1, None):
+        body = {"project_id": world.project.id, "name": "w", "count": count}
+        problem = await problem_of(world, "/v1/allocations/batch", body)
+        assert (problem["code"], problem["errors"][0]["pointer"]) == ("invalid_request", "/count")
+
+
+async def test_what_no_node_can_ever_carry_is_refused_at_once(world: World) -> None:
+    machines, project = world.admin.allocations, world.project.id
+    error = await refused(machines.create(project, "one", shape=Shape(cpus=1000, gpus=9)), "shape_too_large")
+    assert "no node is large enough; the largest has 64 CPUs" in error.problem.detail
+    assert {field.pointer for field in error.problem.errors} == {"/shape/cpus", "/shape/gpus"}
+    error = await refused(machines.create_batch(project, "w", 2, shape=Shape(cpus=65)), "shape_too_large")
+    assert [field.pointer for field in error.problem.errors] == ["/shape/cpus"]
+    assert await machines.list(project_id=project).all() == []
+    # As large as the largest node: that can be waited for, also while the node is not to be had.
+    await world.admin.nodes.cordon(world.node.node_id)
+    waiting = await machines.create(project, "all", shape=Shape(cpus=64, gpus=8))
+    assert waiting.status == "requested"
+    await machines.release(waiting.id)
+
+
+NONSENSE: list[tuple[str, object, str]] = [
+    ("shape", {"cpus": 0}, "/shape/cpus"),
+    ("shape", {"cpus": 1.5}, "/shape/cpus"),
+    ("shape", {"cpus": 10**30}, "/shape/cpus"),
+    ("shape", {"memory_mib": 1}, "/shape/memory_mib"),
+    ("shape", {"disk_gib": -8}, "/shape/disk_gib"),
+    ("shape", {"gpus": -1}, "/shape/gpus"),
+    ("shape", {"gpus": "many"}, "/shape/gpus"),
+    ("shape", {"kind": "cloud"}, "/shape/kind"),
+    ("shape", None, "/shape"),
+    *(
+        ("name", name, "/name")
+        for name in ("", "a;reboot", "$(id)", "../etc", "a/b", "a b", "-a", "a-", "A", "a\n", "a.b", "é", "a" * 49)
+    ),
+    *(
+        ("image", image, "/image")
+        for image in ("", "../x", "a//b", "a/b/c", "/etc/passwd", "a b", "a;b", "$(id)", "a\n", "A", "a" * 200)
+    ),
+]
+
+
+async def test_nonsense_is_refused_and_nothing_is_made(world: World) -> None:
+    for field, value, pointer in NONSENSE:
+        body = {"project_id": world.project.id, "name": "one", field: value}
+        for path, more in (("/v1/allocations", {}), ("/v1/allocations/batch", {"count": 2})):
+            problem = await problem_of(world, path, {**body, **more})
+            found = (problem["code"], [error["pointer"] for error in problem["errors"]])
+            assert found == ("invalid_request", [pointer]), (field, value)
+    assert await world.admin.allocations.list(project_id=world.project.id).all() == []

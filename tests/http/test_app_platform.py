@@ -227,9 +227,10 @@ async def test_a_controller_has_its_own_app_in_its_own_project_and_nothing_else(
 
 
 async def test_allocations_wait_for_capacity_and_say_so(world: World) -> None:
-    big = await world.admin.allocations.create(world.project.id, "big", shape=Shape(gpus=64))
+    await world.admin.allocations.create(world.project.id, "first", shape=Shape(gpus=5))
+    big = await world.admin.allocations.create(world.project.id, "big", shape=Shape(gpus=8))
     assert big.status == "requested"
-    assert "8 GPUs free, 64 needed" in big.reason
+    assert "3 GPUs free, 8 needed" in big.reason
     assert (await world.admin.allocations.release(big.id)).status == "released"
     with pytest.raises(ConflictError):
         await world.admin.allocations.release(big.id)

@@ -17,6 +17,7 @@ from gpuaas_contract.identity import Role
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import OperationError, StepStatus
 from gpuaas_contract.secrets import SecretKind, SecretSpec
+from gpuaas_contract.volumes import VolumeAt
 from gpuaas_platform.api.app import declare_app
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
@@ -243,6 +244,7 @@ async def walk_work(walk: Walk, world: World) -> None:
     claim = await work.claim(ending.id, "walker")
     await work.complete(ending.id, claim.fencing_token, member_statuses={member.id: MemberStatus.REMOVED})
     await walk_allocation(walk, world, first.id)
+    await walk_volume(walk, world, first.id)
     await walk("release_allocation", Noun.ALLOCATION, admin.allocations.release(first.id))
 
 
@@ -259,6 +261,29 @@ async def walk_allocation(walk: Walk, world: World, allocation_id: str) -> None:
     failed = await world.allocation("failing")
     world.node.fails = set()
     await walk("retry_allocation", Noun.ALLOCATION, machines.retry(failed.id))
+
+
+async def walk_volume(walk: Walk, world: World, allocation_id: str) -> None:
+    volumes = world.admin.volumes
+    made = await walk("create_volume", Noun.VOLUME, volumes.create(world.project.id, "walked", size_gib=1))
+    world.node.fails = {"attach_volume"}
+    attaching = volumes.attach(made.id, allocation_id=allocation_id, path="/home/walked")
+    await walk("attach_volume", Noun.VOLUME, attaching)
+    await world.volume_at_rest(made.id)
+    world.node.fails = set()
+    await walk("retry_volume", Noun.VOLUME, volumes.retry(made.id))
+    await world.volume_at_rest(made.id)
+    with_one = world.admin.allocations.create(
+        world.project.id, "with-volume", volumes=[VolumeAt(volume_id=made.id, path="/home")]
+    )
+    second = await walk("create_allocation", Noun.VOLUME, with_one)
+    await world.at_rest(second.id)
+    await world.admin.allocations.release(second.id)
+    await world.at_rest(second.id)
+    await walk("detach_volume", Noun.VOLUME, volumes.detach(made.id, allocation_id=allocation_id))
+    await world.volume_at_rest(made.id)
+    await walk("delete_volume", Noun.VOLUME, volumes.delete(made.id))
+    await world.volume_at_rest(made.id)
 
 
 async def walk_secrets(walk: Walk, world: World, lease: tuple[str, int]) -> None:

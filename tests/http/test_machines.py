@@ -5,6 +5,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -140,17 +141,20 @@ async def test_failures_are_charged_to_nobody_and_can_be_tried_again(world: Worl
     world.node.fails = {"create_slice"}
     failed = await world.allocation()
     assert (failed.status, failed.reason, failed.charged_from) == ("failed", "the pool is full", None)
+    assert failed.charged is False
     assert [action.action for action in failed.allowed_actions] == ["retry", "release"]
     assert set(await usage_of(world, failed.id)) == {UsageKind.OCCUPIED}
     world.node.fails = {"delete_slice"}
     await machines.retry(failed.id)
     active = await world.at_rest(failed.id)
     assert (active.status, active.node_id, active.address) == ("active", failed.node_id, failed.address)
+    assert active.charged is True
 
     await machines.release(failed.id)
     stuck = await world.at_rest(failed.id)
     assert (stuck.status, stuck.reason) == ("release_failed", "the pool is full")
     assert stuck.charged_until is not None
+    assert stuck.charged is False
     records = await usage_of(world, failed.id)
     assert records[UsageKind.CHARGED].ended_at == stuck.charged_until
     assert records[UsageKind.OCCUPIED].ended_at is None
@@ -170,8 +174,9 @@ async def test_failures_are_charged_to_nobody_and_can_be_tried_again(world: Worl
 
 async def test_what_never_had_a_machine_used_nothing(admin: GpuaasClient) -> None:
     async with small_world(admin) as world:
-        waiting = await admin.allocations.create(world.project.id, "huge", shape=Shape(gpus=9))
-        assert "5 GPUs free, 9 needed" in waiting.reason
+        await admin.allocations.create(world.project.id, "first", shape=Shape(gpus=4))
+        waiting = await admin.allocations.create(world.project.id, "second", shape=Shape(gpus=2))
+        assert "1 GPUs free, 2 needed" in waiting.reason
         assert (await admin.allocations.release(waiting.id)).status == "released"
         assert await usage_of(world, waiting.id) == {}
 
@@ -201,3 +206,30 @@ async def test_quotas_hold_also_for_claims_at_the_same_time(world: World) -> Non
     assert (await admin.quotas.get(project)).used.allocations == 2
     assert (await admin.quotas.set(project, cpus=1)).used.cpus == 2
     await refused(admin.allocations.create(project, "more"), "quota_exceeded")
+
+
+async def test_each_request_has_its_steps_in_the_timeline_also_after_waiting(world: World) -> None:
+    machines, admin = world.admin.allocations, world.admin
+    await admin.nodes.cordon(world.node.node_id)
+    with admin.correlation("asked-first"):
+        waiting = await machines.create(world.project.id, "first")
+    # Whoever else asks looks at those who wait, too; that is not theirs.
+    with admin.correlation("asked-second"):
+        await machines.create(world.project.id, "second")
+    assert waiting.status == "requested"
+    await admin.nodes.uncordon(world.node.node_id)
+    made = await world.at_rest(waiting.id)
+    with admin.correlation("restarted"):
+        await machines.restart(made.id)
+    await world.at_rest(made.id)
+
+    steps = (await machines.timeline(made.id)).items
+    created = ["requested", "waiting", "provisioning", "working", "active"]
+    assert [entry.step for entry in steps] == [*created, "restarting", "working", "restarted"]
+    assert [entry.correlation_id for entry in steps] == ["asked-first"] * 5 + ["restarted"] * 3
+    for entry, after in pairwise(steps):
+        assert entry.duration_seconds == pytest.approx((after.at - entry.at).total_seconds(), abs=1e-5)
+    assert steps[1].message == "waiting for capacity: no node is ready"
+    assert (await machines.timeline(made.id, correlation_id="asked-first")).items == steps[:5]
+    assert (await machines.timeline(made.id, step="working")).items == [steps[3], steps[6]]
+    assert (await machines.timeline(made.id, step="nothing")).items == []

@@ -5,11 +5,14 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import httpx
 import pytest
 import websockets
 
 from gpuaas_contract import ids
+from gpuaas_contract.agent_link import TaskAcknowledged, TaskProgress, TaskResult, to_agent_adapter
 from gpuaas_contract.allocations import AllocationStatus
+from gpuaas_contract.nodes import Capacity
 from gpuaas_contract.usage import UsageKind
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import ApiError
@@ -161,3 +164,40 @@ async def test_truth_is_read_again_when_a_node_returns(world: World) -> None:
         records = await admin.usage.list(project_id=world.project.id, allocation_id=lost.id).all()
         assert {record.kind for record in records} == set(UsageKind)
         assert all(record.ended_at is not None for record in records)
+
+
+async def test_an_agent_cannot_speak_about_the_machines_of_another_node(world: World) -> None:
+    admin = world.admin
+    world.node.holds = {"create_slice"}
+    asked = await admin.allocations.create(world.project.id, "one")
+
+    async def ordered() -> bool:
+        return any(task.spec.allocation_id == asked.id for task in world.node.taken)
+
+    await world.until(ordered, "its node was asked to make it")
+    (task,) = [task for task in world.node.taken if task.spec.allocation_id == asked.id]
+    before = await admin.allocations.timeline(asked.id)
+    stranger = await enrolled(admin, f"node-{secrets.token_hex(4)}")
+    stranger.capacity, stranger.slices = Capacity(cpus=0, memory_mib=0, disk_gib=0, gpus=0), [asked.id]
+    url = admin.api_url.replace("http", "ws", 1) + "/v1/agent/link"
+    async with websockets.connect(url, additional_headers={"Authorization": f"Bearer {stranger.token()}"}) as link:
+        await link.send(stranger.hello().model_dump_json())
+        await link.send(TaskProgress(task_id=task.task_id, step="stolen").model_dump_json())
+        acknowledged = 0
+        for ok in (True, False):
+            await link.send(TaskResult(task_id=task.task_id, ok=ok, message="stolen").model_dump_json())
+        # The stranger may forget the task; whose it is goes on with it.
+        while acknowledged < 2:
+            message = to_agent_adapter.validate_json(await asyncio.wait_for(link.recv(), 10))
+            acknowledged += isinstance(message, TaskAcknowledged)
+    (difference,) = (await admin.nodes.get(stranger.node_id)).differences
+    assert (difference.allocation_id, difference.finding) == (asked.id, "unknown")
+    after = await admin.allocations.get(asked.id)
+    assert (after.status, after.node_id, after.revision) == ("provisioning", world.node.node_id, asked.revision)
+    assert await admin.allocations.timeline(asked.id) == before
+    headers = {"Authorization": f"Bearer {stranger.token()}"}
+    async with httpx.AsyncClient(base_url=admin.api_url, headers=headers) as http:
+        key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
+        body = {"allocation_id": asked.id, "public_key": key}
+        assert (await http.post("/v1/agent/host-certificates", json=body)).status_code == 404
+    await admin.nodes.retire(stranger.node_id)

@@ -119,6 +119,17 @@ async def test_all_members_on_the_machine_are_asked(world: World) -> None:
     assert (await world.at_rest(machine.id)).shape.cpus == 2
     assert resizes(world) == [2]
 
+    # One that refuses is enough, and the others need not answer any more.
+    asking = await machines.resize(machine.id, cpus=4)
+    refusing, other = asking.asked_operation_ids
+    claims = {id: await world.controller.operations.claim(id, "test") for id in (refusing, other)}
+    error = OperationError(code="no", detail="not now", retryable=False)
+    await world.controller.operations.fail(refusing, claims[refusing].fencing_token, error)
+    assert (await machines.get(machine.id)).activity is None
+    assert (await world.admin.operations.get(other)).state == "cancelled"
+    await refused(world.controller.operations.complete(other, claims[other].fencing_token), "stale_lease")
+    assert resizes(world) == [2]
+
 
 @pytest.mark.parametrize("declared", [[], [{"kind": "resize", "title": "Resize", "component": "tail"}]])
 async def test_who_cannot_be_asked_is_not_surprised(world: World, declared: list[dict[str, str]]) -> None:

@@ -266,6 +266,7 @@ _OF_INSTANCE = {"instance_id", "member_id", "operation_id", "delivery_id", "secr
 _OF_PROJECT = _OF_INSTANCE | {
     "project_id",
     "allocation_id",
+    "volume_id",
     "grant_id",
     "service_account_id",
     "membership_id",

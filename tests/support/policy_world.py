@@ -113,7 +113,8 @@ async def policy_world(settings: Settings) -> AsyncIterator[PolicyWorld]:
         makers = _Makers(world, stack, name)
         askers = await makers.askers()
         values = await _values(world)
-        seen_by_members = {values[key] for key in ("project_id", "allocation_id", "instance_id", "member_id")}
+        of_members = ("project_id", "allocation_id", "volume_id", "instance_id", "member_id")
+        seen_by_members = {values[key] for key in of_members}
         hidden = seen_by_members | {values["operation_id"], values["delivery_id"], makers.account_id}
         hidden |= {values[key] for key in ("credential_id", "secret_id", "secret_delivery_id")}
         values |= {"service_account_id": makers.account_id, "user_id": makers.user_id}
@@ -138,11 +139,13 @@ async def _values(world: World) -> dict[str, str]:
     delivery = await world.controller.operations.deliver(
         operation_id, claim.fencing_token, allocation_id=allocation.id, digest=DIGEST
     )
+    volume = await world.admin.volumes.create(world.project.id, "home", size_gib=1)
     credential = await world.admin.credentials.create(world.project.id, "matrix")
     lease = (operation_id, claim.fencing_token)
     secret = await world.controller.secrets.ensure(*lease, "matrix", SecretSpec(kind=SecretKind.BYTES))
     wrapped = await world.controller.secrets.deliver(secret.id, *lease)
     return {
+        "volume_id": volume.id,
         "credential_id": credential.id,
         "number": "1000000007",
         "secret_id": secret.id,

@@ -35,6 +35,7 @@ from gpuaas_contract.identity import Project, ServiceAccount, Tenant
 from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.nodes import Capacity, Inventory
+from gpuaas_contract.volumes import Volume
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.correlation import current_correlation_id
 from gpuaas_sdk.credentials import ServiceAccountCredentials
@@ -101,6 +102,8 @@ class SimulatedNode:
     offers: list[ShapeKind] = field(default_factory=lambda: [ShapeKind.SLICE])
     slices: list[str] | None = None
     """Allocations whose machines it says it has, when it connects."""
+    volumes: list[str] | None = None
+    """Likewise."""
 
     def token(self) -> str:
         return sign_assertion(self.private_key_pem, self.node_id, AGENT_AUDIENCE)
@@ -117,21 +120,24 @@ class SimulatedNode:
         self.private_key_pem = private
         assert await self.offer_key(public) == 200
 
+    def hello(self) -> Hello:
+        inventory = Inventory(
+            capacity=self.capacity,
+            virtualisation="simulated",
+            images=self.images,
+            default_image=self.images[0],
+            offers=self.offers,
+            address="192.0.2.7",
+        )
+        reports = [SliceReport(allocation_id=id, finished=True, running=True) for id in self.slices or []]
+        slices = None if self.slices is None else reports
+        return Hello(agent_version="0", inventory=inventory, slices=slices, volume_ids=self.volumes)
+
     async def run(self) -> None:
         url = self.api_url.replace("http", "ws", 1) + "/v1/agent/link"
         headers = {"Authorization": f"Bearer {self.token()}"}
         async with websockets.connect(url, additional_headers=headers) as link:
-            inventory = Inventory(
-                capacity=self.capacity,
-                virtualisation="simulated",
-                images=self.images,
-                default_image=self.images[0],
-                offers=self.offers,
-                address="192.0.2.7",
-            )
-            reports = [SliceReport(allocation_id=id, finished=True, running=True) for id in self.slices or []]
-            hello = Hello(agent_version="0", inventory=inventory, slices=None if self.slices is None else reports)
-            await link.send(hello.model_dump_json())
+            await link.send(self.hello().model_dump_json())
             await link.send(Heartbeat().model_dump_json())
             async for text in link:
                 message = to_agent_adapter.validate_json(text)
@@ -214,6 +220,16 @@ class World:
             return found if found.status not in moving and found.activity is None else None
 
         return await self.until(rests, f"allocation {allocation_id} is at rest")
+
+    async def volume_at_rest(self, volume_id: str) -> Volume:
+        """Nothing is being done to it, nor to any machine that has it."""
+
+        async def rests() -> Volume | None:
+            found = await self.admin.volumes.get(volume_id)
+            states = {found.status, *(attachment.status for attachment in found.attachments)}
+            return None if states & {"waiting", "attaching", "detaching", "deleting"} else found
+
+        return await self.until(rests, f"volume {volume_id} is at rest")
 
     async def deploy(self, *tails: Allocation, head: Allocation, name: str = "greeter", **inputs: object) -> Instance:
         placements = [Placement(component_key="head", allocation_id=head.id)]

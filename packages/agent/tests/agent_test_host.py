@@ -36,13 +36,15 @@ class AgentProcess:
         return await asyncio.to_thread(process.wait, 30)
 
 
-def reap() -> None:
+def reap(pool: str) -> None:
     for instance in list_tagged("list"):
         run("lxc", "delete", "-f", instance)
     for network in list_tagged("network", "list"):
         run("lxc", "network", "delete", network)
     for acl in list_tagged("network", "acl", "list"):
         run("lxc", "network", "acl", "delete", acl)
+    for volume in list_tagged("storage", "volume", "list", pool):
+        run("lxc", "storage", "volume", "delete", pool, volume)
 
 
 def list_tagged(*command: str) -> list[str]:

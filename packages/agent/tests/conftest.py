@@ -54,7 +54,7 @@ def pool() -> Iterator[str]:
     pool = os.environ.get("GPUAAS_TEST_POOL")
     if pool is None:
         pytest.skip("needs machines: make machines")
-    reap()
+    reap(pool)
     # Were a bridge missing, packets for its range end here instead of leaving the host.
     run("ip", "route", "replace", "unreachable", RANGE, "metric", "4278198272")
     shutil.rmtree(DEVICES, ignore_errors=True)
@@ -62,18 +62,19 @@ def pool() -> Iterator[str]:
     for number in range(2):
         os.mknod(DEVICES / f"nvidia{number}", 0o020666, os.makedev(1, 3))
     yield pool
-    reap()
+    reap(pool)
     shutil.rmtree(DEVICES)
     run("ip", "route", "del", "unreachable", RANGE, "metric", "4278198272")
 
 
 @pytest.fixture
-def leftovers() -> Iterator[Callable[[], list[str]]]:
+def leftovers(pool: str) -> Iterator[Callable[[], list[str]]]:
     """What of this environment exists now, as names; each machine test must leave nothing."""
 
     def look() -> list[str]:
-        return [*list_tagged("list"), *list_tagged("network", "list"), *list_tagged("network", "acl", "list")]
+        kinds = [("list",), ("network", "list"), ("network", "acl", "list"), ("storage", "volume", "list", pool)]
+        return [name for kind in kinds for name in list_tagged(*kind)]
 
     yield look
     with contextlib.suppress(AssertionError):
-        reap()
+        reap(pool)

@@ -45,9 +45,13 @@ class Linked:
             self,
             read_inventory=self.read_inventory,
             read_slices=self.read_slices,
+            read_volumes=self.read_volumes,
             on_connected=self.on_connected,
             on_rotate=self.on_rotate,
         )
+
+    async def read_volumes(self) -> list[str]:
+        return []
 
     async def read_slices(self) -> list[SliceReport]:
         return []

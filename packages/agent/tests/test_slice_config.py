@@ -82,6 +82,7 @@ def test_an_instance_carries_its_tags_limits_and_devices() -> None:
         image_alias="gpuaas/debian-12",
         pool="pool1",
         artifacts_dir=Path("/state/slices/x/artifacts"),
+        volume_devices={},
         gpu_devices=["/dev/stand-in/nvidia0", "/dev/stand-in/nvidia3"],
         host_cpus=2,
     )

@@ -50,6 +50,7 @@ BY_NAME = {
     **dict.fromkeys(("password", "current_password", "new_password"), "correct horse battery"),
     "digest": "sha256:" + 64 * "0",
     "public_key": "ssh-ed25519 AAAA",
+    "path": "/home/shared",
 }
 MANIFEST = {
     "schema": "gpuaas.app/v1",
@@ -117,7 +118,8 @@ def methods(client: GpuaasClient) -> Iterator[Callable[..., Any]]:
 async def call(method: Callable[..., Any], file: Path) -> None:
     parameters = [p for p in inspect.signature(method).parameters.values() if p.default is p.empty]
     hints = typing.get_type_hints(method) if parameters else {}
-    values = {p.name: BY_NAME.get(p.name) or example(hints[p.name], file) for p in parameters}
+    by_name = {p.name: BY_NAME.get(p.name) for p in parameters if hints[p.name] is str}
+    values = {p.name: by_name.get(p.name) or example(hints[p.name], file) for p in parameters}
     # The platform answers nothing but refusals here: what was asked is all that counts.
     with suppress(GpuaasError, TypeError):
         result = method(**values)

@@ -37,8 +37,8 @@ NAME = "demo"
 NODE_NAME = "this-host"
 MACHINES = {
     "demo-1": Shape(cpus=2, memory_mib=3072, disk_gib=8, gpus=2),
-    "demo-2": Shape(cpus=1, memory_mib=2048, disk_gib=8, gpus=1),
-    "demo-3": Shape(cpus=1, memory_mib=1024, disk_gib=8),
+    "demo-2": Shape(cpus=1, memory_mib=2048, disk_gib=6, gpus=1),
+    "demo-3": Shape(cpus=1, memory_mib=1024, disk_gib=4),
 }
 WAIT_SECONDS = 120
 DEPLOY_SECONDS = 900
@@ -59,7 +59,7 @@ def capacity_words(nodes: Iterable[Node]) -> str:
         if node.inventory is not None and node.status != NodeStatus.RETIRED:
             taken.update(node.allocated.model_dump())
             there.update(node.inventory.capacity.model_dump())
-    memory = f"{taken['memory_mib'] / 1024:.0f} of {there['memory_mib'] / 1024:.0f} GiB of memory"
+    memory = f"{taken['memory_mib'] // 1024} of {there['memory_mib'] // 1024} GiB of memory"
     disk = f"{taken['disk_gib']} of {there['disk_gib']} GiB of disk"
     return f"{taken['cpus']} of {there['cpus']} CPUs, {memory}, {disk}, {taken['gpus']} of {there['gpus']} GPUs"
 

@@ -28,11 +28,15 @@ from gpuaas_agent.slice_changes import SliceChanger
 from gpuaas_agent.slices import Progress, SliceManager
 from gpuaas_agent.streams import StreamManager, dial_slices
 from gpuaas_agent.tasks import Execute, TaskRunner
+from gpuaas_agent.volumes import VolumeManager
 from gpuaas_contract.agent_link import (
+    AttachVolume,
     ClearHost,
     CreateSlice,
     DeleteSlice,
+    DeleteVolume,
     DeliverArtifact,
+    DetachVolume,
     PrepareHost,
     ResizeSlice,
     RestartHost,
@@ -65,6 +69,7 @@ class Machines:
     streams: StreamManager
     read_inventory: Callable[[], Awaitable[Inventory]]
     report: Callable[[], Awaitable[list[SliceReport]]]
+    report_volumes: Callable[[], Awaitable[list[str]]]
 
 
 async def serve_slices(settings: Settings, api: PlatformApi) -> None:
@@ -81,8 +86,9 @@ async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     locks = KeyedLocks()
     networks = NetworkManager(lxd, settings.environment)
     gpus = GpuPool(lxd, settings.gpu_devices)
-    slices = SliceManager(settings, lxd, api, networks, gpus)
-    changer = SliceChanger(lxd, slices, gpus)
+    volumes = VolumeManager(lxd, settings.storage_pool, settings.environment)
+    slices = SliceManager(settings, lxd, api, networks, gpus, volumes)
+    changer = SliceChanger(lxd, slices, gpus, volumes)
     artifacts = ArtifactManager(settings.artifact_cache, api, slices)
     streams = StreamManager(api, dial_slices(slices), outbox.put)
 
@@ -97,6 +103,12 @@ async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
                 await changer.restart(message.spec, message.task_id, progress)
             case ResizeSlice():
                 await changer.resize(message.spec, progress)
+            case AttachVolume():
+                await changer.attach_volume(message.spec, message.task_id, progress)
+            case DetachVolume():
+                await changer.detach_volume(message.spec, progress)
+            case DeleteVolume():
+                await volumes.delete(message.spec.volume_id, progress)
             case DeliverArtifact():
                 return await artifacts.deliver(message.spec, progress)
             case _:
@@ -110,7 +122,7 @@ async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     # Machines come back also while the platform cannot be reached.
     recovering = asyncio.create_task(recovery.run(), name="recovery")
     try:
-        machines = Machines(execute, streams, inventory, slices.report)
+        machines = Machines(execute, streams, inventory, slices.report, volumes.report)
         await serve(settings, api, outbox, locks, machines, on_connected=recovery.request)
     finally:
         recovering.cancel()
@@ -141,7 +153,10 @@ async def serve_host(settings: Settings, api: PlatformApi) -> None:
     async def inventory() -> Inventory:
         return read_host_inventory(settings)
 
-    machines = Machines(execute, streams, inventory, host.report)
+    async def no_volumes() -> list[str]:
+        return []
+
+    machines = Machines(execute, streams, inventory, host.report, no_volumes)
     await serve(settings, api, outbox, KeyedLocks(), machines, on_connected=lambda: None)
 
 
@@ -163,6 +178,7 @@ async def serve(
         machines.streams,
         read_inventory=machines.read_inventory,
         read_slices=machines.report,
+        read_volumes=machines.report_volumes,
         on_connected=on_connected,
         on_rotate=rotation.request,
     )

@@ -64,6 +64,7 @@ class Link:
         *,
         read_inventory: Callable[[], Awaitable[Inventory]],
         read_slices: Callable[[], Awaitable[list[SliceReport]]],
+        read_volumes: Callable[[], Awaitable[list[str]]],
         on_connected: Callable[[], None],
         on_rotate: Callable[[], None],
     ) -> None:
@@ -73,6 +74,7 @@ class Link:
         self._streams = streams
         self._read_inventory = read_inventory
         self._read_slices = read_slices
+        self._read_volumes = read_volumes
         self._on_connected = on_connected
         self._on_rotate = on_rotate
 
@@ -98,7 +100,7 @@ class Link:
     async def _session(self) -> None:
         inventory = await self._read_inventory()
         # What exists is read after all that was said before and before anything is said on this connection.
-        slices = await self._read_slices()
+        slices, volumes = await self._read_slices(), await self._read_volumes()
         async with connect(
             self._api.websocket_url(LINK_PATH),
             additional_headers=self._api.headers(),
@@ -106,7 +108,7 @@ class Link:
             ping_interval=HEARTBEAT_SECONDS,
             ping_timeout=OFFLINE_AFTER_SECONDS,
         ) as platform:
-            hello = Hello(agent_version=__version__, inventory=inventory, slices=slices)
+            hello = Hello(agent_version=__version__, inventory=inventory, slices=slices, volume_ids=volumes)
             await platform.send(hello.model_dump_json())
             log.info("linked to the platform")
             self._tasks.report_again()

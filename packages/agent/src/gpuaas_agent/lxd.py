@@ -38,6 +38,13 @@ class Network:
 
 
 @dataclass(frozen=True)
+class StoredVolume:
+    name: str
+    config: dict[str, str]
+    used_by: list[str]
+
+
+@dataclass(frozen=True)
 class PushedFile:
     path: str
     content: str
@@ -177,6 +184,22 @@ class Lxd:
     async def delete_acl(self, name: str) -> None:
         await self._request("DELETE", f"/1.0/network-acls/{quote(name, safe='')}")
 
+    # Custom volumes
+
+    async def list_volumes(self, pool: str) -> list[StoredVolume]:
+        found = await self._request("GET", _volumes(pool), params={"recursion": "1"})
+        return [_volume(item) for item in found]
+
+    async def find_volume(self, pool: str, name: str) -> StoredVolume | None:
+        found = await self._find(f"{_volumes(pool)}/{quote(name, safe='')}")
+        return None if found is None else _volume(found)
+
+    async def create_volume(self, pool: str, body: dict[str, Any]) -> None:
+        await self._request("POST", _volumes(pool), json=body)
+
+    async def delete_volume(self, pool: str, name: str) -> None:
+        await self._request("DELETE", f"{_volumes(pool)}/{quote(name, safe='')}")
+
     # The wire
 
     async def _change_state(self, name: str, body: dict[str, Any]) -> None:
@@ -226,6 +249,14 @@ class Lxd:
 
 def _instance(item: dict[str, Any]) -> Instance:
     return Instance(name=item["name"], status=item["status"], config=item["config"], devices=item["expanded_devices"])
+
+
+def _volumes(pool: str) -> str:
+    return f"/1.0/storage-pools/{quote(pool, safe='')}/volumes/custom"
+
+
+def _volume(item: dict[str, Any]) -> StoredVolume:
+    return StoredVolume(name=item["name"], config=item["config"] or {}, used_by=item.get("used_by") or [])
 
 
 def _network(item: dict[str, Any]) -> Network:

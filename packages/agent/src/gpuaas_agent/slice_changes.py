@@ -1,4 +1,4 @@
-"""Changes to a finished slice: restarted in place, given another size. Each looks first and may be repeated."""
+"""Changes to a finished slice: restarted, given another size or a volume. Each looks first and may be repeated."""
 
 import logging
 import os
@@ -9,7 +9,9 @@ from gpuaas_agent.gpus import GpuPool
 from gpuaas_agent.lxd import Instance, Lxd
 from gpuaas_agent.slice_config import READY_TAG, gpu_device, gpu_names, instance_name, limits
 from gpuaas_agent.slices import Progress, SliceManager
-from gpuaas_contract.agent_link import ResizeSlice, RestartSlice
+from gpuaas_agent.volume_config import volume_name
+from gpuaas_agent.volumes import VolumeManager
+from gpuaas_contract.agent_link import AttachVolume, DetachVolume, ResizeSlice, RestartSlice
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +21,11 @@ SHUT_DOWN_SECONDS = 30
 
 
 class SliceChanger:
-    def __init__(self, lxd: Lxd, slices: SliceManager, gpus: GpuPool) -> None:
+    def __init__(self, lxd: Lxd, slices: SliceManager, gpus: GpuPool, volumes: VolumeManager) -> None:
         self._lxd = lxd
         self._slices = slices
         self._gpus = gpus
+        self._volumes = volumes
 
     async def _find(self, allocation_id: str) -> Instance:
         name = instance_name(allocation_id)
@@ -66,3 +69,31 @@ class SliceChanger:
                 await self._lxd.replace_instance(found.name, limits(spec.shape, os.cpu_count() or 1), devices)
             except LxdError as error:
                 raise PermanentError(f"cannot resize {found.name}: {error}") from error
+
+    async def attach_volume(self, spec: AttachVolume, task_id: str, progress: Progress) -> None:
+        """While the machine runs; from then on also at each of its starts."""
+        found = await self._find(spec.allocation_id)
+        await self._volumes.ensure(spec.volume, task_id, progress)
+        more = self._volumes.devices([spec.volume])
+        if more.items() <= found.devices.items():
+            progress("attach", "the volume is attached already")
+            return
+        progress("attach", f"attaching {volume_name(spec.volume.volume_id)} at {spec.volume.path}")
+        try:
+            await self._lxd.replace_instance(found.name, {}, found.devices | more)
+        except LxdError as error:
+            raise PermanentError(f"cannot attach the volume at {spec.volume.path}: {error}") from error
+
+    async def detach_volume(self, spec: DetachVolume, progress: Progress) -> None:
+        name = volume_name(spec.volume_id)
+        await self._lxd.settle_instance(instance_name(spec.allocation_id))
+        found = await self._slices.find(spec.allocation_id)
+        if found is None or name not in found.devices:
+            progress("detach", "the volume is detached already")
+            return
+        progress("detach", f"detaching {name} from {found.devices[name]['path']}")
+        devices = {key: device for key, device in found.devices.items() if key != name}
+        try:
+            await self._lxd.replace_instance(found.name, {}, devices)
+        except LxdError as error:
+            raise PermanentError(f"cannot detach the volume: {error}") from error

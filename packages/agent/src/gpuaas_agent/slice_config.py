@@ -164,6 +164,7 @@ def instance_body(
     pool: str,
     artifacts_dir: Path,
     gpu_devices: list[str],
+    volume_devices: dict[str, dict[str, str]],
     host_cpus: int,
 ) -> dict[str, Any]:
     devices: dict[str, dict[str, str]] = {
@@ -182,6 +183,7 @@ def instance_body(
         },
     }
     devices |= {Path(source).name: gpu_device(source) for source in gpu_devices}
+    devices |= volume_devices
     return {
         "name": instance_name(spec.allocation_id),
         "type": "container",

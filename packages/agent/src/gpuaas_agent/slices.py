@@ -31,6 +31,7 @@ from gpuaas_agent.slice_config import (
     machine_files,
     network_of,
 )
+from gpuaas_agent.volumes import VolumeManager
 from gpuaas_contract.agent_link import CreateSlice, SliceReport
 
 log = logging.getLogger(__name__)
@@ -41,12 +42,21 @@ SSHD_SECONDS = 60
 
 
 class SliceManager:
-    def __init__(self, settings: Settings, lxd: Lxd, api: PlatformApi, networks: NetworkManager, gpus: GpuPool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        lxd: Lxd,
+        api: PlatformApi,
+        networks: NetworkManager,
+        gpus: GpuPool,
+        volumes: VolumeManager,
+    ) -> None:
         self._settings = settings
         self._lxd = lxd
         self._api = api
         self._networks = networks
         self._gpus = gpus
+        self._volumes = volumes
 
     def artifacts_dir(self, allocation_id: str) -> Path:
         return self._settings.slices_dir / allocation_id / "artifacts"
@@ -108,6 +118,8 @@ class SliceManager:
         check_certificate(certificate.certificate, key)
         artifacts = self.artifacts_dir(spec.allocation_id)
         make_artifacts_dir(artifacts)
+        for mount in spec.volumes:
+            await self._volumes.ensure(mount, task_id, progress)
         progress("network", f"bridge {spec.network.bridge} with {spec.network.gateway_cidr}")
         async with self._networks.reserve(spec.network), self._gpus.reserve(spec.shape.gpus) as gpu_devices:
             image = spec.image or self._settings.image_alias
@@ -120,6 +132,7 @@ class SliceManager:
                 pool=self._settings.storage_pool,
                 artifacts_dir=artifacts,
                 gpu_devices=gpu_devices,
+                volume_devices=self._volumes.devices(spec.volumes),
                 host_cpus=os.cpu_count() or 1,
             )
             await self._lxd.create_instance(body)

@@ -1,4 +1,4 @@
-"""Tasks from the platform: delivered at least once, run once at a time per allocation, reported until heard.
+"""Tasks from the platform: delivered at least once, run once at a time per machine or volume, reported until heard.
 
 A task that is delivered again while it runs is the same task; one that is delivered again after its
 result was lost runs again, and finds its work done.
@@ -15,7 +15,7 @@ from gpuaas_agent.errors import AgentError, RetryLaterError
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.logs import correlated
 from gpuaas_agent.slices import Progress
-from gpuaas_contract.agent_link import ClearHost, DeleteSlice, TaskMessage, TaskProgress, TaskResult
+from gpuaas_contract.agent_link import ClearHost, DeleteSlice, DeleteVolume, TaskMessage, TaskProgress, TaskResult
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,11 @@ RETRY_SECONDS = 120
 class _Unheard:
     result: TaskResult
     sent_at: float
+
+
+def _subject(message: TaskMessage) -> str:
+    """What the task is about: a machine, or a volume that is on none."""
+    return message.spec.volume_id if isinstance(message.spec, DeleteVolume) else message.spec.allocation_id
 
 
 class TaskRunner:
@@ -75,7 +80,7 @@ class TaskRunner:
     def _overtake(self, allocation_id: str) -> None:
         """Nothing is finished on a machine that is about to be deleted."""
         for message, task in self._running.values():
-            if message.spec.allocation_id == allocation_id and not isinstance(message.spec, DeleteSlice | ClearHost):
+            if _subject(message) == allocation_id and not isinstance(message.spec, DeleteSlice | ClearHost):
                 self._overtaken.add(message.task_id)
                 task.cancel()
 
@@ -100,7 +105,7 @@ class TaskRunner:
                 "%s %s of %s %s in %.2f s%s",
                 message.spec.kind,
                 message.task_id,
-                message.spec.allocation_id,
+                _subject(message),
                 "done" if result.ok else "failed",
                 time.monotonic() - started,
                 f": {result.message}" if result.message else "",
@@ -113,7 +118,7 @@ class TaskRunner:
             self._send(TaskProgress(task_id=message.task_id, step=step, message=text[:2_000]))
 
         try:
-            async with self._locks.hold(message.spec.allocation_id):
+            async with self._locks.hold(_subject(message)):
                 path = await self._attempts(message, progress)
             return TaskResult(task_id=message.task_id, ok=True, path=path)
         except AgentError as error:

@@ -41,6 +41,7 @@ _NOUNS = {
     "allocation": "Machines of a project.",
     "app": "The catalogue: apps and their versions.",
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
+    "volume": "Disks that outlive machines, also shared by several.",
     "usage": "What machines are charged for.",
     "quota": "How much a project may have at once.",
     "operation": "The work on instances, step by step.",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from gpuaas_cli.errors import NOT_FOUND, CliError
+from gpuaas_cli.errors import NOT_FOUND, USAGE, CliError
 from gpuaas_cli.session import Session
 from gpuaas_contract import ids
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpuaas_contract.identity import Tenant, User
     from gpuaas_contract.instances import Instance
     from gpuaas_contract.nodes import Node
+    from gpuaas_contract.volumes import Volume
 
 
 class Named(Protocol):
@@ -54,6 +55,21 @@ async def credential(session: Session, wanted: str) -> "Credential":
         return await session.client.credentials.get(wanted)
     found = await session.client.credentials.list(project_id=await session.project_id()).all()
     return pick("credential", wanted, found, found)
+
+
+async def volume(session: Session, wanted: str) -> "Volume":
+    if ids.is_id(wanted, ids.VOLUME):
+        return await session.client.volumes.get(wanted)
+    found = await session.client.volumes.list(project_id=await session.project_id()).all()
+    return pick("volume", wanted, found, [item for item in found if item.status != "deleted"])
+
+
+async def volume_at(session: Session, words: str) -> dict[str, str]:
+    """NAME:/PATH, as people write it."""
+    name, colon, path = words.partition(":")
+    if not colon:
+        raise CliError(f"{words!r} does not say where the machine has the volume", USAGE, hint="--volume NAME:/PATH")
+    return {"volume_id": (await volume(session, name)).id, "path": path}
 
 
 async def node(session: Session, wanted: str) -> "Node":

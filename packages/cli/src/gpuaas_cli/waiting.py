@@ -1,7 +1,7 @@
 """Waiting for asynchronous work, woken by the change feed, with what happens shown as it happens."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import TYPE_CHECKING
 
 from gpuaas_cli.errors import WAITED_TOO_LONG, WORK_FAILED, CliError, next_command
@@ -11,6 +11,7 @@ from gpuaas_contract.allocations import Allocation, AllocationStatus
 from gpuaas_contract.instances import Instance, InstanceStatus
 from gpuaas_contract.operations import Operation, OperationState
 from gpuaas_contract.problems import AllowedAction
+from gpuaas_contract.volumes import AttachmentStatus, Volume, VolumeStatus
 from gpuaas_sdk.errors import CursorExpiredError, TransportError, UnavailableError
 
 if TYPE_CHECKING:
@@ -143,6 +144,41 @@ async def wait_until_at_rest(session: "Session", allocation: Allocation, timeout
         hint = f"gpuaas allocation timeline {allocation.id}"
         raise CliError(f"allocation {allocation.name}: {allocation.reason}", WORK_FAILED, hint=hint)
     return allocation
+
+
+async def wait_for_volume(
+    session: "Session", volume: Volume, done: Callable[[Volume], bool], timeout: float, *, allocation_id: str = ""
+) -> Volume:
+    """Until it is as it should be, or something about it failed; with the steps on the machine that it is about."""
+    begun = volume.updated_at
+    async with Progress() as progress:
+        async for _ in looks(session, f"volume {volume.name}", timeout, project_id=volume.project_id):
+            if allocation_id:
+                for entry in (await session.client.allocations.timeline(allocation_id)).items:
+                    if entry.at >= begun:
+                        line = f"  {text(entry.at)[11:]}  {text(entry.step)}  {text(entry.message)}".rstrip()
+                        progress.once((str(entry.at), entry.step, entry.message), line)
+            volume = await session.client.volumes.get(volume.id)
+            progress.once((volume.status,), f"  {text(volume.updated_at)[11:]}  {volume.status}")
+            failures = volume_failures(volume, allocation_id)
+            if done(volume) or failures:
+                break
+    if failures:
+        hint = f"gpuaas volume retry {volume.id} --wait"
+        raise CliError(f"volume {volume.name}: {'; '.join(failures)}", WORK_FAILED, hint=hint)
+    return volume
+
+
+def volume_failures(volume: Volume, allocation_id: str) -> list[str]:
+    failed = {AttachmentStatus.ATTACH_FAILED, AttachmentStatus.DETACH_FAILED}
+    found = [
+        f"{item.status} at {item.allocation_name}: {item.reason}"
+        for item in volume.attachments
+        if item.status in failed and allocation_id in {"", item.allocation_id}
+    ]
+    if volume.status in {VolumeStatus.DELETE_FAILED, VolumeStatus.LOST}:
+        found.append(f"{volume.status}: {volume.reason}")
+    return found
 
 
 def check_succeeded(operation: Operation) -> None:

@@ -30,6 +30,9 @@ class TaskKind(StrEnum):
     PREPARE_HOST = "prepare_host"
     CLEAR_HOST = "clear_host"
     RESTART_HOST = "restart_host"
+    ATTACH_VOLUME = "attach_volume"
+    DETACH_VOLUME = "detach_volume"
+    DELETE_VOLUME = "delete_volume"
 
 
 class ProjectNetwork(Resource):
@@ -39,6 +42,17 @@ class ProjectNetwork(Resource):
     bridge: str = Field(max_length=15)
     gateway_cidr: str
     """The bridge's own address with its prefix length, for example `10.83.1.1/24`."""
+
+
+class VolumeMount(Resource):
+    """A volume on the node, and where a machine sees it."""
+
+    volume_id: str
+    path: str
+    size_gib: int
+    make: bool
+    """It was never there before, so that it is made where it is missing. Otherwise a missing one is lost: an
+    empty one must not take its place."""
 
 
 class CreateSlice(Resource):
@@ -52,6 +66,7 @@ class CreateSlice(Resource):
     address: str
     principals: dict[str, list[str]]
     """Login name on the machine to the certificate principals that may use it."""
+    volumes: list[VolumeMount] = []
 
 
 class DeleteSlice(Resource):
@@ -100,8 +115,35 @@ class RestartHost(Resource):
     allocation_id: str
 
 
+class AttachVolume(Resource):
+    kind: Literal[TaskKind.ATTACH_VOLUME] = TaskKind.ATTACH_VOLUME
+    allocation_id: str
+    volume: VolumeMount
+
+
+class DetachVolume(Resource):
+    kind: Literal[TaskKind.DETACH_VOLUME] = TaskKind.DETACH_VOLUME
+    allocation_id: str
+    volume_id: str
+
+
+class DeleteVolume(Resource):
+    kind: Literal[TaskKind.DELETE_VOLUME] = TaskKind.DELETE_VOLUME
+    volume_id: str
+
+
 AnyTask = (
-    CreateSlice | DeleteSlice | RestartSlice | ResizeSlice | DeliverArtifact | PrepareHost | ClearHost | RestartHost
+    CreateSlice
+    | DeleteSlice
+    | RestartSlice
+    | ResizeSlice
+    | DeliverArtifact
+    | AttachVolume
+    | DetachVolume
+    | DeleteVolume
+    | PrepareHost
+    | ClearHost
+    | RestartHost
 )
 TaskSpec = Annotated[AnyTask, Field(discriminator="kind")]
 task_spec_adapter: TypeAdapter[AnyTask] = TypeAdapter(TaskSpec)
@@ -162,6 +204,8 @@ class Hello(Resource):
     inventory: Inventory
     slices: list[SliceReport] | None = None
     """All that exist on the host, read before connecting; none where the agent cannot tell."""
+    volume_ids: list[str] | None = None
+    """Likewise."""
 
 
 class Heartbeat(Resource):

@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, Field, model_validator
 from gpuaas_contract.base import Image, Message, Name, OwnedResource, Page, Request, Resource
 from gpuaas_contract.external import ExternalMachine
 from gpuaas_contract.problems import AllowedAction
+from gpuaas_contract.volumes import AllocationVolume, VolumeAt
 
 
 class AllocationStatus(StrEnum):
@@ -63,6 +64,8 @@ class AllocationCreate(Request):
     shape: Shape = Shape()
     image: Image | None = None
     """What the machine is made from; left out, it is the own image of the node that the machine gets."""
+    volumes: list[VolumeAt] = Field(default=[], max_length=16)
+    """It is made on the node where these are, and has them from its start. Only machines of a project have volumes."""
 
     @model_validator(mode="after")
     def _one_owner(self) -> Self:
@@ -101,6 +104,11 @@ class AllocationResize(Request):
     """Without asking the apps that live on the machine."""
 
 
+class AllocationRelease(Request):
+    delete_volumes: bool = False
+    """Also the volumes that are attached to this machine only, with all that is on them."""
+
+
 class TimelineEntry(Resource):
     at: AwareDatetime
     duration_seconds: float | None = None
@@ -127,6 +135,8 @@ class Allocation(OwnedResource):
     """The size that it is being given."""
     asked_operation_ids: list[str] = []
     """While it is `asking`: the operations in which the apps answer."""
+    charged: bool = False
+    """Whether it is being charged now. One that failed, or whose release was accepted, is not."""
     charged_from: AwareDatetime | None = None
     charged_until: AwareDatetime | None = None
     """It is charged between these two; from the moment that a release is accepted it is not charged any more."""
@@ -137,6 +147,7 @@ class Allocation(OwnedResource):
     network_id: str | None = None
     network_policy_id: str | None = None
     project_network_id: str | None = None
+    volumes: list[AllocationVolume] = []
     instance_ids: list[str] = []
     """App instances with a live member on this machine."""
     correlation_id: str

@@ -71,7 +71,7 @@ class AgentKey(Request):
 
 class Finding(StrEnum):
     MISSING = "missing"
-    """An active allocation whose machine is not there: it failed, and is not charged any more."""
+    """An active allocation whose machine is not there, or a volume: it failed, and is not charged any more."""
     LEFT_OVER = "left_over"
     """A machine whose allocation is released: it is deleted."""
     UNKNOWN = "unknown"
@@ -79,7 +79,9 @@ class Finding(StrEnum):
 
 
 class NodeDifference(Resource):
-    allocation_id: str
+    allocation_id: str | None = None
+    volume_id: str | None = None
+    """Where it is about a volume, and not about a machine."""
     finding: Finding
     message: str
     at: AwareDatetime
@@ -95,6 +97,7 @@ class Node(OwnedResource):
     """Until the agent shows its new key."""
     allocation_ids: list[str] = []
     """What it carries, and what is affected while it is offline."""
+    volume_ids: list[str] = []
     differences: list[NodeDifference] = []
     """What its agent found otherwise than the platform knew it, at its last connection."""
     last_seen_at: AwareDatetime | None = None

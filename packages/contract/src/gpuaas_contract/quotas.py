@@ -32,7 +32,7 @@ class QuotaUse(Resource):
 
 
 class Quota(Resource):
-    """Machines whose release was accepted do not count any more."""
+    """Machines whose release was accepted do not count any more; volumes count until they are deleted."""
 
     project_id: str
     revision: int

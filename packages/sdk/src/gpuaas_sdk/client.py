@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.secrets import SecretDeliveries, Secrets
     from gpuaas_sdk.resources.sessions import Sessions
     from gpuaas_sdk.resources.usage import Usage
+    from gpuaas_sdk.resources.volumes import Volumes
     from gpuaas_sdk.streams import ByteStream
 
 
@@ -181,6 +182,12 @@ class GpuaasClient:
         from gpuaas_sdk.resources.usage import Usage
 
         return Usage(self._transport)
+
+    @cached_property
+    def volumes(self) -> "Volumes":
+        from gpuaas_sdk.resources.volumes import Volumes
+
+        return Volumes(self._transport)
 
     @cached_property
     def quotas(self) -> "Quotas":

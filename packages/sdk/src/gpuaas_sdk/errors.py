@@ -15,8 +15,8 @@ GpuaasError
     ├── CursorExpiredError    list again, then follow the feed from now
     ├── ConflictError         the present state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
-    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, NoCapacityError, QuotaExceededError,
-    │   │   AlreadyDeliveredError, ShapeUnsupportedError
+    │   │   NotEmptyError, OperationRunningError, AllocationInUseError, VolumeInUseError, NoCapacityError,
+    │   │   QuotaExceededError, AlreadyDeliveredError, ShapeUnsupportedError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -171,6 +171,10 @@ class AllocationInUseError(ConflictError):
     """The machine is in use by an app instance."""
 
 
+class VolumeInUseError(ConflictError):
+    """The volume is attached to a machine."""
+
+
 class NoCapacityError(ConflictError):
     """No node has room."""
 
@@ -230,8 +234,10 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.NO_CAPACITY: NoCapacityError,
     Code.QUOTA_EXCEEDED: QuotaExceededError,
     Code.ALLOCATION_IN_USE: AllocationInUseError,
-    Code.SHAPE_UNSUPPORTED: ShapeUnsupportedError,
+    Code.VOLUME_IN_USE: VolumeInUseError,
     Code.IMAGE_UNKNOWN: InvalidRequestError,
+    Code.SHAPE_TOO_LARGE: InvalidRequestError,
+    Code.SHAPE_UNSUPPORTED: ShapeUnsupportedError,
     Code.PLACEMENT_INVALID: InvalidRequestError,
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,

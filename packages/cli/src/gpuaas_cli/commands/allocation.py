@@ -37,6 +37,7 @@ def _show(allocation: "Allocation") -> None:
             "activity": allocation.activity,
             "shape": _shape(allocation),
             "image": allocation.image,
+            "charged now": "yes" if allocation.charged else "no",
             "charged from": allocation.charged_from,
             "charged until": allocation.charged_until,
             "hostname": allocation.hostname,
@@ -44,6 +45,7 @@ def _show(allocation: "Allocation") -> None:
             "host key": allocation.shape.external.host_key if allocation.shape.external else None,
             "credential": allocation.shape.external.credential_id if allocation.shape.external else None,
             "node": allocation.node_id,
+            "volumes": [f"{v.name} at {v.path} ({v.status})" for v in allocation.volumes],
             "instances": allocation.instance_ids,
             "created": allocation.created_at,
             "correlation id": allocation.correlation_id,
@@ -100,6 +102,7 @@ async def create(
     memory_mib: int | None = None,
     disk_gib: int | None = None,
     gpus: int | None = None,
+    volume: Annotated[list[str] | None, Parameter(help="NAME:/PATH, for each volume that it has at once.")] = None,
     image: Annotated[str | None, Parameter(help="What it is made from; the node's own image if left out.")] = None,
     tenant: InTenant = None,
     kind: KindOptions = NO_KIND,
@@ -108,7 +111,7 @@ async def create(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Ask for a machine, or for several alike: slices of hosts, whole hosts, or one that is there already.
+    """Ask for a machine, or for several alike: a slice of a host, a whole host, or one that is there already.
 
     ```
     gpuaas allocation create --name w --count 3 --wait
@@ -116,6 +119,7 @@ async def create(
     gpuaas allocation create --name whole --host --cpus 64 --wait
     gpuaas allocation create --name lab --external-address lab.example --external-host-key @host.pub \
         --external-credential lab
+    gpuaas allocation create --name one --volume home:/home/shared --wait
     gpuaas allocation create --from-file machine.json -o json
     ```
     """
@@ -130,10 +134,13 @@ async def create(
             fields = {key: value for key, value in fields.items() if key not in {"tenant_id", "project_id"}}
             fields |= await _owner(session, tenant)
         await kind.find_credential(session, fields["shape"])
+        if volume:
+            fields["volumes"] = [await resolve.volume_at(session, item) for item in volume]
         machines = session.client.allocations
         several = AllocationBatchCreate.model_validate(fields) if "count" in fields else None
         body = several or AllocationCreate.model_validate(fields)
         rest: dict[str, Any] = {"tenant_id": body.tenant_id, "shape": body.shape, "image": body.image}
+        rest["volumes"] = body.volumes
         if several is not None:
             made = (await machines.create_batch(body.project_id, body.name, several.count, **rest)).items
         else:
@@ -149,11 +156,19 @@ async def create(
 
 
 @app.command
-async def timeline(allocation: str, /, *, options: Options = DEFAULTS) -> None:
+async def timeline(
+    allocation: str,
+    /,
+    *,
+    step: Annotated[str | None, Parameter(help="Steps of this kind only.")] = None,
+    correlation_id: Annotated[str | None, Parameter(help="Only what this request led to.")] = None,
+    options: Options = DEFAULTS,
+) -> None:
     """Every step in the life of a machine."""
     async with open_session(options) as session:
         found = await resolve.allocation(session, allocation)
-        entries = (await session.client.allocations.timeline(found.id)).items
+        machines = session.client.allocations
+        entries = (await machines.timeline(found.id, step=step, correlation_id=correlation_id)).items
     columns = {
         "at": lambda e: e.at,
         "took": lambda e: "" if e.duration_seconds is None else output.seconds(e.duration_seconds),
@@ -261,18 +276,22 @@ async def release(
     allocation: str,
     /,
     *,
+    delete_volumes: Annotated[
+        bool, Parameter(negative="", help="Also its volumes that no other machine has, with all that is on them.")
+    ] = False,
     yes: Yes = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give a machine back; it is destroyed with all that is on it."""
+    """Give a machine back; it is destroyed with all that is on its own disk. Its volumes stay."""
     async with open_session(options) as session:
         from gpuaas_contract.allocations import AllocationStatus
 
         found = await resolve.allocation(session, allocation)
-        confirm(f"Destroy the machine {found.name} with all that is on it?", found.name, yes=yes)
-        released = await session.client.allocations.release(found.id)
+        volumes = " and on its volumes" if delete_volumes and found.volumes else ""
+        confirm(f"Destroy the machine {found.name} with all that is on it{volumes}?", found.name, yes=yes)
+        released = await session.client.allocations.release(found.id, delete_volumes=delete_volumes)
         if wait:
             from gpuaas_cli.waiting import wait_for_allocation
 

@@ -66,7 +66,7 @@ def _show(found: "Node") -> None:
             "virtualisation": inventory.virtualisation if inventory else None,
             "images": inventory.images if inventory else None,
             "affected" if found.status == "offline" else "carries": found.allocation_ids,
-            "differences": [f"{d.finding} {d.allocation_id}: {d.message}" for d in found.differences],
+            "differences": [f"{d.finding} {d.allocation_id or d.volume_id}: {d.message}" for d in found.differences],
         },
     )
 

@@ -29,6 +29,7 @@ from gpuaas_platform.api.routes import (
     service_accounts,
     sessions,
     users,
+    volumes,
 )
 from gpuaas_platform.api.routing import add_routes, check_permissions
 from gpuaas_platform.api.streams import StreamBroker
@@ -56,6 +57,7 @@ ROUTES = [
     service_accounts.routes,
     nodes.routes,
     allocations.routes,
+    volumes.routes,
     quotas.routes,
     catalogue.routes,
     instances.routes,

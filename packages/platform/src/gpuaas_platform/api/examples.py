@@ -20,6 +20,8 @@ FIELDS: dict[str, Any] = {
     "service_account_id": _id("sva"),
     "node_id": _id("nod"),
     "allocation_id": _id("alc"),
+    "volume_id": _id("vol"),
+    "path": "/home/shared",
     "instance_id": _id("ins"),
     "member_id": _id("mem"),
     "operation_id": _id("op"),

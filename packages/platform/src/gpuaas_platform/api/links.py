@@ -33,8 +33,8 @@ class AgentLinks:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._sockets: dict[str, WebSocket] = {}
-        self._news: dict[str, asyncio.Event] = {}
-        """Set when there may be something to tell a node. One for each, so that a task wakes its own node only."""
+        self._news: dict[asyncio.Event, str] = {}
+        """Set when there may be something to tell the node. One for each link: a task wakes its own node only."""
         platform.wakeups.on(NODE_TASKS, self._heard)
         self.refused_streams: dict[str, asyncio.Future[WebSocket]] = {}
         """Filled by the stream broker: who waits for the agent to open which stream."""
@@ -48,7 +48,7 @@ class AgentLinks:
 
     def _heard(self, node_id: str) -> None:
         """Of news for one node; for all of them after a lost connection."""
-        for id, news in self._news.items():
+        for news, id in self._news.items():
             if node_id in (id, ""):
                 news.set()
 
@@ -60,9 +60,10 @@ class AgentLinks:
         await websocket.accept()
         link_id = ids.new_id(ids.STREAM)
         self._sockets[node_id] = websocket
-        self._news[node_id] = asyncio.Event()
         log.info("agent_connected", node_id=node_id)
-        sender = asyncio.create_task(self._send_tasks(node_id, websocket))
+        news = asyncio.Event()
+        self._news[news] = node_id
+        sender = asyncio.create_task(self._send_tasks(node_id, websocket, news))
         try:
             while True:
                 await self._receive(node_id, link_id, await websocket.receive_text())
@@ -70,8 +71,9 @@ class AgentLinks:
             log.info("agent_disconnected", node_id=node_id)
         finally:
             sender.cancel()
+            del self._news[news]
             if self._sockets.get(node_id) is websocket:
-                del self._sockets[node_id], self._news[node_id]
+                del self._sockets[node_id]
             await self._hung_up(node_id, link_id)
 
     async def _hung_up(self, node_id: str, link_id: str) -> None:
@@ -81,11 +83,10 @@ class AgentLinks:
         except Exception:
             log.exception("cannot_mark_offline", node_id=node_id)
 
-    async def _send_tasks(self, node_id: str, websocket: WebSocket) -> None:
+    async def _send_tasks(self, node_id: str, websocket: WebSocket, news: asyncio.Event) -> None:
         """Every open task once per connection: after a reconnect the agent hears of all of them again."""
         sent: set[str] = set()
         asked_to_rotate = False
-        news = self._news[node_id]
         while True:
             news.clear()
             try:
@@ -119,7 +120,7 @@ class AgentLinks:
                     await nodes.node_said_hello(tx, node_id, link_id, message.inventory)
                 if message.slices is not None:
                     async with self._platform.database.system_transaction() as tx:
-                        await node_truth.compare(tx, node_id, message.slices)
+                        await node_truth.compare(tx, node_id, message.slices, message.volume_ids)
                 # Not in the same transaction: it locks all nodes in their order, and holds none before.
                 async with self._platform.database.system_transaction() as tx:
                     await place_waiting(tx, self._platform.plan)

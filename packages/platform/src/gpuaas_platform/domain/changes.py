@@ -19,7 +19,7 @@ READ_PERMISSION: dict[str, Permission] = {
     Noun.OPERATION: Permission.INSTANCE_READ,
     Noun.DELIVERY: Permission.INSTANCE_READ,
     Noun.QUOTA: Permission.QUOTA_READ,
-    Noun.VOLUME: Permission.ALLOCATION_READ,
+    Noun.VOLUME: Permission.VOLUME_READ,
     Noun.CREDENTIAL: Permission.CREDENTIAL_READ,
     Noun.SECRET: Permission.INSTANCE_READ,
 }

@@ -8,10 +8,11 @@ FIRST_HOST = 10
 """The addresses before it are left for the gateway and for services to come."""
 
 
-def project_subnet(network_range: IPv4Network, index: int) -> IPv4Network:
+def owner_subnet(network_range: IPv4Network, index: int) -> IPv4Network | None:
+    """None where the range has no room for so many networks."""
     offset = index << 8
     if offset >= network_range.num_addresses:
-        raise ValueError(f"the range {network_range} has no room for project network {index}")
+        return None
     return IPv4Network((int(network_range.network_address) + offset, 24))
 
 

@@ -43,6 +43,11 @@ class Permission(StrEnum):
     """Rename, restart, resize, try again."""
     ALLOCATION_RELEASE = "allocation.release"
     ALLOCATION_ACCESS = "allocation.access"
+    VOLUME_CREATE = "volume.create"
+    VOLUME_READ = "volume.read"
+    VOLUME_UPDATE = "volume.update"
+    """Attach, detach, try again."""
+    VOLUME_DELETE = "volume.delete"
     USAGE_READ = "usage.read"
     QUOTA_READ = "quota.read"
     QUOTA_SET = "quota.set"
@@ -91,6 +96,10 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.ALLOCATION_UPDATE: _ADMINS,
     Permission.ALLOCATION_RELEASE: _ADMINS,
     Permission.ALLOCATION_ACCESS: _USERS,
+    Permission.VOLUME_CREATE: _ADMINS,
+    Permission.VOLUME_READ: _VIEWERS,
+    Permission.VOLUME_UPDATE: _ADMINS,
+    Permission.VOLUME_DELETE: _ADMINS,
     Permission.USAGE_READ: _VIEWERS,
     Permission.QUOTA_READ: _VIEWERS,
     Permission.QUOTA_SET: _TENANT_ADMINS,

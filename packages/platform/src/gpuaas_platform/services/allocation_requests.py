@@ -8,8 +8,11 @@ from gpuaas_contract.allocations import (
     AllocationBatch,
     AllocationBatchCreate,
     AllocationCreate,
+    AllocationStatus,
+    Shape,
     ShapeKind,
 )
+from gpuaas_contract.nodes import Capacity, Inventory
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
@@ -19,6 +22,7 @@ from gpuaas_platform.services.identity import require_owner
 from gpuaas_platform.services.placement import AddressPlan, place_waiting
 from gpuaas_platform.services.quotas import require_quota
 from gpuaas_platform.services.timeline import record
+from gpuaas_platform.services.volume_placement import attach_at_create, confirm_at_create
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import identity as identity_store
 from gpuaas_platform.storage import nodes as node_store
@@ -36,8 +40,7 @@ async def create_batch(
 ) -> AllocationBatch:
     names = [f"{body.name}-{number}" for number in range(1, body.count + 1)]
     if len(names[-1]) > LONGEST_NAME:
-        detail = f"{names[-1]} would be longer than {LONGEST_NAME} characters"
-        raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/name", detail=detail)])
+        raise _invalid("/name", f"{names[-1]} would be longer than {LONGEST_NAME} characters")
     return AllocationBatch(items=await _create(tx, caller, body, names, plan))
 
 
@@ -64,11 +67,17 @@ async def _create(
         assert row is not None
         await audit(tx, "allocation.create", row)
         await record(tx, row, "requested", words(body.shape))
-        if body.shape.kind == ShapeKind.EXTERNAL:
+        await attach_at_create(tx, caller, row, body.volumes)
+        if body.shape.external is not None:
             await externals.activate(tx, row)
-    if body.shape.kind != ShapeKind.EXTERNAL:
+    if body.shape.external is None:
         await place_waiting(tx, plan)
-    return [await shown(tx, id) for id in made]
+    if body.volumes:
+        await confirm_at_create(tx, list(made))
+    asked = [await shown(tx, id) for id in made]
+    if any(allocation.status == AllocationStatus.REQUESTED for allocation in asked):
+        await _require_possible(tx, body.shape, body.image)
+    return asked
 
 
 async def _require_kind(tx: Transaction, body: AllocationCreate, count: int) -> None:
@@ -97,3 +106,22 @@ async def _require_image(tx: Transaction, image: str | None) -> None:
         detail = f"no node has an image {image}; there is: {', '.join(known) or 'none'}"
         pointer = FieldError(pointer="/image", detail=detail)
         raise Refusal(Code.IMAGE_UNKNOWN, detail, errors=[pointer], context={"images": known})
+
+
+async def _require_possible(tx: Transaction, shape: Shape, image: str | None) -> None:
+    """Waiting must have an end: refuse what no node could carry, however much is given back."""
+    nodes = [Inventory.model_validate(node["inventory"]) for node in await node_store.list_enrolled(tx)]
+    nodes = [node for node in nodes if shape.kind in node.offers and (image is None or image in node.images)]
+    lacking = [(_too_small(node.capacity, shape), node.capacity) for node in nodes]
+    # With no node yet, nothing is known of what the first will have.
+    if not lacking or any(not lacks for lacks, _ in lacking):
+        return
+    lacks, largest = min(lacking, key=lambda pair: (len(pair[0]), -pair[1].cpus, -pair[1].memory_mib))
+    detail = f"no node is large enough; the largest has {words(largest)}"
+    errors = [FieldError(pointer=f"/shape/{name}", detail=f"the largest node has {has}") for name, has in lacks.items()]
+    raise Refusal(Code.SHAPE_TOO_LARGE, detail, errors=errors, context={"largest": largest.model_dump()})
+
+
+def _too_small(capacity: Capacity, shape: Shape) -> dict[str, int]:
+    """What even an empty node has too little of, and how much it has."""
+    return {name: has for name, has in capacity.model_dump().items() if has < getattr(shape, name)}

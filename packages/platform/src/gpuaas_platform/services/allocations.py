@@ -6,6 +6,7 @@ from gpuaas_contract.allocations import (
     Activity,
     Allocation,
     AllocationPage,
+    AllocationRelease,
     AllocationRestart,
     AllocationStatus,
     AllocationUpdate,
@@ -15,6 +16,7 @@ from gpuaas_contract.allocations import (
     TimelineEntry,
 )
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.nodes import Capacity
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.errors import Refusal, not_found
@@ -24,6 +26,7 @@ from gpuaas_platform.services.identity import visible_owners
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.services.placement import AddressPlan, order, order_machine
 from gpuaas_platform.services.timeline import record
+from gpuaas_platform.services.volume_results import begin_release, machine_gone
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import instances as instance_store
 from gpuaas_platform.storage import nodes as node_store
@@ -84,7 +87,7 @@ async def shown(tx: Transaction, allocation_id: str) -> Allocation:
     return to_model(row)
 
 
-def words(shape: Shape) -> str:
+def words(shape: Shape | Capacity) -> str:
     return f"{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB of disk, {shape.gpus} GPUs"
 
 
@@ -113,9 +116,11 @@ async def list_allocations(
     return AllocationPage(items=[to_model(row) for row in rows], next_cursor=after)
 
 
-async def get_timeline(tx: Transaction, caller: Caller, allocation_id: str) -> Timeline:
+async def get_timeline(
+    tx: Transaction, caller: Caller, allocation_id: str, step: str | None, correlation_id: str | None
+) -> Timeline:
     await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_READ)
-    entries = await store.timeline(tx, allocation_id)
+    entries = await store.timeline(tx, allocation_id, step, correlation_id)
     return Timeline(items=[TimelineEntry.model_validate(entry) for entry in entries])
 
 
@@ -162,22 +167,29 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
     else:
         again = await store.set_status(tx, allocation_id, AllocationStatus.PROVISIONING)
         await record(tx, again, "provisioning", "the creation is tried again")
-        await order_machine(tx, {**row, **again}, plan, tx.correlation_id)
+        await order_machine(tx, {**row, **again}, plan)
     return await shown(tx, allocation_id)
 
 
-async def release_allocation(tx: Transaction, caller: Caller, allocation_id: str) -> Allocation:
+async def release_allocation(
+    tx: Transaction, caller: Caller, allocation_id: str, body: AllocationRelease
+) -> Allocation:
     row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_RELEASE, lock=True)
     tx.match(row)
     if row["status"] not in _RELEASABLE:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']} already")
     await require_unused(tx, row, "decommission that first")
-    await audit(tx, "allocation.release", row)
+    if body.delete_volumes:
+        caller.require(Permission.VOLUME_DELETE, _scope(row), "allocation", allocation_id)
+    await audit(tx, "allocation.release", row, body.model_dump())
     await node_store.cancel_tasks(tx, allocation_id)
     await usage_store.end(tx, UsageKind.CHARGED, allocation_id)
     if shapes.kind_of(row) == ShapeKind.EXTERNAL:
         await externals.release(tx, row)
-    elif row["node_id"] is None:
+        return await shown(tx, allocation_id)
+    await begin_release(tx, row, delete=body.delete_volumes)
+    if row["node_id"] is None:
+        await machine_gone(tx, allocation_id)
         released = await store.set_status(tx, allocation_id, AllocationStatus.RELEASED)
         await record(tx, released, "released", "it had no machine yet")
     else:

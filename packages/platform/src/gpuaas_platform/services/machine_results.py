@@ -4,6 +4,7 @@ from gpuaas_contract.allocations import Activity, AllocationStatus
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.services.placement import AddressPlan, place_waiting
 from gpuaas_platform.services.timeline import record
+from gpuaas_platform.services.volume_results import machine_gone, machine_made
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import usage as usage_store
 from gpuaas_platform.storage.database import Transaction
@@ -23,6 +24,7 @@ async def slice_created(tx: Transaction, allocation_id: str, ok: bool, message: 
     row = await store.set_status(tx, allocation_id, status, "" if ok else message)
     if ok:
         await usage_store.begin(tx, UsageKind.CHARGED, row)
+    await machine_made(tx, allocation_id, ok)
     await record(tx, row, status.value, message if ok else f"{message}; it is not charged")
 
 
@@ -36,7 +38,9 @@ async def slice_deleted(tx: Transaction, allocation_id: str, ok: bool, message: 
         await usage_store.end(tx, UsageKind.OCCUPIED, allocation_id)
     await record(tx, row, status.value, message if ok else f"{message}; it is not charged any more")
     if ok:
+        # Nodes before volumes, as everywhere.
         await place_waiting(tx, plan)
+        await machine_gone(tx, allocation_id)
 
 
 async def slice_restarted(tx: Transaction, allocation_id: str, ok: bool, message: str) -> None:

@@ -10,6 +10,8 @@ from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.services.placement import order
 from gpuaas_platform.services.shapes import removal
 from gpuaas_platform.services.timeline import record
+from gpuaas_platform.services.volume_results import machine_gone
+from gpuaas_platform.services.volume_truth import compare_volumes
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import nodes as store
 from gpuaas_platform.storage import usage as usage_store
@@ -18,12 +20,16 @@ from gpuaas_platform.storage.database import Row, Transaction
 _LOST = "its node came back without the machine; it is not charged any more"
 
 
-async def compare(tx: Transaction, node_id: str, slices: Sequence[SliceReport]) -> None:
+async def compare(
+    tx: Transaction, node_id: str, slices: Sequence[SliceReport], volume_ids: Sequence[str] | None
+) -> None:
     """An allocation is active only after its agent said that the machine is finished, and the agent read what it
     has after all that it said before: an active one that is not there now is lost. What is released and still
     there is deleted; what nobody knows is left to people."""
     there = {report.allocation_id: report for report in slices}
     rows = {row["id"]: row for row in await allocation_store.list_of_node(tx, node_id, list(there))}
+    # Before the volumes, as everywhere.
+    await store.lock(tx, node_id)
     now = datetime.now(UTC)
     found = []
     for row in rows.values():
@@ -41,6 +47,8 @@ async def compare(tx: Transaction, node_id: str, slices: Sequence[SliceReport]) 
         if allocation_id not in rows or rows[allocation_id]["node_id"] != node_id:
             message = "no allocation of this node has this machine; it is left as it is"
             found.append(NodeDifference(allocation_id=allocation_id, finding=Finding.UNKNOWN, message=message, at=now))
+    if volume_ids is not None:
+        found += await compare_volumes(tx, node_id, volume_ids)
     changed = await store.set_differences(tx, node_id, [difference.model_dump(mode="json") for difference in found])
     if changed is not None:
         await tx.changed("node", changed, "compared", message=f"{len(found)} differences")
@@ -51,3 +59,4 @@ async def _lose(tx: Transaction, row: Row) -> None:
     await usage_store.end(tx, UsageKind.CHARGED, row["id"])
     lost = await allocation_store.set_status(tx, row["id"], AllocationStatus.FAILED, _LOST)
     await record(tx, lost, "lost", _LOST)
+    await machine_gone(tx, row["id"])

@@ -25,6 +25,7 @@ from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import nodes as store
+from gpuaas_platform.storage import volumes as volume_store
 from gpuaas_platform.storage.database import Row, Transaction
 from gpuaas_platform.storage.wakeups import NODE_TASKS
 
@@ -128,6 +129,9 @@ async def drain_node(tx: Transaction, caller: Caller, node_id: str) -> Node:
         await tx.audit("node.drain", node_id)
         for allocation in carried:
             await record(tx, allocation, "node_draining", "its node is to be emptied: move what is on it, release it")
+        for volume in await volume_store.lock_of_node(tx, node_id, []):
+            message = "its node is to be emptied: copy what is on it, delete it"
+            await tx.changed("volume", volume, "node_draining", message=message, project_id=volume["project_id"])
     return await _shown(tx, node_id)
 
 
@@ -139,6 +143,12 @@ async def retire_node(tx: Transaction, caller: Caller, node_id: str) -> Node:
             Code.NOT_EMPTY,
             f"node {row['name']} still carries {len(row['allocation_ids'])} allocations; drain it first",
             context={"allocation_ids": row["allocation_ids"]},
+        )
+    if row["volume_ids"]:
+        raise Refusal(
+            Code.NOT_EMPTY,
+            f"node {row['name']} still has the volumes {', '.join(row['volume_names'])}; they must be deleted first",
+            context={"volume_ids": row["volume_ids"]},
         )
     await store.revoke_identity(tx, node_id)
     retired = await store.set_intent(tx, node_id, NodeStatus.RETIRED)

@@ -316,4 +316,6 @@ async def _finish(
         tx, finished, state.value, f"{row['kind']} {state.value}" + (f": {error['detail']}" if error else "")
     )
     if row["kind"] == RESIZE:
-        await answered(tx, row, state, error)
+        for pointless in await store.lock_open(tx, await answered(tx, row, state, error)):
+            why = {"code": "withdrawn", "detail": "another app on the machine refused the resize", "retryable": False}
+            await _finish(tx, pointless, OperationState.CANCELLED, {}, why)

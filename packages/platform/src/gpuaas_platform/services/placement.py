@@ -10,10 +10,11 @@ from gpuaas_contract.allocations import AllocationStatus, Shape, ShapeKind
 from gpuaas_contract.base import Resource
 from gpuaas_contract.nodes import Inventory
 from gpuaas_contract.usage import UsageKind
-from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_cidr, project_subnet
+from gpuaas_platform.domain.networks import bridge_name, free_address, gateway_cidr, owner_subnet
 from gpuaas_platform.services import shapes
 from gpuaas_platform.services.quotas import over_quota
-from gpuaas_platform.services.timeline import record
+from gpuaas_platform.services.timeline import on_behalf_of, record
+from gpuaas_platform.services.volume_placement import mounts_of_new_machine, read_wanted
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage import usage as usage_store
@@ -40,64 +41,76 @@ async def place_waiting(tx: Transaction, plan: AddressPlan) -> None:
     """
     nodes = await node_store.lock_ready(tx)
     for row in await store.list_waiting(tx):
-        await _place(tx, row, nodes, plan)
+        with on_behalf_of(tx, row["correlation_id"]):
+            await _place(tx, row, nodes, plan)
 
 
 async def _place(tx: Transaction, row: Row, nodes: list[Row], plan: AddressPlan) -> None:
     shape = Shape.model_validate(row["shape"])
+    volumes = await read_wanted(tx, row)
+    needed, near = volumes.room(shape), volumes.near(nodes)
+    node = next((node for node in near if not shortage(node, needed, row["image"])), None)
     if shape.kind == ShapeKind.HOST:
-        await _place_on_host(tx, row, nodes, shape, plan)
+        await _place_on_host(tx, row, nodes, node, shape, plan)
         return
-    node = next((node for node in nodes if not shortage(node, shape, row["image"])), None)
-    subnet = project_subnet(plan.network_range, row["network_index"])
+    subnet = owner_subnet(plan.network_range, row["network_index"])
+    if subnet is None:
+        await _keep_waiting(tx, row, "waiting: the platform's range of addresses has no network left for its owner")
+        return
     address = free_address(subnet, await store.list_taken_addresses(tx, row["owner_id"]))
-    if node is None or address is None:
-        await _keep_waiting(tx, row, nodes, shape, no_address=address is None)
+    if address is None:
+        await _keep_waiting(tx, row, "waiting: its owner's network has no free address")
         return
-    _take(node, shape)
+    if node is None:
+        await _keep_waiting(tx, row, f"waiting for capacity: {_why(row, near, needed, volumes.bond())}")
+        return
+    _take(node, needed)
+    await volumes.take_place(tx, node["id"])
     placed = await store.place(tx, row["id"], node["id"], address, node["inventory"].get("default_image"))
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
     await record(tx, placed, "provisioning", f"on node {node['name']} at {address}")
-    await order_machine(tx, {**row, **placed}, plan, row["correlation_id"])
+    await order_machine(tx, {**row, **placed}, plan)
 
 
-async def _place_on_host(tx: Transaction, row: Row, nodes: list[Row], shape: Shape, plan: AddressPlan) -> None:
+async def _place_on_host(
+    tx: Transaction, row: Row, nodes: list[Row], node: Row | None, shape: Shape, plan: AddressPlan
+) -> None:
     """All of the node or nothing: what it has beyond the request counts against the quota, too."""
-    node = next((node for node in nodes if not shortage(node, shape)), None)
     if node is None:
-        await _keep_waiting(tx, row, nodes, shape, no_address=False)
+        await _keep_waiting(tx, row, f"waiting for capacity: {_why(row, nodes, shape)}")
         return
     whole = shapes.whole_of(node, shape)
-    if row["project_id"] is not None:
-        over = await over_quota(tx, row["project_id"], shapes.growth(shape, whole))
-        if over is None:
-            return
-        if over:
-            words = "; ".join(over)
-            await _wait(tx, row, f"waiting: the project's quota does not allow all of {node['name']}: {words}")
-            return
+    more = shapes.growth(shape, whole)
+    over = [] if row["project_id"] is None else await over_quota(tx, row["project_id"], more)
+    if over is None:
+        return
+    if over:
+        reason = f"waiting: the project's quota does not allow all of {node['name']}: {'; '.join(over)}"
+        await _keep_waiting(tx, row, reason)
+        return
     _take(node, whole)
     placed = await store.place_on_host(tx, row["id"], node["id"], whole.model_dump(mode="json"))
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
     await record(tx, placed, "provisioning", f"node {node['name']} as a whole")
-    await order_machine(tx, {**row, **placed}, plan, row["correlation_id"])
+    await order_machine(tx, {**row, **placed}, plan)
 
 
-async def order_machine(tx: Transaction, row: Row, plan: AddressPlan, correlation_id: str) -> None:
+async def order_machine(tx: Transaction, row: Row, plan: AddressPlan) -> None:
     if shapes.kind_of(row) == ShapeKind.HOST:
-        await order(tx, row, PrepareHost(allocation_id=row["id"], principals=_principals(row)), correlation_id)
+        await order(tx, row, PrepareHost(allocation_id=row["id"], principals=_principals(row)))
     else:
-        await order_slice(tx, row, plan, correlation_id)
+        await order_slice(tx, row, plan)
 
 
 def _principals(row: Row) -> dict[str, list[str]]:
     return {login: [certificate_principal(login, row["id"])] for login in (OPERATOR_LOGIN, PERSON_LOGIN)}
 
 
-async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_id: str) -> None:
+async def order_slice(tx: Transaction, row: Row, plan: AddressPlan) -> None:
     """Ask the node that the allocation was placed on to make the machine."""
     shape = Shape.model_validate(row["shape"])
-    subnet = project_subnet(plan.network_range, row["network_index"])
+    subnet = owner_subnet(plan.network_range, row["network_index"])
+    assert subnet is not None
     network = ProjectNetwork(
         owner_id=row["owner_id"],
         bridge=bridge_name(plan.environment, row["owner_id"]),
@@ -111,11 +124,12 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan, correlation_
         network=network,
         address=row["address"],
         principals=_principals(row),
+        volumes=await mounts_of_new_machine(tx, row["id"]) if row["volumes"] else [],
     )
-    await order(tx, row, spec, correlation_id)
+    await order(tx, row, spec)
 
 
-async def order(tx: Transaction, row: Row, spec: Resource, correlation_id: str | None = None) -> None:
+async def order(tx: Transaction, row: Row, spec: Resource) -> None:
     """Give the allocation's node something to do."""
     await node_store.insert_task(
         tx,
@@ -123,7 +137,7 @@ async def order(tx: Transaction, row: Row, spec: Resource, correlation_id: str |
         row["node_id"],
         row["id"],
         spec.model_dump(mode="json"),
-        correlation_id or tx.correlation_id,
+        tx.correlation_id,
     )
 
 
@@ -150,18 +164,15 @@ def _take(node: Row, shape: Shape) -> None:
     node["gpus"] += shape.gpus
 
 
-async def _keep_waiting(tx: Transaction, row: Row, nodes: list[Row], shape: Shape, *, no_address: bool) -> None:
-    if no_address:
-        reason = "waiting: its owner's network has no free address"
-    elif not nodes:
-        reason = "waiting for capacity: no node is ready"
-    else:
-        per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in nodes)
-        reason = f"waiting for capacity: {per_node}"
-    await _wait(tx, row, reason)
+def _why(row: Row, nodes: list[Row], shape: Shape, bond: str = "") -> str:
+    """`bond` says why only some nodes will do, where that is so."""
+    if not nodes:
+        return f"{bond}, which cannot take it now" if bond else "no node is ready"
+    per_node = "; ".join(f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in nodes)
+    return f"{bond}, which has no room; {per_node}" if bond else per_node
 
 
-async def _wait(tx: Transaction, row: Row, reason: str) -> None:
+async def _keep_waiting(tx: Transaction, row: Row, reason: str) -> None:
     if reason != row["reason"]:
         waiting = await store.set_status(tx, row["id"], AllocationStatus.REQUESTED, reason)
         await record(tx, waiting, "waiting", reason)

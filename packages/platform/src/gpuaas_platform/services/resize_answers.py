@@ -5,7 +5,7 @@ from gpuaas_contract.allocations import Activity, Shape
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.operations import OperationState, ResizeQuestion
 from gpuaas_platform.services.placement import order
-from gpuaas_platform.services.timeline import record
+from gpuaas_platform.services.timeline import on_behalf_of, record
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import operations as operation_store
 from gpuaas_platform.storage.database import Row, Transaction
@@ -17,19 +17,21 @@ async def begin_resize(tx: Transaction, row: Row, shape: Shape, message: str) ->
     await order(tx, row, ResizeSlice(allocation_id=row["id"], shape=shape))
 
 
-async def answered(tx: Transaction, operation: Row, state: OperationState, error: JsonObject | None) -> None:
+async def answered(tx: Transaction, operation: Row, state: OperationState, error: JsonObject | None) -> list[str]:
     """The resize begins when the last has agreed, and is off when the first has refused.
 
-    Answers to what is not asked any more change nothing: the machine was lost, or another app refused."""
+    Answers to what is not asked any more change nothing: the machine was lost, or another app refused. Returns the
+    operations that have become pointless."""
     row = await store.lock(tx, ResizeQuestion.model_validate(operation["input"]).allocation_id)
     if row is None or operation["id"] not in row["asked_operation_ids"]:
-        return
-    answering, tx.correlation_id = tx.correlation_id, operation["correlation_id"]
-    if state != OperationState.SUCCEEDED:
-        reason = f"the resize was refused by {operation['app_slug']}: {(error or {}).get('detail', state.value)}"
-        refused = await store.end_activity(tx, row["id"], row["shape"], reason)
-        await record(tx, refused, "resize_refused", reason)
-    elif await operation_store.all_succeeded(tx, row["asked_operation_ids"]):
-        shape = Shape.model_validate(row["wanted_shape"])
-        await begin_resize(tx, row, shape, f"{operation['app_slug']} agreed")
-    tx.correlation_id = answering
+        return []
+    with on_behalf_of(tx, operation["correlation_id"]):
+        if state != OperationState.SUCCEEDED:
+            reason = f"the resize was refused by {operation['app_slug']}: {(error or {}).get('detail', state.value)}"
+            refused = await store.end_activity(tx, row["id"], row["shape"], reason)
+            await record(tx, refused, "resize_refused", reason)
+            return [id for id in row["asked_operation_ids"] if id != operation["id"]]
+        if await operation_store.all_succeeded(tx, row["asked_operation_ids"]):
+            shape = Shape.model_validate(row["wanted_shape"])
+            await begin_resize(tx, row, shape, f"{operation['app_slug']} agreed")
+    return []

@@ -6,7 +6,7 @@ from gpuaas_contract.operations import RESIZE, ResizeQuestion
 from gpuaas_contract.problems import AllowedAction, Code, FieldError
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
-from gpuaas_platform.services import operations
+from gpuaas_platform.services import operations, shapes
 from gpuaas_platform.services.allocations import (
     audit,
     in_use,
@@ -20,7 +20,6 @@ from gpuaas_platform.services.catalogue import manifest_of
 from gpuaas_platform.services.placement import shortage
 from gpuaas_platform.services.quotas import require_quota
 from gpuaas_platform.services.resize_answers import begin_resize
-from gpuaas_platform.services.shapes import require_support, sizes
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import instances as instance_store
@@ -32,7 +31,7 @@ from gpuaas_platform.storage.database import Row, Transaction
 async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str, body: AllocationResize) -> Allocation:
     row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
     tx.match(row)
-    require_support(row, "resize")
+    shapes.require_support(row, "resize")
     require_at_rest(row)
     old = Shape.model_validate(row["shape"])
     new = old.model_copy(update=body.model_dump(exclude_none=True, exclude={"force"}))
@@ -60,7 +59,7 @@ def _growth(old: Shape, new: Shape) -> Shape:
 
 async def _require_room(tx: Transaction, row: Row, growth: Shape) -> None:
     if row["project_id"] is not None:
-        await require_quota(tx, row["project_id"], sizes(growth) | {"allocations": 0})
+        await require_quota(tx, row["project_id"], shapes.sizes(growth) | {"allocations": 0})
     node = await node_store.lock(tx, row["node_id"])
     assert node is not None
     if lacking := shortage(node, growth):

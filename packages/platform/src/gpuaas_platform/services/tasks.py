@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 
 from gpuaas_contract.agent_link import (
+    AttachVolume,
     ClearHost,
     CreateSlice,
     DeleteSlice,
+    DeleteVolume,
     DeliverArtifact,
+    DetachVolume,
     PrepareHost,
     ResizeSlice,
     RestartHost,
@@ -16,8 +19,9 @@ from gpuaas_contract.agent_link import (
     TaskResult,
     task_spec_adapter,
 )
-from gpuaas_platform.services import access, machine_results
+from gpuaas_platform.services import access, machine_results, volume_results
 from gpuaas_platform.services.placement import AddressPlan
+from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import nodes as store
 from gpuaas_platform.storage.database import Database, Row, Transaction
 
@@ -57,22 +61,32 @@ class TaskService:
 
     async def progress(self, node_id: str, message: TaskProgress) -> None:
         async with self._database.system_transaction() as tx:
-            task = await store.lock_task(tx, message.task_id, node_id)
-            if task is None or task["state"] != QUEUED:
+            task = await self._lock(tx, message.task_id, node_id)
+            if task is None:
                 return
             tx.correlation_id = task["correlation_id"]
-            if not isinstance(task_spec_adapter.validate_python(task["spec"]), DeliverArtifact):
+            if task["allocation_id"] is None:
+                await volume_results.progressed(tx, task["volume_id"], message.step, message.message)
+            elif not isinstance(task_spec_adapter.validate_python(task["spec"]), DeliverArtifact):
                 await machine_results.progressed(tx, task["allocation_id"], message.step, message.message)
 
     async def finish(self, node_id: str, result: TaskResult) -> None:
         """Apply a result once: a repeated one, or one of a cancelled task, changes nothing."""
         async with self._database.system_transaction() as tx:
-            task = await store.lock_task(tx, result.task_id, node_id)
-            if task is None or task["state"] != QUEUED:
+            task = await self._lock(tx, result.task_id, node_id)
+            if task is None:
                 return
             tx.correlation_id = task["correlation_id"]
             await store.finish_task(tx, result.task_id, "done" if result.ok else "failed")
             await self._apply(tx, task, result)
+
+    async def _lock(self, tx: Transaction, task_id: str, node_id: str) -> Row | None:
+        """A task that is still open. Its machine is locked first: whoever releases one cancels its tasks."""
+        seen = await store.get_task(tx, task_id, node_id)
+        if seen is not None and seen["allocation_id"] is not None:
+            await allocation_store.lock(tx, seen["allocation_id"])
+        task = await store.lock_task(tx, task_id, node_id)
+        return task if task is not None and task["state"] == QUEUED else None
 
     async def _apply(self, tx: Transaction, task: Row, result: TaskResult) -> None:
         spec = task_spec_adapter.validate_python(task["spec"])
@@ -85,5 +99,13 @@ class TaskService:
                 await machine_results.slice_restarted(tx, spec.allocation_id, result.ok, result.message)
             case ResizeSlice():
                 await machine_results.slice_resized(tx, spec.allocation_id, result.ok, result.message, self._plan)
+            case AttachVolume():
+                id = spec.volume.volume_id
+                await volume_results.volume_attached(tx, id, spec.allocation_id, result.ok, result.message)
+            case DetachVolume():
+                id = spec.volume_id
+                await volume_results.volume_detached(tx, id, spec.allocation_id, result.ok, result.message)
+            case DeleteVolume():
+                await volume_results.volume_deleted(tx, spec.volume_id, result.ok, result.message)
             case DeliverArtifact():
                 await access.artifact_delivered(tx, result.task_id, result.ok, result.path, result.message)

@@ -8,7 +8,13 @@ from gpuaas_platform.storage.database import Row, Transaction
 _SELECT = """
     SELECT a.*, coalesce(p.network_index, t.network_index) AS network_index,
            u.started_at AS charged_from, u.ended_at AS charged_until,
+           u.started_at IS NOT NULL AND u.ended_at IS NULL AS charged,
            coalesce(a.address, a.shape->'external'->>'address', n.inventory->>'address') AS address,
+           coalesce((SELECT jsonb_agg(jsonb_build_object(
+                                'volume_id', v.id, 'name', v.name, 'path', x.path, 'status', x.status,
+                                'reason', x.reason) ORDER BY x.path)
+                     FROM volume_attachments x JOIN volumes v ON v.id = x.volume_id
+                     WHERE x.allocation_id = a.id), '[]') AS volumes,
            coalesce((SELECT array_agg(DISTINCT m.instance_id) FROM members m
                      WHERE m.allocation_id = a.id AND m.status <> 'removed'), '{}') AS instance_ids
     FROM allocations a JOIN tenants t ON t.id = a.tenant_id LEFT JOIN projects p ON p.id = a.project_id
@@ -187,6 +193,15 @@ async def end_activity(tx: Transaction, id: str, shape: dict[str, Any], reason: 
     return row
 
 
+async def touch(tx: Transaction, id: str) -> Row:
+    """Something that it shows, and that is kept elsewhere, changed."""
+    row = await tx.one(
+        "UPDATE allocations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *", id=id
+    )
+    assert row is not None
+    return row
+
+
 async def add_timeline(tx: Transaction, id: str, step: str, message: str) -> None:
     await tx.run(
         """INSERT INTO allocation_timeline (allocation_id, step, message, correlation_id)
@@ -198,9 +213,15 @@ async def add_timeline(tx: Transaction, id: str, step: str, message: str) -> Non
     )
 
 
-async def timeline(tx: Transaction, id: str) -> list[Row]:
+async def timeline(tx: Transaction, id: str, step: str | None, correlation_id: str | None) -> list[Row]:
+    """How long a step took does not depend on which ones are shown."""
     return await tx.all(
-        """SELECT *, extract(epoch FROM lead(at) OVER (ORDER BY id) - at)::float8 AS duration_seconds
-           FROM allocation_timeline WHERE allocation_id = %(id)s ORDER BY id""",
+        """SELECT * FROM (
+               SELECT *, extract(epoch FROM lead(at) OVER (ORDER BY id) - at)::float8 AS duration_seconds
+               FROM allocation_timeline WHERE allocation_id = %(id)s) steps
+           WHERE (%(step)s::text IS NULL OR step = %(step)s)
+             AND (%(correlation)s::text IS NULL OR correlation_id = %(correlation)s) ORDER BY id""",
         id=id,
+        step=step,
+        correlation=correlation_id,
     )

@@ -137,6 +137,7 @@ async def count_in_project(tx: Transaction, id: str) -> Row:
         """SELECT (SELECT count(*) FROM instances WHERE project_id = %(id)s AND ended_at IS NULL) AS instances,
                   (SELECT count(*) FROM allocations WHERE project_id = %(id)s AND status <> 'released')
                       AS allocations,
+                  (SELECT count(*) FROM volumes WHERE project_id = %(id)s AND status <> 'deleted') AS volumes,
                   (SELECT count(*) FROM service_accounts WHERE project_id = %(id)s) AS service_accounts,
                   (SELECT count(*) FROM credentials WHERE project_id = %(id)s AND deleted_at IS NULL)
                       AS credentials""",

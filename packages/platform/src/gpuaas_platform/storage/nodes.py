@@ -10,7 +10,8 @@ _ALLOCATED = """
            coalesce((SELECT array_agg(x.id ORDER BY x.id) FROM allocations x
                      WHERE x.node_id = n.id AND x.status <> 'released'), '{}') AS allocation_ids,
            coalesce(a.cpus, 0) AS cpus, coalesce(a.memory_mib, 0) AS memory_mib,
-           coalesce(a.disk_gib, 0) AS disk_gib, coalesce(a.gpus, 0) AS gpus
+           coalesce(a.disk_gib, 0) + coalesce(v.disk_gib, 0) AS disk_gib, coalesce(a.gpus, 0) AS gpus,
+           coalesce(v.ids, '{}') AS volume_ids, coalesce(v.names, '{}') AS volume_names
     FROM nodes n LEFT JOIN (
         SELECT node_id,
                sum(greatest((shape->>'cpus')::int, (wanted_shape->>'cpus')::int)) AS cpus,
@@ -18,7 +19,11 @@ _ALLOCATED = """
                sum(greatest((shape->>'disk_gib')::int, (wanted_shape->>'disk_gib')::int)) AS disk_gib,
                sum(greatest((shape->>'gpus')::int, (wanted_shape->>'gpus')::int)) AS gpus
         FROM allocations WHERE status <> 'released' AND node_id IS NOT NULL GROUP BY node_id
-    ) a ON a.node_id = n.id
+    ) a ON a.node_id = n.id LEFT JOIN (
+        SELECT node_id, sum(size_gib) AS disk_gib, array_agg(id ORDER BY id) AS ids,
+               array_agg(name ORDER BY id) AS names
+        FROM volumes WHERE status <> 'deleted' AND node_id IS NOT NULL GROUP BY node_id
+    ) v ON v.node_id = n.id
 """
 
 
@@ -78,14 +83,16 @@ async def list_enrolled(tx: Transaction) -> list[Row]:
 
 
 async def lock_ready(tx: Transaction) -> list[Row]:
-    """Nodes that can take allocations, locked in one order, so that claims on a node never race."""
-    await tx.all("SELECT id FROM nodes WHERE status = 'ready' ORDER BY id FOR UPDATE")
+    """Nodes that can take allocations, locked in one order, so that claims on a node never race.
+
+    The lock lets through what only refers to a node, as a task does: who orders something waits for nobody."""
+    await tx.all("SELECT id FROM nodes WHERE status = 'ready' ORDER BY id FOR NO KEY UPDATE")
     return await tx.all(_ALLOCATED + " WHERE n.status = 'ready' ORDER BY n.id")
 
 
 async def lock(tx: Transaction, id: str) -> Row | None:
     """With what is allocated of it, as of now that nobody else can claim any."""
-    await tx.one("SELECT 1 FROM nodes WHERE id = %(id)s FOR UPDATE", id=id)
+    await tx.one("SELECT 1 FROM nodes WHERE id = %(id)s FOR NO KEY UPDATE", id=id)
     return await get(tx, id)
 
 
@@ -210,14 +217,22 @@ async def list_silent(tx: Transaction, seconds: int) -> list[Row]:
 
 
 async def insert_task(
-    tx: Transaction, id: str, node_id: str, allocation_id: str, spec: dict[str, Any], correlation_id: str
+    tx: Transaction,
+    id: str,
+    node_id: str,
+    allocation_id: str | None,
+    spec: dict[str, Any],
+    correlation_id: str,
+    *,
+    volume_id: str | None = None,
 ) -> None:
     await tx.run(
-        """INSERT INTO node_tasks (id, node_id, allocation_id, spec, correlation_id)
-           VALUES (%(id)s, %(node)s, %(allocation)s, %(spec)s, %(correlation)s)""",
+        """INSERT INTO node_tasks (id, node_id, allocation_id, volume_id, spec, correlation_id)
+           VALUES (%(id)s, %(node)s, %(allocation)s, %(volume)s, %(spec)s, %(correlation)s)""",
         id=id,
         node=node_id,
         allocation=allocation_id,
+        volume=volume_id,
         spec=spec,
         correlation=correlation_id,
     )
@@ -228,6 +243,10 @@ async def list_open_tasks(tx: Transaction, node_id: str) -> list[Row]:
     return await tx.all(
         "SELECT * FROM node_tasks WHERE node_id = %(node)s AND state = 'queued' ORDER BY id", node=node_id
     )
+
+
+async def get_task(tx: Transaction, id: str, node_id: str) -> Row | None:
+    return await tx.one("SELECT * FROM node_tasks WHERE id = %(id)s AND node_id = %(node)s", id=id, node=node_id)
 
 
 async def lock_task(tx: Transaction, id: str, node_id: str) -> Row | None:

@@ -86,6 +86,15 @@ async def list_open(tx: Transaction, instance_id: str) -> list[Row]:
     )
 
 
+async def lock_open(tx: Transaction, ids: list[str]) -> list[Row]:
+    """Those of them that are open and that nobody is just about to finish."""
+    return await tx.all(
+        """SELECT * FROM operations WHERE id = ANY(%(ids)s) AND state IN ('pending', 'running')
+           ORDER BY id FOR UPDATE SKIP LOCKED""",
+        ids=ids,
+    )
+
+
 async def all_succeeded(tx: Transaction, ids: list[str]) -> bool:
     row = await tx.one("SELECT bool_and(state = 'succeeded') AS all FROM operations WHERE id = ANY(%(ids)s)", ids=ids)
     return row is not None and bool(row["all"])

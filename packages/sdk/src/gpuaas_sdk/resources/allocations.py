@@ -1,5 +1,7 @@
 """Allocations: the machines of a project, or of a tenant itself."""
 
+from collections.abc import Sequence
+
 from gpuaas_contract.access import AccessGrant, AccessRequest
 from gpuaas_contract.allocations import (
     Allocation,
@@ -7,6 +9,7 @@ from gpuaas_contract.allocations import (
     AllocationBatchCreate,
     AllocationCreate,
     AllocationPage,
+    AllocationRelease,
     AllocationResize,
     AllocationRestart,
     AllocationStatus,
@@ -14,6 +17,7 @@ from gpuaas_contract.allocations import (
     Shape,
     Timeline,
 )
+from gpuaas_contract.volumes import VolumeAt
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
 
@@ -27,10 +31,16 @@ class Allocations(ResourceRoutes):
         tenant_id: str | None = None,
         shape: Shape | None = None,
         image: str | None = None,
+        volumes: Sequence[VolumeAt] = (),
         idempotency_key: str | None = None,
     ) -> Allocation:
         body = AllocationCreate(
-            project_id=project_id, tenant_id=tenant_id, name=name, shape=shape or Shape(), image=image
+            project_id=project_id,
+            tenant_id=tenant_id,
+            name=name,
+            shape=shape or Shape(),
+            image=image,
+            volumes=[*volumes],
         )
         return await self._transport.post("/allocations", Allocation, body, idempotency_key=idempotency_key)
 
@@ -43,6 +53,7 @@ class Allocations(ResourceRoutes):
         tenant_id: str | None = None,
         shape: Shape | None = None,
         image: str | None = None,
+        volumes: Sequence[VolumeAt] = (),
         idempotency_key: str | None = None,
     ) -> AllocationBatch:
         """Several alike, named `<name>-1` and so on: all of them, or none."""
@@ -53,6 +64,7 @@ class Allocations(ResourceRoutes):
             count=count,
             shape=shape or Shape(),
             image=image,
+            volumes=[*volumes],
         )
         return await self._transport.post("/allocations/batch", AllocationBatch, body, idempotency_key=idempotency_key)
 
@@ -73,8 +85,12 @@ class Allocations(ResourceRoutes):
     async def get(self, allocation_id: str) -> Allocation:
         return await self._transport.get(f"/allocations/{allocation_id}", Allocation)
 
-    async def timeline(self, allocation_id: str) -> Timeline:
-        return await self._transport.get(f"/allocations/{allocation_id}/timeline", Timeline)
+    async def timeline(
+        self, allocation_id: str, *, step: str | None = None, correlation_id: str | None = None
+    ) -> Timeline:
+        """All of it, the steps of one kind, or those that one request led to."""
+        query = {"step": step, "correlation_id": correlation_id}
+        return await self._transport.get(f"/allocations/{allocation_id}/timeline", Timeline, query)
 
     async def update(self, allocation_id: str, *, name: str, idempotency_key: str | None = None) -> Allocation:
         """Another name; the host name of the machine stays."""
@@ -108,9 +124,12 @@ class Allocations(ResourceRoutes):
         path = f"/allocations/{allocation_id}/retry"
         return await self._transport.post(path, Allocation, idempotency_key=idempotency_key)
 
-    async def release(self, allocation_id: str, *, idempotency_key: str | None = None) -> Allocation:
-        path = f"/allocations/{allocation_id}/release"
-        return await self._transport.post(path, Allocation, idempotency_key=idempotency_key)
+    async def release(
+        self, allocation_id: str, *, delete_volumes: bool = False, idempotency_key: str | None = None
+    ) -> Allocation:
+        """Its volumes stay; with `delete_volumes` those go with it that no other machine has."""
+        path, body = f"/allocations/{allocation_id}/release", AllocationRelease(delete_volumes=delete_volumes)
+        return await self._transport.post(path, Allocation, body, idempotency_key=idempotency_key)
 
     async def access(self, allocation_id: str, public_key: str, *, idempotency_key: str | None = None) -> AccessGrant:
         """A certificate for a person, for a key whose private half stays with the caller."""

@@ -9,6 +9,7 @@ from gpuaas_contract.allocations import (
     AllocationBatchCreate,
     AllocationCreate,
     AllocationPage,
+    AllocationRelease,
     AllocationResize,
     AllocationRestart,
     AllocationStatus,
@@ -62,9 +63,12 @@ async def get_allocation(ctx: Ctx, allocation_id: str) -> Response:
 
 
 @routes.get("/allocations/{allocation_id}/timeline", Permission.ALLOCATION_READ, response_model=Timeline)
-async def get_allocation_timeline(ctx: Ctx, allocation_id: str) -> Timeline:
+async def get_allocation_timeline(
+    ctx: Ctx, allocation_id: str, step: str | None = None, correlation_id: str | None = None
+) -> Timeline:
+    """Every step of its life, those of one kind, or all that one request led to."""
     async with ctx.read() as tx:
-        return await allocations.get_timeline(tx, ctx.caller, allocation_id)
+        return await allocations.get_timeline(tx, ctx.caller, allocation_id, step, correlation_id)
 
 
 @routes.patch("/allocations/{allocation_id}", Permission.ALLOCATION_UPDATE, response_model=Allocation)
@@ -92,8 +96,10 @@ async def retry_allocation(ctx: Ctx, allocation_id: str) -> Response:
 
 
 @routes.post("/allocations/{allocation_id}/release", Permission.ALLOCATION_RELEASE, response_model=Allocation)
-async def release_allocation(ctx: Ctx, allocation_id: str) -> Response:
-    return await ctx.mutate(lambda tx: allocations.release_allocation(tx, ctx.caller, allocation_id))
+async def release_allocation(ctx: Ctx, allocation_id: str, body: AllocationRelease | None = None) -> Response:
+    """It is destroyed with all that is on its own disk. Its volumes stay, unless they are to go with it."""
+    asked = body or AllocationRelease()
+    return await ctx.mutate(lambda tx: allocations.release_allocation(tx, ctx.caller, allocation_id, asked))
 
 
 @routes.post("/allocations/{allocation_id}/access", Permission.ALLOCATION_ACCESS, response_model=AccessGrant)

@@ -85,9 +85,11 @@ _STATEMENTS = [
            path text NOT NULL,
            status text NOT NULL,
            reason text NOT NULL DEFAULT '',
-           PRIMARY KEY (volume_id, allocation_id)
+           delete_volume boolean NOT NULL DEFAULT false,
+           PRIMARY KEY (volume_id, allocation_id),
+           UNIQUE (allocation_id, path)
        )""",
-    "CREATE INDEX volume_attachments_of_allocation ON volume_attachments (allocation_id)",
+    "CREATE INDEX volumes_of_node ON volumes (node_id)",
     "ALTER TABLE node_tasks ALTER COLUMN allocation_id DROP NOT NULL, ADD COLUMN volume_id text REFERENCES volumes",
 ]
 

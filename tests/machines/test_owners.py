@@ -1,0 +1,63 @@
+"""Several machines at once, a tenant's own machine beside a project's, and another image: on real slices."""
+
+import json
+import subprocess
+
+from gpuaas_stack.stack import Stack
+from tests.e2e.command_line import CommandLine
+from tests.machines.conftest import ENVIRONMENT, kill, leftovers
+from tests.machines.test_life import SMALL, release
+from tests.support.waiting import wait_until
+
+OTHER_IMAGE = f"{ENVIRONMENT}/other"
+
+
+def reaches(cli: CommandLine, machine: str, address: str) -> bool:
+    """Whether sshd there answers from here; a refusal and a silence are both no."""
+    probe = f"timeout 5 bash -c '</dev/tcp/{address}/22' 2>/dev/null && echo yes || echo no"
+    return cli.ssh(machine, probe).strip() == "yes"
+
+
+def test_a_tenants_machine_beside_several_of_a_project(cli: CommandLine, node: str) -> None:
+    both = cli.json("allocation", "create", "--name", "pair", "--count", "2", *SMALL, "--wait")
+    assert [(machine["name"], machine["status"]) for machine in both] == [("pair-1", "active"), ("pair-2", "active")]
+    own = cli.json("allocation", "create", "--tenant", "acme", "--name", "pair-1", *SMALL, "--wait")
+    assert (own["status"], own["project_id"]) == ("active", None)
+    assert own["address"].rsplit(".", 1)[0] != both[0]["address"].rsplit(".", 1)[0]
+    # The host certificate and the person's are of the tenant's own authority: the login proves both.
+    assert cli.ssh(own["id"], "hostname").strip() == "pair-1"
+    assert reaches(cli, both[0]["id"], both[1]["address"]), "machines of one owner reach each other"
+    assert not reaches(cli, both[0]["id"], own["address"])
+    assert not reaches(cli, own["id"], both[0]["address"])
+    for machine in (*both, own):
+        release(cli, machine["id"])
+    assert leftovers() == []
+
+
+def test_the_image_that_was_asked_for(stack: Stack, cli: CommandLine, node: str) -> None:
+    unknown = cli.call("allocation", "create", "--name", "other", "--image", OTHER_IMAGE, *SMALL)
+    assert unknown.returncode != 0
+    assert stack.settings.image_alias in unknown.stderr
+    aliases = json.loads(lxc("query", f"/1.0/images/aliases/{stack.settings.image_alias}"))
+    lxc("image", "alias", "create", OTHER_IMAGE, aliases["target"])
+    try:
+        # What a host has is read anew with each connection of its agent.
+        kill(stack, "agent")
+        wait_until(lambda: OTHER_IMAGE in images(cli), "the agent has told of the other image")
+        made = cli.json("allocation", "create", "--name", "other", "--image", OTHER_IMAGE, *SMALL, "--wait")
+        assert made["image"] == OTHER_IMAGE
+        told = cli.json("allocation", "timeline", "other", "--step", "instance")
+        assert OTHER_IMAGE in told[0]["message"]
+        assert cli.ssh("other", "echo here").strip() == "here"
+        release(cli, "other")
+    finally:
+        lxc("image", "alias", "delete", OTHER_IMAGE)
+
+
+def images(cli: CommandLine) -> list[str]:
+    (host,) = cli.json("node", "list")
+    return list(host["inventory"]["images"])
+
+
+def lxc(*words: str) -> str:
+    return subprocess.run(["lxc", *words], capture_output=True, text=True, check=True).stdout
