@@ -9,8 +9,6 @@ import pytest
 from gpuaas_contract.allocations import AllocationStatus, Shape
 from gpuaas_contract.nodes import Capacity
 from gpuaas_contract.volumes import Volume, VolumeAt
-from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.services.volume_placement import require_slice
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import ApiError
 from tests.http.test_machines import refused
@@ -184,10 +182,3 @@ async def test_refusals(world: World) -> None:
     await refused(volumes.attach(home.id, allocation_id=one.id, path="/home"), "invalid_state")
     await world.at_rest(one.id)
     assert (await volumes.get(home.id)).attachments == []
-
-
-async def test_with_a_shape_of_another_kind_there_are_no_volumes() -> None:
-    row = {"shape": {"kind": "host"}}
-    with pytest.raises(Refusal) as refusal:
-        require_slice(row)
-    assert refusal.value.code == "invalid_state"
