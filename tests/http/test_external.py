@@ -57,7 +57,9 @@ async def test_what_takes_an_agent_is_refused(world: World) -> None:
     made = await make(world)
     admin = world.admin.allocations
     key = public_key()
-    for call in (admin.restart(made.id), admin.resize(made.id, cpus=2), admin.access(made.id, key)):
+    volume = await world.admin.volumes.create(world.project.id, "home", size_gib=2)
+    attach = world.admin.volumes.attach(volume.id, allocation_id=made.id, path="/mnt/home")
+    for call in (admin.restart(made.id), admin.resize(made.id, cpus=2), admin.access(made.id, key), attach):
         error = await refused(call, "shape_unsupported")
         assert "lab is an external machine" in str(error)
     assert await world.admin.allocations.get(made.id) == made

@@ -93,6 +93,9 @@ async def test_restarted_but_not_resized(admin: GpuaasClient) -> None:
         made = await world.at_rest((await ask(world, "whole")).id)
         error = await refused(admin.allocations.resize(made.id, cpus=2), "shape_unsupported")
         assert "whole is a whole host: resize is not possible" in str(error)
+        volume = await admin.volumes.create(world.project.id, "home", size_gib=2)
+        attach = admin.volumes.attach(volume.id, allocation_id=made.id, path="/mnt/home")
+        assert "a whole host: attach is not possible" in str(await refused(attach, "shape_unsupported"))
         assert (await admin.allocations.restart(made.id)).activity == "restarting"
         rested = await world.at_rest(made.id)
         assert (rested.status, rested.reason) == ("active", "")

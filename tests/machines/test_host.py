@@ -29,12 +29,14 @@ def second(stack: Stack, cli: CommandLine, node: str, tmp_path_factory: pytest.T
     with stand_in(stack, "two") as host:
         host.install_agent(stack, runtime, cli.json("node", "join-token", "host-two")["token"])
         try:
-            wait_until(lambda: shown_node(cli).get("status") == "ready", "the second node is ready")
+            wait_until(lambda: ("host-two", "ready") in list_nodes(cli), "the second node is ready")
             yield host
-            cli.run("node", "drain", "host-two")
-            cli.run("node", "retire", "host-two")
         finally:
             print(host.log())
+
+
+def list_nodes(cli: CommandLine) -> list[tuple[str, str]]:
+    return [(node["name"], node["status"]) for node in cli.json("node", "list")]
 
 
 def shown_node(cli: CommandLine, name: str = "host-two") -> dict[str, object]:
@@ -158,3 +160,12 @@ def test_a_host_with_such_a_user_is_left_alone(cli: CommandLine, second: StandIn
     second.sh("userdel --remove gpuaas 2>/dev/null")
     cli.run("allocation", "retry", "mine", "--wait")
     release(cli, "mine")
+
+
+def test_drained_and_retired_it_is_worth_nothing(cli: CommandLine, second: StandIn) -> None:
+    made = cli.json("allocation", "create", "--name", "last", "--host", *LEAST, "--wait")
+    assert cli.json("node", "drain", "host-two")["status"] == "draining"
+    assert cli.call("node", "retire", "host-two").returncode == 5, "somebody has it"
+    release(cli, made["id"])
+    assert cli.json("node", "retire", "host-two")["status"] == "retired"
+    wait_until(lambda: "refuses this node" in second.log(), "the agent is told that its identity is worth nothing")

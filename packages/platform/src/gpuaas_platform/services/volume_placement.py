@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuaas_contract.agent_link import VolumeMount
-from gpuaas_contract.allocations import Shape, ShapeKind
+from gpuaas_contract.allocations import Shape
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.volumes import AttachmentStatus, VolumeAt, VolumeStatus
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
+from gpuaas_platform.services import shapes
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.services.volume_changes import mount_of, tell, tell_both
 from gpuaas_platform.storage import volumes as store
@@ -68,7 +69,7 @@ async def mounts_of_new_machine(tx: Transaction, allocation_id: str) -> list[Vol
 async def attach_at_create(tx: Transaction, caller: Caller, allocation: Row, wanted: Sequence[VolumeAt]) -> None:
     """Without locks on the volumes, since the nodes come first; `confirm_at_create` looks again at the end."""
     if wanted:
-        require_slice(allocation)
+        shapes.require_support(allocation, "attach")
     for number, item in enumerate(wanted):
         volume = await store.get(tx, item.volume_id)
         if volume is None or volume["project_id"] != allocation["project_id"]:
@@ -93,12 +94,6 @@ async def confirm_at_create(tx: Transaction, allocation_ids: Sequence[str]) -> N
     rows = await store.lock_of_allocation(tx, allocation_ids[0])
     if len({row["node_id"] for row in rows} - {None}) > 1:
         detail = f"no machine can have all of these volumes: {WantedVolumes(rows).bond()}"
-        raise Refusal(Code.INVALID_STATE, detail)
-
-
-def require_slice(allocation: Row) -> None:
-    if allocation["shape"]["kind"] != ShapeKind.SLICE:
-        detail = f"volumes are for slices; this machine is of the kind {allocation['shape']['kind']}"
         raise Refusal(Code.INVALID_STATE, detail)
 
 

@@ -15,6 +15,7 @@ from gpuaas_contract.volumes import (
 )
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
+from gpuaas_platform.services import shapes
 from gpuaas_platform.services.allocations import require_allocation
 from gpuaas_platform.services.identity import require_project, visible_projects
 from gpuaas_platform.services.pages import cut_page, decode_cursor
@@ -28,7 +29,7 @@ from gpuaas_platform.services.volume_changes import (
     tell,
     tell_both,
 )
-from gpuaas_platform.services.volume_placement import USABLE, check_free_path, require_slice
+from gpuaas_platform.services.volume_placement import USABLE, check_free_path
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage import volumes as store
@@ -125,7 +126,7 @@ async def attach_volume(tx: Transaction, caller: Caller, volume_id: str, body: V
         raise Refusal(Code.INVALID_STATE, f"the volume is {volume['status']}")
     if machine["status"] not in _OPEN:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {machine['status']}")
-    require_slice(machine)
+    shapes.require_support(machine, "attach")
     if any(item["allocation_id"] == machine["id"] for item in volume["attachments"]):
         raise Refusal(Code.INVALID_STATE, f"the machine {machine['name']} has this volume already")
     check_free_path(body.path, [item["path"] for item in machine["volumes"]], "/path")
