@@ -16,13 +16,13 @@ from tests.support.world import SimulatedNode, make_key
 
 from benchmarks.__main__ import without_rate_limit
 from gpuaas_contract.agent_link import Heartbeat, Hello
-from gpuaas_contract.nodes import Capacity, Inventory
+from gpuaas_contract.nodes import Inventory
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.supervision import Supervision
 
-AGENTS = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
+AGENTS = int(sys.argv[1]) if __name__ == "__main__" and len(sys.argv) > 1 else 1_000
 BEAT_SECONDS = 10
 MEASURED_SECONDS = 30
 
@@ -53,15 +53,15 @@ async def measure_cpu(pid: int) -> float:
 async def enrol(client: GpuaasClient, number: int, places: asyncio.Semaphore) -> SimulatedNode:
     private, public = make_key()
     async with places:
-        token = await client.join_tokens.create(f"host-{number}")
+        token = await client.join_tokens.create(f"host-{number + 1}")
         enrolment = await client.nodes.enrol(token.token, public)
     return SimulatedNode(enrolment.node_id, private, client.api_url)
 
 
 async def stay_connected(node: SimulatedNode, places: asyncio.Semaphore, connected: asyncio.Queue[str]) -> None:
     url = node.api_url.replace("http", "ws", 1) + "/v1/agent/link"
-    capacity = Capacity(cpus=64, memory_mib=262_144, disk_gib=1_000, gpus=8)
-    hello = Hello(agent_version="0", inventory=Inventory(capacity=capacity, virtualisation="simulated"), slices=[])
+    inventory = Inventory(capacity=node.capacity, virtualisation="simulated")
+    hello = Hello(agent_version="0", inventory=inventory, slices=None)
     async with places:
         link = await websockets.connect(url, additional_headers={"Authorization": f"Bearer {node.token()}"})
         await link.send(hello.model_dump_json())

@@ -91,7 +91,7 @@ class AgentLinks:
         while True:
             news.clear()
             try:
-                orders = await self._platform.tasks.orders(node_id)
+                orders = await self._platform.tasks.orders(node_id, sent)
             except Exception:
                 log.exception("cannot_read_tasks", node_id=node_id)
                 await asyncio.sleep(1)
@@ -104,9 +104,8 @@ class AgentLinks:
                 await websocket.send_text(RotateIdentity().model_dump_json())
             asked_to_rotate = orders.rotate
             for task in orders.tasks:
-                if task.task_id not in sent:
-                    sent.add(task.task_id)
-                    await websocket.send_text(task.model_dump_json())
+                sent.add(task.task_id)
+                await websocket.send_text(task.model_dump_json())
             await self._platform.wakeups.wait(news, RECHECK_SECONDS)
 
     async def _receive(self, node_id: str, link_id: str, text: str) -> None:

@@ -38,45 +38,62 @@ def certificate_principal(login: str, allocation_id: str) -> str:
 async def place_waiting(tx: Transaction, plan: AddressPlan, only: list[str] | None = None) -> None:
     """Give every waiting request, or only these, a node and an address, or say why it waits.
 
-    It is done in turns, before the requests are read: who frees capacity and who asks for it at the same moment do
-    not miss each other. Requests are locked without waiting, so that nobody who holds one and wants a node is
-    waited for. Hold no node when you call this.
+    Whoever holds a node waits for nobody: what is locked by others is passed over, and looked at again by the loop in
+    `jobs`, which also finds requests and room that came up at the same moment and did not see each other. Hold no
+    node when you call this.
     """
-    await node_store.take_turn(tx)
     search = Search(tx)
     for row in await store.list_waiting(tx, only):
         with on_behalf_of(tx, row["correlation_id"]):
             await _place(tx, row, search, plan)
         if search.found and row["volumes"] and only is None:
-            return  # Volumes are locked now, and who holds some waits for no other node: the rest has the next turn.
+            return  # Volumes are locked now, which come after all nodes: the rest has the next turn.
 
 
 class Search:
-    """For nodes with room, for the requests of one turn. Room only shrinks meanwhile, so that what was looked for in
-    vain is not looked for again."""
+    """For nodes with room, for the requests of one transaction. Room only shrinks meanwhile, so that what was looked
+    for in vain is not looked for again."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
         self._in_vain: dict[str, str] = {}
+        self.holds = False
+        """Whether a node is locked, so that nothing may be waited for any more."""
         self.found = False
         """Whether the last search was not in vain."""
 
-    async def find(self, shape: Shape, row: Row, volumes: WantedVolumes) -> Row | str:
-        """A node, locked, or why there is none."""
-        self.found = False
+    async def find(self, shape: Shape, row: Row, volumes: WantedVolumes) -> Row | str | None:
+        """A node, locked, or why there is none; None where only nodes have room that others hold just now."""
         key = f"{shape.model_dump_json()} {row['image']} {volumes.places()}"
-        if key not in self._in_vain:
-            passed_over: list[str] = []
-            wanted = (shape.kind.value, shapes.sizes(shape), row["image"], volumes.places())
-            while (id := await node_store.find_with_room(self._tx, *wanted, passed_over)) is not None:
-                node = await node_store.lock(self._tx, id)
-                assert node is not None
-                if node["status"] == NodeStatus.READY and not shortage(node, shape, row["image"]):
-                    self.found = True
-                    return node
-                passed_over.append(id)
+        self.found = False
+        if key in self._in_vain:
+            return self._in_vain[key]
+        node, busy = await self._try(shape, row, volumes)
+        if node is None and busy and not self.holds:
+            await node_store.lock(self._tx, busy[0])
+            self.holds = True
+            node, busy = await self._try(shape, row, volumes)
+        self.found = node is not None
+        if node is None and not busy:
             self._in_vain[key] = await self._why(shape, row, volumes)
-        return self._in_vain[key]
+            return self._in_vain[key]
+        return node
+
+    async def _try(self, shape: Shape, row: Row, volumes: WantedVolumes) -> tuple[Row | None, list[str]]:
+        """The first that can be had without waiting, and those that could not be looked at."""
+        busy: list[str] = []
+        passed_over: list[str] = []
+        wanted = (shape.kind.value, shapes.sizes(shape), row["image"], volumes.places())
+        while (id := await node_store.find_with_room(self._tx, *wanted, passed_over)) is not None:
+            node = await node_store.try_lock(self._tx, id)
+            if node is None:
+                busy.append(id)
+            else:
+                self.holds = True
+                if node["status"] == NodeStatus.READY and not shortage(node, shape, row["image"]):
+                    return node, busy
+            passed_over.append(id)
+        return None, busy
 
     async def _why(self, shape: Shape, row: Row, volumes: WantedVolumes) -> str:
         places, bond = volumes.places(), volumes.bond()
@@ -98,12 +115,16 @@ async def _place(tx: Transaction, row: Row, search: Search, plan: AddressPlan) -
     if subnet is None:
         await _keep_waiting(tx, row, "waiting: the platform's range of addresses has no network left for its owner")
         return
+    if not await store.lock_addresses(tx, row["owner_id"], wait=not search.holds):
+        return
     address = free_address(subnet, await store.list_taken_addresses(tx, row["owner_id"]))
     if address is None:
         await _keep_waiting(tx, row, "waiting: its owner's network has no free address")
         return
     volumes = await read_wanted(tx, row)
     node = await search.find(volumes.room(shape), row, volumes)
+    if node is None:
+        return
     if isinstance(node, str):
         await _keep_waiting(tx, row, f"waiting for capacity: {node}")
         return
@@ -120,6 +141,8 @@ async def _place(tx: Transaction, row: Row, search: Search, plan: AddressPlan) -
 async def _place_on_host(tx: Transaction, row: Row, shape: Shape, search: Search, plan: AddressPlan) -> None:
     """All of the node or nothing: what it has beyond the request counts against the quota, too."""
     node = await search.find(shape, row, WantedVolumes([]))
+    if node is None:
+        return
     if isinstance(node, str):
         await _keep_waiting(tx, row, f"waiting for capacity: {node}")
         return

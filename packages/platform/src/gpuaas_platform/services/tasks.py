@@ -1,5 +1,6 @@
 """What node agents say about their tasks."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from gpuaas_contract.agent_link import (
@@ -43,7 +44,8 @@ class TaskService:
         self._database = database
         self._plan = plan
 
-    async def orders(self, node_id: str) -> Orders:
+    async def orders(self, node_id: str, told: Collection[str]) -> Orders:
+        """But for the tasks that it was told of already."""
         async with self._database.system_transaction() as tx:
             node = await store.get_identity(tx, node_id)
             rows = await store.list_open_tasks(tx, node_id)
@@ -56,6 +58,7 @@ class TaskService:
                 spec=task_spec_adapter.validate_python(row["spec"]),
             )
             for row in rows
+            if row["id"] not in told
         ]
         return Orders(welcome=True, rotate=node["rotation_requested_at"] is not None, tasks=tasks)
 

@@ -1,7 +1,7 @@
 """Allocations and their timeline."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
 
 from gpuaas_platform.storage.database import Row, Transaction
 
@@ -104,6 +104,13 @@ async def list_waiting(tx: Transaction, only: list[str] | None) -> list[Row]:
               ORDER BY a.id FOR UPDATE OF a SKIP LOCKED""",
         only=only,
     )
+
+
+async def lock_addresses(tx: Transaction, owner_id: str, *, wait: bool) -> bool:
+    """So that no two machines of an owner are given one address. False where that would take waiting."""
+    kind: LiteralString = "pg_advisory_xact_lock" if wait else "pg_try_advisory_xact_lock"
+    row = await tx.one(f"SELECT {kind}(hashtextextended(%(owner)s, 2)) AS held", owner=owner_id)
+    return wait or (row is not None and row["held"])
 
 
 async def list_taken_addresses(tx: Transaction, owner_id: str) -> set[str]:

@@ -5,9 +5,6 @@ from typing import Any
 from gpuaas_platform.storage.database import Row, Transaction, json_list
 from gpuaas_platform.storage.wakeups import NODE_TASKS
 
-_TURN = 0x706C6163
-"""Of those who place machines."""
-
 _ALLOCATED = """
     SELECT n.*, n.revoked_at AS identity_revoked_at,
            coalesce((SELECT array_agg(x.id ORDER BY x.id) FROM allocations x
@@ -85,11 +82,6 @@ async def list_enrolled(tx: Transaction) -> list[Row]:
     )
 
 
-async def take_turn(tx: Transaction) -> None:
-    """Who looks for room and who makes some do it one after the other, and each sees what the one before did."""
-    await tx.run("SELECT pg_advisory_xact_lock(%(key)s)", key=_TURN)
-
-
 async def find_with_room(
     tx: Transaction,
     kind: str,
@@ -144,6 +136,12 @@ async def lock(tx: Transaction, id: str) -> Row | None:
     The lock lets through what only refers to a node, as a task does: who orders something waits for nobody."""
     await tx.one("SELECT 1 FROM nodes WHERE id = %(id)s FOR NO KEY UPDATE", id=id)
     return await get(tx, id)
+
+
+async def try_lock(tx: Transaction, id: str) -> Row | None:
+    """The same, but without waiting: None where somebody else has it."""
+    query = "SELECT 1 FROM nodes WHERE id = %(id)s FOR NO KEY UPDATE SKIP LOCKED"
+    return await get(tx, id) if await tx.one(query, id=id) else None
 
 
 async def connected(tx: Transaction, id: str, inventory: dict[str, Any]) -> Row | None:
@@ -277,8 +275,11 @@ async def insert_task(
     volume_id: str | None = None,
 ) -> None:
     await tx.run(
-        """INSERT INTO node_tasks (id, node_id, allocation_id, volume_id, spec, correlation_id)
-           VALUES (%(id)s, %(node)s, %(allocation)s, %(volume)s, %(spec)s, %(correlation)s)""",
+        """WITH written AS (
+               INSERT INTO node_tasks (id, node_id, allocation_id, volume_id, spec, correlation_id)
+               VALUES (%(id)s, %(node)s, %(allocation)s, %(volume)s, %(spec)s, %(correlation)s))
+           SELECT pg_notify(%(channel)s, %(node)s)""",
+        channel=NODE_TASKS,
         id=id,
         node=node_id,
         allocation=allocation_id,
@@ -286,7 +287,6 @@ async def insert_task(
         spec=spec,
         correlation=correlation_id,
     )
-    await tx.notify(NODE_TASKS, node_id)
 
 
 async def list_open_tasks(tx: Transaction, node_id: str) -> list[Row]:
