@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit alone http machines e2e reference soak bench bench-feed lock
+.PHONY: help setup up down status reset lint format test unit alone http machines e2e reference soak bench bench-feed bench-machines lock
 
 BIN := .venv/bin
 SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
@@ -70,6 +70,11 @@ bench: setup ## the API against a bare handler that runs the same statements
 
 bench-feed: setup ## the change feed against bare LISTEN/NOTIFY; the start of the command line
 	$(BIN)/python -m benchmarks.feed
+
+bench-machines: setup ## machines against LXD's own, claims against the bare transaction, a thousand agents
+	$(BIN)/python -m benchmarks.slices
+	$(BIN)/python -m benchmarks.claims
+	$(BIN)/python -m benchmarks.agents
 
 e2e: setup ## the whole chain on real machines
 ifneq ($(E2E_TESTS),)
