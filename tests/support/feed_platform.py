@@ -59,7 +59,9 @@ class FeedPlatform:
 
     def _is_back(self, name: str, old: int) -> bool:
         found = [state for state in self.stack.supervision.states() if state.name == name]
-        return bool(found) and found[0].phase == "ready" and found[0].process is not None and self.pid(name) != old
+        return (
+            bool(found) and found[0].phase == "ready" and found[0].process is not None and found[0].process.pid != old
+        )
 
     def memory_mib(self, name: str = "api") -> float:
         status = Path(f"/proc/{self.pid(name)}/status").read_text()
