@@ -13,6 +13,7 @@ from gpuaas_stack.platform_services import ADMIN_EMAIL
 from gpuaas_stack.progress import Progress
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
+from gpuaas_stack.supervision import Supervision
 from tests.e2e.command_line import CommandLine
 from tests.support.waiting import wait_until
 
@@ -43,7 +44,20 @@ def stack() -> Iterator[Stack]:
     yield stack
     left = leftovers()
     stack.reset()
+    left += traces(settings)
     assert left == [], f"the machine tests left {left} behind"
+
+
+def traces(settings: Settings) -> list[str]:
+    """What the host itself still has of this environment: routes, bridges, devices, mounts, processes."""
+    routes = subprocess.run(["ip", "-4", "route", "show"], capture_output=True, text=True, check=True).stdout
+    prefix = str(settings.subnet.network_address).removesuffix(".0.0") + "."
+    left = [f"route {line.strip()}" for line in routes.splitlines() if f" {prefix}" in f" {line}"]
+    left += [f"device {path}" for path in settings.gpu_dir.glob("*")]
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    left += [f"mount {line}" for line in mounts if settings.storage_pool in line]
+    left += [f"process of {state.name}" for state in Supervision(settings.state_dir).states() if state.running]
+    return left
 
 
 @pytest.fixture(scope="session")
