@@ -39,7 +39,9 @@ def test_paths_are_checked_here_too(path: str) -> None:
         check_mount(mount(path))
 
 
-@pytest.mark.parametrize("volume_id", ["", "vol_1", "../x", f"{ID}\n", "alc" + ID[3:]])
+@pytest.mark.parametrize(
+    "volume_id", ["", "vol_1", "../x", f"{ID}\n", "alc" + ID[3:]], ids=["none", "short", "path", "line", "other"]
+)
 def test_ids_are_checked_here_too(volume_id: str) -> None:
     with pytest.raises(PermanentError, match="not the id of a volume"):
         check_mount(mount(volume_id=volume_id))
