@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 Progress = Callable[[str, str], None]
 
 SSHD_SECONDS = 60
+REMOVE_ATTEMPTS = 10
 
 
 class SliceManager:
@@ -190,16 +191,23 @@ class SliceManager:
         await self._networks.delete_unused()
 
     async def _remove_instance(self, instance: Instance) -> None:
-        if instance.status != "Stopped":
+        """What LXD began before it died, or for an agent that did, may still go on: a machine that was stopped a
+        moment ago runs, or is busy. So look again before giving up."""
+        for _ in range(REMOVE_ATTEMPTS):
+            found = await self._lxd.find_instance(instance.name)
+            if found is None:
+                return
             try:
-                await self._lxd.stop_instance(instance.name)
+                if found.status != "Stopped":
+                    await self._lxd.stop_instance(instance.name)
+                await self._lxd.delete_instance(instance.name)
+                return
             except LxdError as error:
-                log.info("stopping %s: %s", instance.name, error)  # It may have stopped by itself.
-        try:
-            await self._lxd.delete_instance(instance.name)
-        except LxdError as error:
-            if await self._lxd.find_instance(instance.name) is not None:
-                raise PermanentError(f"cannot delete {instance.name}: {error}") from error
+                log.info("removing %s: %s", instance.name, error)
+                last = error
+            await asyncio.sleep(0.5)
+            await self._lxd.settle_instance(instance.name)
+        raise PermanentError(f"cannot delete {instance.name}: {last}") from last
 
     async def _remove_failed(self, allocation_id: str) -> None:
         """A creation that failed leaves nothing; its own reason matters more than a failure here."""
