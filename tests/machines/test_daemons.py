@@ -25,11 +25,12 @@ def lxd(stack: Stack) -> int:
     return ProcessId.from_json(json.loads(recorded.read_text())).pid
 
 
-def test_lxd_killed_while_a_machine_is_made(stack: Stack, cli: CommandLine, node: str, lxd: int) -> None:
+@pytest.mark.parametrize("step", ["instance", "start"])
+def test_lxd_killed_while_a_machine_is_made(stack: Stack, cli: CommandLine, node: str, lxd: int, step: str) -> None:
     cli.run("allocation", "create", "--name", "bystander", *SMALL, "--wait")
     booted = cli.ssh("bystander", BOOT)
     made = cli.json("allocation", "create", "--name", "orphan", *SMALL)
-    wait_until(lambda: "instance" in steps(cli, "orphan"), "the instance is being made")
+    wait_until(lambda: step in steps(cli, "orphan"), f"its maker is at {step}")
     os.kill(lxd, 9)
     wait_until(
         lambda: cli.json("allocation", "show", "orphan")["status"] in ("active", "failed"), "it was made after all"
