@@ -61,7 +61,7 @@ async def serve(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     gpus = GpuPool(lxd, settings.gpu_devices)
     slices = SliceManager(settings, lxd, api, networks, gpus)
     changer = SliceChanger(lxd, slices, gpus)
-    artifacts = ArtifactManager(settings.artifact_cache, api, slices)
+    artifacts = ArtifactManager(settings.artifact_cache, api, slices, limit=settings.artifact_cache_bytes)
     streams = StreamManager(api, slices, outbox.put)
 
     async def execute(message: TaskMessage, progress: Progress) -> str | None:

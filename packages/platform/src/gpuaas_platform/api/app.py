@@ -14,6 +14,7 @@ from gpuaas_platform.api.problems import install_handlers
 from gpuaas_platform.api.routes import (
     agents,
     allocations,
+    artifacts,
     audit,
     catalogue,
     changes,
@@ -58,6 +59,7 @@ ROUTES = [
     allocations.routes,
     quotas.routes,
     catalogue.routes,
+    artifacts.routes,
     instances.routes,
     operations.routes,
     credentials.routes,
