@@ -55,7 +55,7 @@ def test_the_image_that_was_asked_for(stack: Stack, cli: CommandLine, node: str)
 
 
 def images(cli: CommandLine) -> list[str]:
-    (host,) = cli.json("node", "list")
+    (host,) = [node for node in cli.json("node", "list") if node["name"] == "host-one"]
     return list(host["inventory"]["images"])
 
 

@@ -65,8 +65,13 @@ class SliceChanger:
             devices["root"] = {**devices["root"], "size": f"{spec.shape.disk_gib}GiB"}
             devices |= {Path(source).name: gpu_device(source) for source in more}
             progress("resize", "setting CPUs, memory, disk and GPUs")
+            config = limits(spec.shape, os.cpu_count() or 1)
             try:
-                await self._lxd.replace_instance(found.name, limits(spec.shape, os.cpu_count() or 1), devices)
+                if found.config.get("limits.cpu") != config["limits.cpu"]:
+                    # LXD gives CPUs out again when this changes, but by what it has stored, which may still be the
+                    # old number then. The same number in other words makes it do so twice, the second time rightly.
+                    await self._lxd.update_instance_config(found.name, {"limits.cpu": f"0{config['limits.cpu']}"})
+                await self._lxd.replace_instance(found.name, config, devices)
             except LxdError as error:
                 raise PermanentError(f"cannot resize {found.name}: {error}") from error
 
