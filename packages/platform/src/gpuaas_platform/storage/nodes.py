@@ -5,26 +5,32 @@ from typing import Any
 from gpuaas_platform.storage.database import Row, Transaction, json_list
 from gpuaas_platform.storage.wakeups import NODE_TASKS
 
-_ALLOCATED = """
-    SELECT n.*, n.revoked_at AS identity_revoked_at,
-           coalesce((SELECT array_agg(x.id ORDER BY x.id) FROM allocations x
-                     WHERE x.node_id = n.id AND x.status <> 'released'), '{}') AS allocation_ids,
-           coalesce(a.cpus, 0) AS cpus, coalesce(a.memory_mib, 0) AS memory_mib,
-           coalesce(a.disk_gib, 0) + coalesce(v.disk_gib, 0) AS disk_gib, coalesce(a.gpus, 0) AS gpus,
-           coalesce(v.ids, '{}') AS volume_ids, coalesce(v.names, '{}') AS volume_names
-    FROM nodes n LEFT JOIN (
-        SELECT node_id,
-               sum(greatest((shape->>'cpus')::int, (wanted_shape->>'cpus')::int)) AS cpus,
-               sum(greatest((shape->>'memory_mib')::int, (wanted_shape->>'memory_mib')::int)) AS memory_mib,
-               sum(greatest((shape->>'disk_gib')::int, (wanted_shape->>'disk_gib')::int)) AS disk_gib,
-               sum(greatest((shape->>'gpus')::int, (wanted_shape->>'gpus')::int)) AS gpus
-        FROM allocations WHERE status <> 'released' AND node_id IS NOT NULL GROUP BY node_id
-    ) a ON a.node_id = n.id LEFT JOIN (
-        SELECT node_id, sum(size_gib) AS disk_gib, array_agg(id ORDER BY id) AS ids,
-               array_agg(name ORDER BY id) AS names
-        FROM volumes WHERE status <> 'deleted' AND node_id IS NOT NULL GROUP BY node_id
-    ) v ON v.node_id = n.id
+_WITH_USE = """
+    FROM nodes n
+    CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(id ORDER BY id), '{}') AS ids,
+               coalesce(sum(greatest((shape->>'cpus')::int, (wanted_shape->>'cpus')::int)), 0) AS cpus,
+               coalesce(sum(greatest((shape->>'memory_mib')::int, (wanted_shape->>'memory_mib')::int)), 0)
+                   AS memory_mib,
+               coalesce(sum(greatest((shape->>'disk_gib')::int, (wanted_shape->>'disk_gib')::int)), 0) AS disk_gib,
+               coalesce(sum(greatest((shape->>'gpus')::int, (wanted_shape->>'gpus')::int)), 0) AS gpus
+        FROM allocations WHERE node_id = n.id AND status <> 'released'
+    ) a
+    CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(id ORDER BY id), '{}') AS ids, coalesce(array_agg(name ORDER BY id), '{}') AS names,
+               coalesce(sum(size_gib), 0) AS disk_gib
+        FROM volumes WHERE node_id = n.id AND status <> 'deleted'
+    ) v
 """
+"""Nodes (n) with what machines (a) and volumes (v) take of them."""
+
+_ALLOCATED = (
+    """
+    SELECT n.*, n.revoked_at AS identity_revoked_at, a.ids AS allocation_ids,
+           a.cpus, a.memory_mib, a.disk_gib + v.disk_gib AS disk_gib, a.gpus,
+           v.ids AS volume_ids, v.names AS volume_names"""
+    + _WITH_USE
+)
 
 
 async def insert_join_token(tx: Transaction, id: str, node_name: str, token_hash: str, minutes: int) -> Row:
@@ -92,30 +98,18 @@ async def find_with_room(
 ) -> str | None:
     """The first node that seems to have room. Lock it and look again: only then it is sure."""
     row = await tx.one(
-        """SELECT n.id FROM nodes n
-           CROSS JOIN LATERAL (SELECT n.inventory->'capacity' AS total) c
-           CROSS JOIN LATERAL (
-               SELECT count(*) AS machines,
-                      coalesce(sum(greatest((shape->>'cpus')::int, (wanted_shape->>'cpus')::int)), 0) AS cpus,
-                      coalesce(sum(greatest((shape->>'memory_mib')::int, (wanted_shape->>'memory_mib')::int)), 0)
-                          AS memory_mib,
-                      coalesce(sum(greatest((shape->>'disk_gib')::int, (wanted_shape->>'disk_gib')::int)), 0)
-                          AS disk_gib,
-                      coalesce(sum(greatest((shape->>'gpus')::int, (wanted_shape->>'gpus')::int)), 0) AS gpus
-               FROM allocations WHERE node_id = n.id AND status <> 'released'
-           ) a
-           CROSS JOIN LATERAL (
-               SELECT coalesce(sum(size_gib), 0) AS disk_gib FROM volumes WHERE node_id = n.id AND status <> 'deleted'
-           ) v
+        "SELECT n.id"
+        + _WITH_USE
+        + """
            WHERE n.status = 'ready'
              AND coalesce(n.inventory->'offers', '["slice"]') ? %(kind)s
              AND (%(image)s::text IS NULL OR n.inventory->'images' ? %(image)s)
              AND (%(among)s::text[] IS NULL OR n.id = ANY(%(among)s)) AND n.id <> ALL(%(passed_over)s)
-             AND (%(kind)s <> 'host' OR a.machines = 0)
-             AND (c.total->>'cpus')::int - a.cpus >= %(cpus)s
-             AND (c.total->>'memory_mib')::int - a.memory_mib >= %(memory_mib)s
-             AND (c.total->>'disk_gib')::int - a.disk_gib - v.disk_gib >= %(disk_gib)s
-             AND (c.total->>'gpus')::int - a.gpus >= %(gpus)s
+             AND (%(kind)s <> 'host' OR a.ids = '{}')
+             AND (n.inventory->'capacity'->>'cpus')::int - a.cpus >= %(cpus)s
+             AND (n.inventory->'capacity'->>'memory_mib')::int - a.memory_mib >= %(memory_mib)s
+             AND (n.inventory->'capacity'->>'disk_gib')::int - a.disk_gib - v.disk_gib >= %(disk_gib)s
+             AND (n.inventory->'capacity'->>'gpus')::int - a.gpus >= %(gpus)s
            ORDER BY n.id LIMIT 1""",
         kind=kind,
         image=image,
