@@ -4,20 +4,15 @@ These models say what the fields are. What they must say about each other is in 
 asks when a version is published and the command line when a file is checked; a version that is published stays
 readable when a rule is added."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
 from gpuaas_contract.base import Digest, JsonObject, Key, Message, Name, Request, Title
+from gpuaas_contract.operations import MEMBER_KINDS
 from gpuaas_contract.secrets import SecretSpec
 
 MANIFEST_SCHEMA = "gpuaas.app/v1"
-INSTANCE_KINDS = frozenset({"deploy", "start", "stop", "restart", "upgrade", "configure", "decommission"})
-"""Kinds that are about the whole instance, in every app that has them."""
-MEMBER_KINDS = frozenset({"add", "drain", "resume", "remove", "replace", "recover", "resize"})
-"""Kinds that are about one member each. Any other kind is about a member where it names a component."""
-
 ICON_LIMIT = 48 * 1024
 Icon = Annotated[
     str,
@@ -27,8 +22,6 @@ Icon = Annotated[
     ),
 ]
 """The name of an icon that the reader has, or a small picture as a data URL."""
-ActionName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}(:[a-z][a-z0-9_-]{0,62})?$")]
-"""A kind of operation, for all components that have it or, as `kind:component`, for one."""
 
 
 class RuntimeLabel(Request):
@@ -75,30 +68,26 @@ class Component(Request):
     ui: Hints = Hints()
 
 
-class ModeComponent(Request):
-    """How many members a component has in a mode: narrower than what the component itself allows."""
+class ModeLimit(Request):
+    """How many members of a component an instance has in a mode; within the component's own limits."""
 
-    key: Key
+    component: Key
     min: int = Field(default=0, ge=0, le=100_000)
-    max: int = Field(default=100_000, ge=0, le=100_000)
+    max: int = Field(ge=0, le=100_000)
 
 
 class Mode(Request):
-    """A way in which the app runs, for example on one machine or on many: it says which actions are valid then."""
+    """A way to run the app. An instance has one, chosen at its deploy or the first that fits its placement."""
 
     key: Key
     title: Title
     description: Message = ""
-    actions: list[ActionName] = Field(default=[], max_length=200)
-    components: list[ModeComponent] = Field(default=[], max_length=50)
-    """An instance is in the first mode whose limits its members keep."""
+    actions: list[Key] = Field(default=[], max_length=200)
+    """The operations that can be asked for in this mode; all where empty. `decommission` always can be."""
+    limits: list[ModeLimit] = Field(default=[], max_length=50)
+    max_machines: int | None = Field(default=None, ge=1)
+    """On how many different machines its members are."""
     ui: Hints = Hints()
-
-    def fits(self, counts: Mapping[str, int]) -> bool:
-        return all(limit.min <= counts.get(limit.key, 0) <= limit.max for limit in self.components)
-
-    def allows(self, kind: str, component: str | None = None) -> bool:
-        return kind in self.actions or (component is not None and f"{kind}:{component}" in self.actions)
 
 
 class Port(Request):
@@ -136,15 +125,11 @@ class OperationKind(Request):
     title: Title
     description: Message = ""
     component: Key | None = None
-    """The component whose members it acts on. Absent: the whole instance, or, for a kind that is about members in
-    every app (`add`, `drain`, …), the members of each component that has no entry of its own."""
+    """The component that a member operation acts on. Absent for operations on the whole instance, and for member
+    operations that all components have."""
     input_schema: JsonObject = Field(default_factory=lambda: {"type": "object", "additionalProperties": False})
     deadline_seconds: int = Field(default=1800, ge=10, le=86_400)
     ui: ActionHints = ActionHints()
-
-    @property
-    def is_about_members(self) -> bool:
-        return self.kind in MEMBER_KINDS or (self.kind not in INSTANCE_KINDS and self.component is not None)
 
 
 class Manifest(Request):
@@ -177,17 +162,26 @@ class Manifest(Request):
     def secret(self, name: str) -> DeclaredSecret | None:
         return next((secret for secret in self.secrets if secret.name == name), None)
 
-    def operation(self, kind: str, component: str | None = None) -> OperationKind | None:
-        """The entry of the component, else the one that is for all; without a component, any that has the kind."""
-        found = [operation for operation in self.operations if operation.kind == kind]
-        own = [operation for operation in found if operation.component == component]
-        general = [operation for operation in found if operation.component is None]
-        candidates = own or general or (found if component is None else [])
-        return candidates[0] if candidates else None
+    def mode(self, key: str | None) -> Mode | None:
+        return next((mode for mode in self.modes if mode.key == key), None)
 
-    def mode_of(self, counts: Mapping[str, int]) -> Mode | None:
-        """The mode of an instance with so many members of each component; none where the manifest has no modes."""
-        return next((mode for mode in self.modes if mode.fits(counts)), None)
+    def operation(self, kind: str, component: str | None = None) -> OperationKind | None:
+        """As it is declared for the component, else as it is for all or for the whole instance."""
+        declared = {operation.component: operation for operation in self.operations if operation.kind == kind}
+        return declared.get(component) or declared.get(None)
+
+    def member_operation(self, kind: str, component: str) -> OperationKind | None:
+        """An operation on one member: what is declared for its component, or one of the kinds that are about members
+        and declared for all of them."""
+        declared = self.operation(kind, component)
+        return declared if declared and (declared.component == component or kind in MEMBER_KINDS) else None
+
+    def instance_operation(self, kind: str) -> OperationKind | None:
+        return None if kind in MEMBER_KINDS else self.operation(kind)
+
+    @property
+    def kinds(self) -> set[str]:
+        return {operation.kind for operation in self.operations}
 
 
 def manifest_schema() -> dict[str, Any]:

@@ -8,12 +8,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpuaas_contract.json_schemas import depth_of, find_schema_problems
-from gpuaas_contract.manifest import INSTANCE_KINDS, MEMBER_KINDS, Manifest
+from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.operations import MEMBER_KINDS, Kind
 from gpuaas_contract.problems import FieldError
 
 MANIFEST_LIMIT = 256 * 1024
 DEPTH_LIMIT = 48
-NEEDED_KINDS = ("deploy", "decommission")
+NEEDED_KINDS = (Kind.DEPLOY, Kind.DECOMMISSION)
+INSTANCE_KINDS = frozenset(Kind) - MEMBER_KINDS
 
 Rule = Callable[[Manifest], Iterator[FieldError]]
 
@@ -126,7 +128,7 @@ def _operations_fit(manifest: Manifest) -> Iterator[FieldError]:
     kinds = {operation.kind for operation in manifest.operations}
     for kind in NEEDED_KINDS:
         if kind not in kinds:
-            yield FieldError(pointer="/operations", detail=f"the kind {kind!r} is missing: every app has it")
+            yield FieldError(pointer="/operations", detail=f"the kind {kind.value!r} is missing: every app has it")
     for number, operation in enumerate(manifest.operations):
         pointer = f"/operations/{number}/component"
         if operation.component is not None and operation.component not in keys:
@@ -138,20 +140,16 @@ def _operations_fit(manifest: Manifest) -> Iterator[FieldError]:
 
 def _modes_fit(manifest: Manifest) -> Iterator[FieldError]:
     keys = {component.key for component in manifest.components}
-    kinds = {operation.kind for operation in manifest.operations}
-    pairs = {f"{operation.kind}:{operation.component}" for operation in manifest.operations if operation.component}
-    general = {o.kind for o in manifest.operations if o.component is None and o.kind in MEMBER_KINDS}
-    pairs |= {f"{kind}:{key}" for kind in general for key in keys}
     for number, mode in enumerate(manifest.modes):
         here = f"/modes/{number}"
         for place, action in enumerate(mode.actions):
-            if action not in kinds | pairs:
-                detail = _unknown("operation", action, kinds | pairs)
+            if action not in manifest.kinds:
+                detail = _unknown("operation", action, manifest.kinds)
                 yield FieldError(pointer=f"{here}/actions/{place}", detail=detail)
-        for place, limit in enumerate(mode.components):
-            pointer = f"{here}/components/{place}"
-            if limit.key not in keys:
-                yield FieldError(pointer=f"{pointer}/key", detail=_unknown("component", limit.key, keys))
+        for place, limit in enumerate(mode.limits):
+            pointer = f"{here}/limits/{place}"
+            if limit.component not in keys:
+                yield FieldError(pointer=f"{pointer}/component", detail=_unknown("component", limit.component, keys))
             elif limit.min > limit.max:
                 yield FieldError(pointer=f"{pointer}/min", detail=f"min {limit.min} is more than max {limit.max}")
 
