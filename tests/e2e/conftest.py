@@ -86,12 +86,13 @@ def machines(cli: CommandLine, project: str, node: str) -> dict[str, dict[str, o
 
 
 @pytest.fixture(scope="session")
-def published(stack: Stack, cli: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> str:
+def published(stack: Stack, cli: CommandLine, project: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     (pack,) = find_packs([APPS])
     bundle = tmp_path_factory.mktemp("bundle") / "packages.tar"
     assert stack.image is not None
     pack.build_bundle(bundle, stack.image.dpkg_status)
     cli.run("app", "publish", str(pack.manifest_path), "--artifact", f"packages={bundle}")
+    cli.run("entitlement", "grant", "acme", pack.slug)
     return pack.slug
 
 

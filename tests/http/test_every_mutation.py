@@ -60,6 +60,7 @@ NOUN_OF = {
     "allocations": Noun.ALLOCATION,
     "allocation_timeline": Noun.ALLOCATION,
     "app_versions": Noun.APP_VERSION,
+    "entitlements": Noun.ENTITLEMENT,
     "artifacts": Noun.ARTIFACT,
     "instances": Noun.INSTANCE,
     "members": Noun.MEMBER,
@@ -207,7 +208,13 @@ async def walk_nodes_and_catalogue(walk: Walk, admin: GpuaasClient, world: World
     await walk("offer_agent_key", Noun.NODE, world.node.offer_key(make_key()[1]))
     version = await admin.app_versions.get(world.app_slug)
     newer = version.manifest.model_copy(update={"version": "1.0.1"})
-    await walk("publish_app_version", Noun.APP_VERSION, admin.app_versions.publish(newer))
+    newer = await walk("publish_app_version", Noun.APP_VERSION, admin.app_versions.publish(newer))
+    await walk("deprecate_app_version", Noun.APP_VERSION, admin.app_versions.deprecate(newer.id))
+    await walk("retire_app_version", Noun.APP_VERSION, admin.app_versions.retire(newer.id))
+    other = await admin.tenants.create("entitled")
+    granting = admin.entitlements.grant(other.id, world.app_slug)
+    entitlement = await walk("create_entitlement", Noun.ENTITLEMENT, granting)
+    await walk("delete_entitlement", Noun.ENTITLEMENT, admin.entitlements.revoke(entitlement.id))
 
 
 async def walk_work(walk: Walk, world: World) -> None:

@@ -40,6 +40,7 @@ app = App(
 _NOUNS = {
     "allocation": "Machines of a project.",
     "app": "The catalogue: apps and their versions.",
+    "entitlement": "Which tenants may have which apps.",
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
     "volume": "Disks that outlive machines, also shared by several.",
     "usage": "What machines are charged for.",

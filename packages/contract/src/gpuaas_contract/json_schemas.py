@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jsonschema
-import re2
+import re2  # type: ignore[import-untyped]
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 
@@ -192,6 +192,7 @@ def _validator(schema: Mapping[str, Any]) -> Validator:
     # Draft 2020-12 has it; it looks names up with Python's own expressions. Published schemas do not use it.
     keywords.pop("patternProperties")
     work = _Work()
-    own = extend(jsonschema.Draft202012Validator, {name: _counted(check, work) for name, check in keywords.items()})
+    counted = {name: _counted(check, work) for name, check in keywords.items()}
+    own = extend(jsonschema.Draft202012Validator, counted)  # type: ignore[no-untyped-call]
     found: Validator = own(schema)
     return found

@@ -46,6 +46,8 @@ class Code(StrEnum):
     INPUTS_INVALID = "inputs_invalid"
     MANIFEST_INVALID = "manifest_invalid"
     VERSION_EXISTS = "version_exists"
+    VERSION_RETIRED = "version_retired"
+    NOT_ENTITLED = "not_entitled"
     DIGEST_MISMATCH = "digest_mismatch"
     NODE_OFFLINE = "node_offline"
     JOIN_TOKEN_INVALID = "join_token_invalid"  # noqa: S105 - a code, not a secret

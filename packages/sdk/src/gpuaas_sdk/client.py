@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.audit import Audit
     from gpuaas_sdk.resources.catalogue import Apps, AppVersions, Artifacts
     from gpuaas_sdk.resources.credentials import AccessCredentials
+    from gpuaas_sdk.resources.entitlements import Entitlements
     from gpuaas_sdk.resources.identity import Memberships, Projects, ServiceAccounts, Tenants, Users
     from gpuaas_sdk.resources.instances import Instances, Members
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
@@ -206,6 +207,12 @@ class GpuaasClient:
         from gpuaas_sdk.resources.catalogue import AppVersions
 
         return AppVersions(self._transport)
+
+    @cached_property
+    def entitlements(self) -> "Entitlements":
+        from gpuaas_sdk.resources.entitlements import Entitlements
+
+        return Entitlements(self._transport)
 
     @cached_property
     def artifacts(self) -> "Artifacts":

@@ -14,7 +14,7 @@ GpuaasError
     ├── NotFoundError
     ├── CursorExpiredError    list again, then follow the feed from now
     ├── ConflictError         the present state forbids it
-    │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
+    │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError, NotEntitledError,
     │   │   NotEmptyError, OperationRunningError, AllocationInUseError, VolumeInUseError, NoCapacityError,
     │   │   QuotaExceededError, AlreadyDeliveredError, ShapeUnsupportedError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
@@ -143,6 +143,10 @@ class VersionExistsError(ConflictError):
     """That version was published before; versions never change."""
 
 
+class NotEntitledError(ConflictError):
+    """The tenant may not have this app; its publisher or an operator grants that."""
+
+
 class InvalidStateError(ConflictError):
     """Not possible in the state that it is in."""
 
@@ -242,6 +246,8 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,
     Code.VERSION_EXISTS: VersionExistsError,
+    Code.VERSION_RETIRED: InvalidStateError,
+    Code.NOT_ENTITLED: NotEntitledError,
     Code.DIGEST_MISMATCH: InvalidRequestError,
     Code.NODE_OFFLINE: NodeOfflineError,
     Code.JOIN_TOKEN_INVALID: UnauthenticatedError,

@@ -71,7 +71,7 @@ VARIANTS: dict[str, dict[str, Json]] = {
     "MembershipCreate": {
         "project role": {**_ROLE, "role": "project_viewer", "project_id": FIELDS["project_id"]},
         "tenant role": {**_ROLE, "role": "tenant_admin", "tenant_id": FIELDS["tenant_id"]},
-        "platform role": {**_ROLE, "role": "app_publisher"},
+        "publisher of an app": {**_ROLE, "role": "app_publisher", "app_slug": "echo"},
     },
     "ServiceAccountCreate": {
         "of a project": {"project_id": FIELDS["project_id"], "name": "automation", **_KEY},

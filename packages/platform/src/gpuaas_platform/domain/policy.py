@@ -52,6 +52,8 @@ class Permission(StrEnum):
     QUOTA_READ = "quota.read"
     QUOTA_SET = "quota.set"
     APP_PUBLISH = "app.publish"
+    """Publish, deprecate and retire versions: a publisher for the apps that were named to it."""
+    ENTITLEMENT_MANAGE = "entitlement.manage"
     INSTANCE_DEPLOY = "instance.deploy"
     INSTANCE_READ = "instance.read"
     OPERATION_REQUEST = "operation.request"
@@ -104,6 +106,7 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.QUOTA_READ: _VIEWERS,
     Permission.QUOTA_SET: _TENANT_ADMINS,
     Permission.APP_PUBLISH: frozenset({Role.PLATFORM_ADMIN, Role.APP_PUBLISHER}),
+    Permission.ENTITLEMENT_MANAGE: frozenset({Role.PLATFORM_ADMIN, Role.APP_PUBLISHER}),
     Permission.INSTANCE_DEPLOY: _ADMINS,
     Permission.INSTANCE_READ: _VIEWERS,
     Permission.OPERATION_REQUEST: _ADMINS,
@@ -129,8 +132,12 @@ class RoleGrant:
     role: str
     tenant_id: str | None = None
     project_id: str | None = None
+    app_slug: str | None = None
+    """Of a publisher: the app that is its own."""
 
     def covers(self, scope: Scope) -> bool:
+        if self.role == Role.APP_PUBLISHER:
+            return self.app_slug is not None and self.app_slug == scope.app_slug
         if self.project_id is not None:
             return self.project_id == scope.project_id
         if self.tenant_id is not None:
@@ -155,6 +162,10 @@ class Caller:
     @property
     def is_platform_admin(self) -> bool:
         return any(grant.role == Role.PLATFORM_ADMIN for grant in self.grants)
+
+    @property
+    def published_apps(self) -> list[str]:
+        return [grant.app_slug for grant in self.grants if grant.role == Role.APP_PUBLISHER and grant.app_slug]
 
     @property
     def project_ids(self) -> list[str]:
@@ -188,7 +199,7 @@ class Caller:
         """Answer 404 where the caller may not even know of the scope, 403 where it may look but not touch."""
         if self.may(permission, scope):
             return
-        if not self.sees(scope) and scope != Scope():
+        if not self.sees(scope) and (scope.tenant_id is not None or scope.project_id is not None):
             raise not_found(noun, identifier, denied=True)
         detail = f"{self.name} may not {permission.value.replace('.', ' ')} here"
         raise Refusal(Code.FORBIDDEN, detail, denied=True)

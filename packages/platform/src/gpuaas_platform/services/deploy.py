@@ -4,7 +4,7 @@ from gpuaas_contract import ids
 from gpuaas_contract.instances import Instance, InstanceDeploy
 from gpuaas_platform.domain.policy import Caller, Permission
 from gpuaas_platform.services import operations
-from gpuaas_platform.services.catalogue import get_version, manifest_of
+from gpuaas_platform.services.catalogue import deployable_version, manifest_of
 from gpuaas_platform.services.deploy_checks import check_deploy, name_taken, refusal_of, refuse_errors
 from gpuaas_platform.services.identity import require_project
 from gpuaas_platform.services.instances import reread, to_model
@@ -14,8 +14,8 @@ from gpuaas_platform.storage.database import Transaction
 
 async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy) -> Instance:
     """Instance, members and operations appear together or not at all."""
-    await require_project(tx, caller, body.project_id, Permission.INSTANCE_DEPLOY)
-    version = await get_version(tx, body.app_slug, body.version)
+    project = await require_project(tx, caller, body.project_id, Permission.INSTANCE_DEPLOY)
+    version = await deployable_version(tx, caller, project["tenant_id"], body.app_slug, body.version)
     manifest = manifest_of(version)
     plan = await check_deploy(tx, body, manifest, lock=True)
     refuse_errors(plan.findings)

@@ -29,6 +29,8 @@ def to_model(row: Row) -> Instance:
         app=row["app_version"],
         expected_runtime=f"{manifest.runtime.name} {manifest.runtime.version}",
         observed_runtime=row["observed_runtime"],
+        app_status=row["app_status"],
+        app_status_reason=row["app_status_reason"],
     )
     troubled = status in {InstanceStatus.FAILED, InstanceStatus.DEGRADED}
     reason = (row["last_failure"] or "") if troubled else ""

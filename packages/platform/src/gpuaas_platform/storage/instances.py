@@ -7,6 +7,7 @@ from gpuaas_platform.storage.database import Row, Transaction, json_list
 # An app that refuses a resize is as well as before: those operations say nothing of its state.
 _SELECT = """
     SELECT i.*, p.tenant_id, v.version AS app_version, v.manifest,
+           v.status AS app_status, v.reason AS app_status_reason,
            coalesce((SELECT array_agg(m.status) FROM members m WHERE m.instance_id = i.id), '{}')
                AS member_statuses,
            coalesce((SELECT array_agg(o.state) FROM (
