@@ -18,8 +18,8 @@ from gpuaas_contract.problems import FieldError
 SCHEMA_LIMIT = 64 * 1024
 DEPTH_LIMIT = 32
 INPUT_LIMIT = 64 * 1024
-BUDGET = 20_000
-"""Keywords that one check looks at: some tenths of a second."""
+BUDGET = 100_000
+"""Keywords, and parts of what they look at, in one check: some tenths of a second."""
 _REGEX_MEMORY = 1 << 20
 _UNBOUNDED = {
     "patternProperties": "list the properties by name",
@@ -158,15 +158,16 @@ class _Work:
     def __init__(self) -> None:
         self.done = 0
 
-    def count(self) -> None:
-        self.done += 1
+    def count(self, cost: int = 1) -> None:
+        self.done += cost
         if self.done > BUDGET:
             raise TooMuchWorkError
 
 
 def _counted(function: Any, work: _Work) -> Any:
     def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        work.count()
+        # One for the keyword, and one for each part of it or of the value that it may go through.
+        work.count(1 + sum(len(part) for part in (value, instance) if isinstance(part, list | dict)))
         for error in function(validator, value, instance, schema) or ():
             work.count()
             yield error
