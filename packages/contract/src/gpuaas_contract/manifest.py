@@ -143,9 +143,11 @@ class Manifest(Request):
         return next((mode for mode in self.modes if mode.key == key), None)
 
     def operation(self, kind: str, component: str | None = None) -> OperationKind | None:
-        """As it is declared for the component, else as it is for all or for the whole instance."""
+        """As it is declared for the component, else for all or for the whole instance; for any component where none
+        is named."""
         declared = {operation.component: operation for operation in self.operations if operation.kind == kind}
-        return declared.get(component) or declared.get(None)
+        found = declared.get(component) or declared.get(None)
+        return found or (next(iter(declared.values()), None) if component is None else None)
 
     def member_operation(self, kind: str, component: str) -> OperationKind | None:
         """An operation on one member: what is declared for its component, or one of the kinds that are about members
@@ -154,7 +156,8 @@ class Manifest(Request):
         return declared if declared and (declared.component == component or kind in MEMBER_KINDS) else None
 
     def instance_operation(self, kind: str) -> OperationKind | None:
-        return None if kind in MEMBER_KINDS else self.operation(kind)
+        declared = None if kind in MEMBER_KINDS else self.operation(kind)
+        return declared if declared and declared.component is None else None
 
     @property
     def kinds(self) -> set[str]:
