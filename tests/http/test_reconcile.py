@@ -76,7 +76,8 @@ async def test_of_many_controllers_one_leads_and_its_successor_has_a_larger_toke
 
     expire(settings, instance.id)
     seen = (await world.admin.instances.get(instance.id)).reconcile_lease
-    assert seen is not None and seen.expired, "an operator sees that its holder is silent"
+    assert seen is not None
+    assert seen.expired, "an operator sees that its holder is silent"
     with pytest.raises(StaleLeaseError):
         await leases.heartbeat(instance.id, first.fencing_token)
     second = await leases.claim(instance.id, "successor")
@@ -149,7 +150,7 @@ async def test_a_certificate_for_exactly_the_instances_machines_ends_with_the_le
     assert isinstance(certificate, SSHCertificate)
     principals = {f"{OBSERVER_LOGIN}@{allocation.id}".encode() for allocation in (one, two)}
     assert set(certificate.valid_principals) == principals, "no machine but these, no user but the observer"
-    assert claim.lease_seconds <= 300 and certificate.valid_before - certificate.valid_after < 900
+    assert certificate.valid_before - certificate.valid_after < 900
 
     assert not is_cut(settings, grant.id)
     expire(settings, instance.id)
