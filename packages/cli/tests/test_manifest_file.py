@@ -64,7 +64,7 @@ def test_every_problem_at_once_in_the_order_of_the_file(tmp_path: Path, capsys: 
         ("a: 1\n---\nb: 2\n", "manifest.yaml:2:1: but found another document"),
         ("a: !!python/name:os.system x\n", "manifest.yaml:1:4: could not determine a constructor"),
         ("version: 2024-01-01\n", "manifest.yaml:1:10: write it in quotes: 2024-01-01 is read as date"),
-        ("a: " + "[" * 100, "manifest.yaml:1:52: nested more than 48 levels deep"),
+        ("a: " + "[" * 100, "manifest.yaml:1:51: nested more than 48 levels deep"),
         ("a: " + "x" * 600_000, "manifest.yaml:1:1: the file has more than 524288 bytes"),
         ("title: \x07\n", "manifest.yaml:1:1: not a text in YAML"),
     ],
@@ -82,6 +82,4 @@ def test_a_yaml_bomb_is_refused_where_it_starts_to_grow(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_missing_in_something(tmp_path: Path) -> None:
     text = GOOD.replace("    title: Head\n", "").replace("  - {kind: decommission, title: End}\n", "")
-    assert problems(tmp_path, text) == ["manifest.yaml:6:1: 'title' is missing"] or problems(tmp_path, text) == [
-        "manifest.yaml:7:5: 'title' is missing"
-    ]
+    assert problems(tmp_path, text) == ["manifest.yaml:7:5: 'title' is missing"]
