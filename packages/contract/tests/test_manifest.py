@@ -133,9 +133,7 @@ def test_documents_that_are_meant_to_hurt() -> None:
 
 @pytest.mark.parametrize("keyword", ["patternProperties", "unevaluatedProperties", "$dynamicRef", "$id"])
 def test_keywords_without_a_bound_are_refused(keyword: str) -> None:
-    value: Any = {"patternProperties": {"^a": {}}, "unevaluatedProperties": {}, "$dynamicRef": "#x", "$id": "urn:x"}[
-        keyword
-    ]
+    values = {"patternProperties": {"^a": {}}, "unevaluatedProperties": {}, "$dynamicRef": "#x", "$id": "urn:x"}
     (problem,) = find_schema_problems({"type": "object", keyword: values[keyword]}, "")
     assert "not supported" in problem.detail
 

@@ -177,7 +177,8 @@ def _counted(function: Any, work: _Work) -> Any:
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
     if validator.is_type(instance, "string") and _compile(pattern).search(instance) is None:
-        yield jsonschema.ValidationError(f"{_short(instance)!r} does not match {pattern!r}")
+        shown = instance if len(instance) <= 100 else instance[:100] + " …"
+        yield jsonschema.ValidationError(f"{shown!r} does not match {pattern!r}")
 
 
 def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
