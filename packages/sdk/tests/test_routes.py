@@ -37,7 +37,7 @@ NOT_FOR_CLIENTS = {
     "is_alive": "for supervisors",
     "is_ready": "for balancers",
     "read_metrics": "for Prometheus",
-    "download_artifact": "for node agents",
+    "locate_artifact": "for node agents",
     "certify_host": "for node agents",
     "offer_agent_key": "for node agents",
     "open_session": "for browsers: the answer is a cookie",

@@ -14,6 +14,7 @@ from gpuaas_platform.api.problems import install_handlers
 from gpuaas_platform.api.routes import (
     agents,
     allocations,
+    artifacts,
     audit,
     catalogue,
     changes,
@@ -60,6 +61,7 @@ ROUTES = [
     volumes.routes,
     quotas.routes,
     catalogue.routes,
+    artifacts.routes,
     instances.routes,
     operations.routes,
     credentials.routes,

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from gpuaas_platform.adapters.blobs import BlobStore
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.services.access import AccessService
 from gpuaas_platform.services.audit import AuditService
@@ -11,6 +10,7 @@ from gpuaas_platform.services.fingerprints import Fingerprints
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
+from gpuaas_platform.services.registry import RegistryService
 from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.tasks import TaskService
@@ -24,7 +24,7 @@ class Platform:
     database: Database
     wakeups: Wakeups
     openbao: OpenBao
-    blobs: BlobStore
+    registry: RegistryService
     plan: AddressPlan
     tokens: TokenService
     sessions: SessionService
