@@ -116,10 +116,14 @@ def methods(client: GpuaasClient) -> Iterator[Callable[..., Any]]:
 
 
 async def call(method: Callable[..., Any], file: Path) -> None:
-    parameters = [p for p in inspect.signature(method).parameters.values() if p.default is p.empty]
+    taken = inspect.signature(method).parameters
+    parameters = [p for p in taken.values() if p.default is p.empty]
     hints = typing.get_type_hints(method) if parameters else {}
     by_name = {p.name: BY_NAME.get(p.name) for p in parameters if hints[p.name] is str}
     values = {p.name: by_name.get(p.name) or example(hints[p.name], file) for p in parameters}
+    if {"app_slug", "project_id"} <= set(taken) and "project_id" not in values:
+        # One of the two, and only one.
+        values["project_id"] = "prj_1"
     # The platform answers nothing but refusals here: what was asked is all that counts.
     with suppress(GpuaasError, TypeError):
         result = method(**values)
