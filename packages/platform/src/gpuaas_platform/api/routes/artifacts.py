@@ -114,7 +114,7 @@ async def get_registry(ctx: Ctx) -> Registry:
     return Registry(url=ctx.platform.registry.registry.url)
 
 
-@routes.get("/registry/token", Permission.ANONYMOUS, response_model=RegistryToken)
+@routes.get("/registry/token", Permission.AUTHENTICATED, response_model=RegistryToken)
 async def get_registry_token(
     request: Request,
     scope: Annotated[list[str] | None, Query(max_length=20)] = None,
