@@ -89,6 +89,8 @@ class Registry:
 
     def collect_garbage(self) -> str:
         """While it only reads: a push between the two halves of this would lose its blobs."""
+        if not (self.data / "docker" / "registry" / "v2" / "repositories").is_dir():
+            return "nothing to free: nothing was ever pushed"
         command = [BINARY, "garbage-collect", str(self._config(read_only=True))]
         done = subprocess.run(
             users.run_as(users.REGISTRY, command), check=False, capture_output=True, text=True, cwd=self.data
