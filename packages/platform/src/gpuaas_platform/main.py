@@ -23,6 +23,8 @@ from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
 from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.services.presence import Presence
+from gpuaas_platform.services.reconcile import ObserverAccess
 from gpuaas_platform.services.registry import RegistryService, certificate_bundle
 from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
@@ -54,6 +56,8 @@ def build_platform(settings: Settings) -> Platform:
         authorities=authorities,
         person_access=PersonAccess(database, authorities),
         operation_access=OperationAccess(database, authorities),
+        observer_access=ObserverAccess(database, authorities),
+        presence=Presence(database),
         tasks=TaskService(database, plan),
         feed=FeedService(
             database,

@@ -4,8 +4,8 @@ The table `artifacts` is of the version before, which kept files itself; a later
 
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 
 _OWNED = """revision bigint NOT NULL DEFAULT 1,
            created_at timestamptz NOT NULL DEFAULT now(),
