@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
+from tests.support.artifacts import signing_key
 
 APP = Path(__file__).parents[2] / "apps" / "reference"
 SLUG = "rollcall"
@@ -52,7 +53,13 @@ def publish(cli: CommandLine, directory: Path, version: str = "1.0.0") -> None:
     subprocess.run([PROGRAM, "bundle", "--output", bundle, "--runtime-version", version], check=True)
     manifest = directory / f"manifest-{version}.yaml"
     manifest.write_text((APP / "manifest.yaml").read_text().replace("1.0.0", version))
-    cli.run("app", "publish", str(manifest), "--artifact", f"software={bundle}")
+    private, public = directory / "key.pem", directory / "key.pub"
+    if not private.exists():
+        key = signing_key()
+        private.write_text(key.private)
+        public.write_text(key.public)
+        cli.run("trusted-key", "add", "builds", str(public), "--app", SLUG)
+    cli.run("app", "publish", str(manifest), "--artifact", f"software={bundle}", "--sign-key", str(private))
 
 
 @contextmanager
