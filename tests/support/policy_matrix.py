@@ -19,7 +19,7 @@ from gpuaas_platform.api.app import declare_app
 from gpuaas_platform.api.routing import permission_of
 from gpuaas_platform.domain.policy import POLICY, Permission, Scope
 from gpuaas_stack.settings import Settings
-from tests.support.policy_world import ARTIFACT, Asker, PolicyWorld, policy_world
+from tests.support.policy_world import Asker, PolicyWorld, policy_world
 
 ALLOWED, UNKNOWN, DENIED, HIDDEN = "yes", "401", "403", "404"
 _OUTCOMES = {Code.UNAUTHENTICATED: UNKNOWN, Code.FORBIDDEN: DENIED, Code.NOT_FOUND: HIDDEN}
@@ -199,9 +199,7 @@ async def _ask(
         headers |= _NO_EFFECT
     query = {name: values[name] for name in row.query}
     content: dict[str, Any] = {}
-    if row.media_type == "application/octet-stream":
-        content = {"content": ARTIFACT}
-    elif row.body is not None:
+    if row.body is not None:
         body = await _filled(world, row, row.body, values)
         content = {"data" if "form" in row.media_type else "json": body}
     return await http.request(row.method, path, params=query, headers=headers, **content)
@@ -267,6 +265,7 @@ def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
 
 _OF_APP = {"slug", "app_version_id", "entitlement_id"}
 _ABOUT_APPS = {Permission.APP_PUBLISH, Permission.ENTITLEMENT_MANAGE}
+_OF_ARTIFACTS = {Permission.ARTIFACT_READ, Permission.ARTIFACT_MANAGE}
 
 
 def _sees_app(world: PolicyWorld, asker: Asker) -> bool:
@@ -286,6 +285,8 @@ _OF_PROJECT = _OF_INSTANCE | {
     "service_account_id",
     "membership_id",
     "credential_id",
+    "artifact_id",
+    "trusted_key_id",
 }
 _PLATFORM_WIDE = {Permission.NODE_READ, Permission.NODE_MANAGE, Permission.USER_MANAGE, Permission.AUDIT_READ}
 
@@ -298,6 +299,8 @@ def _scope(world: PolicyWorld, row: Row) -> Scope:
     if row.permission in _ABOUT_APPS:
         tenant_id = world.world.tenant.id if {"tenant_id", "entitlement_id"} & row.names else None
         return Scope(tenant_id=tenant_id, app_slug=world.world.app_slug)
+    if row.permission in _OF_ARTIFACTS and "app_slug" in row.names:
+        return Scope(app_slug=world.world.app_slug)
     if _OF_INSTANCE & row.names:
         return world.instance_scope
     if _is_project_scoped(row):

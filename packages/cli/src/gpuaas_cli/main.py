@@ -41,6 +41,8 @@ _NOUNS = {
     "allocation": "Machines of a project.",
     "app": "The catalogue: apps and their versions.",
     "entitlement": "Which tenants may have which apps.",
+    "artifact": "Files for machines: pushed, signed, verified, promoted.",
+    "trusted-key": "Whose signatures on artifacts are believed.",
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
     "volume": "Disks that outlive machines, also shared by several.",
     "usage": "What machines are charged for.",

@@ -30,6 +30,7 @@ class Noun(StrEnum):
     APP_VERSION = "app_version"
     ENTITLEMENT = "entitlement"
     ARTIFACT = "artifact"
+    TRUSTED_KEY = "trusted_key"
     INSTANCE = "instance"
     MEMBER = "member"
     OPERATION = "operation"

@@ -54,6 +54,9 @@ class Permission(StrEnum):
     APP_PUBLISH = "app.publish"
     """Publish, deprecate and retire versions: a publisher for the apps that were named to it."""
     ENTITLEMENT_MANAGE = "entitlement.manage"
+    ARTIFACT_READ = "artifact.read"
+    ARTIFACT_MANAGE = "artifact.manage"
+    """Push, register, verify, promote, retire, delete; and say which keys are trusted."""
     INSTANCE_DEPLOY = "instance.deploy"
     INSTANCE_READ = "instance.read"
     OPERATION_REQUEST = "operation.request"
@@ -107,6 +110,8 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.QUOTA_SET: _TENANT_ADMINS,
     Permission.APP_PUBLISH: frozenset({Role.PLATFORM_ADMIN, Role.APP_PUBLISHER}),
     Permission.ENTITLEMENT_MANAGE: frozenset({Role.PLATFORM_ADMIN, Role.APP_PUBLISHER}),
+    Permission.ARTIFACT_READ: _VIEWERS | {Role.APP_PUBLISHER},
+    Permission.ARTIFACT_MANAGE: _ADMINS | {Role.APP_PUBLISHER},
     Permission.INSTANCE_DEPLOY: _ADMINS,
     Permission.INSTANCE_READ: _VIEWERS,
     Permission.OPERATION_REQUEST: _ADMINS,

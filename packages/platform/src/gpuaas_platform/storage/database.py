@@ -18,7 +18,7 @@ from gpuaas_platform.domain.errors import Refusal
 request_fingerprint: ContextVar[str] = ContextVar("request_fingerprint", default="")
 """Set for a request that changes something, so that whatever its transactions write about it can name it."""
 
-CATALOGUE_NOUNS = frozenset({"app_version", "artifact", "entitlement"})
+CATALOGUE_NOUNS = frozenset({"app_version", "artifact", "trusted_key", "entitlement"})
 """What belongs to an app and to no instance of it: its publishers see the changes."""
 
 Row = DictRow

@@ -1,11 +1,7 @@
-"""The catalogue and its artifacts."""
+"""The catalogue: apps and their published versions."""
 
-from typing import Annotated
+from fastapi import Response
 
-from fastapi import Path, Request, Response
-
-from gpuaas_contract.artifacts import Artifact, ArtifactPage
-from gpuaas_contract.base import Digest, Name
 from gpuaas_contract.catalogue import (
     AppPage,
     AppVersion,
@@ -21,7 +17,7 @@ from gpuaas_contract.catalogue import (
 from gpuaas_contract.manifest import manifest_schema
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
-from gpuaas_platform.domain.policy import Permission, Scope
+from gpuaas_platform.domain.policy import Permission
 from gpuaas_platform.services import catalogue, entitlements
 
 routes = Routes("catalogue")
@@ -106,25 +102,3 @@ async def get_entitlement(ctx: Ctx, entitlement_id: str) -> Response:
 async def delete_entitlement(ctx: Ctx, entitlement_id: str) -> Response:
     """What runs stays; nothing new is deployed."""
     return await ctx.mutate(lambda tx: entitlements.delete_entitlement(tx, ctx.caller, entitlement_id))
-
-
-@routes.put("/apps/{slug}/artifacts/{digest}", Permission.APP_PUBLISH, response_model=Artifact)
-async def upload_artifact(
-    ctx: Ctx, request: Request, slug: Annotated[Name, Path()], digest: Annotated[Digest, Path()]
-) -> Artifact:
-    """The body is the file; it is refused unless it has this digest. Naturally idempotent."""
-    ctx.caller.require(Permission.APP_PUBLISH, Scope(app_slug=slug), "app", slug)
-    async with ctx.read() as tx:
-        present = await catalogue.find_artifact(tx, slug, digest)
-    if present is not None:
-        return present
-    size = await ctx.platform.blobs.write(digest, request.stream())
-    media_type = request.headers.get("content-type", "application/octet-stream")[:200]
-    async with ctx.write() as tx:
-        return await catalogue.register_artifact(tx, slug, digest, size, media_type)
-
-
-@routes.get("/apps/{slug}/artifacts", Permission.APP_PUBLISH, response_model=ArtifactPage)
-async def list_artifacts(ctx: Ctx, slug: str, cursor: str | None = None, limit: Limit = 100) -> ArtifactPage:
-    async with ctx.read() as tx:
-        return await catalogue.list_artifacts(tx, ctx.caller, slug, cursor, limit)
