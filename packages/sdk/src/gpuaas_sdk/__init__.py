@@ -35,12 +35,19 @@ if TYPE_CHECKING:
         UnauthenticatedError,
         UnavailableError,
     )
-    from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine, MachineUnreachableError
+    from gpuaas_sdk.machines.base import (
+        CommandError,
+        CommandResult,
+        Machine,
+        MachineUnreachableError,
+        ObservedMachine,
+    )
     from gpuaas_sdk.observations import Observation
     from gpuaas_sdk.retry import RetryPolicy
     from gpuaas_sdk.runtime.context import OperationContext, StepHandle
     from gpuaas_sdk.runtime.controller import Controller
     from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+    from gpuaas_sdk.runtime.observing import ObserveContext
     from gpuaas_sdk.secret_value import SecretValue
 
 _HOME = {
@@ -71,11 +78,12 @@ _HOME = {
         "UnauthenticatedError",
         "UnavailableError",
     ],
-    "machines.base": ["CommandError", "CommandResult", "Machine", "MachineUnreachableError"],
+    "machines.base": ["CommandError", "CommandResult", "Machine", "MachineUnreachableError", "ObservedMachine"],
     "observations": ["Observation"],
     "retry": ["RetryPolicy"],
     "runtime.context": ["OperationContext", "StepHandle"],
     "runtime.controller": ["Controller"],
+    "runtime.observing": ["ObserveContext"],
     "runtime.errors": ["OperationFailed", "RetryLater"],
     "secret_value": ["SecretValue"],
 }
@@ -102,6 +110,8 @@ __all__ = [
     "MachineUnreachableError",
     "NotFoundError",
     "Observation",
+    "ObserveContext",
+    "ObservedMachine",
     "OperationContext",
     "OperationFailed",
     "PasswordCredentials",
