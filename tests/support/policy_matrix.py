@@ -262,7 +262,15 @@ def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
     return HIDDEN if hidden and scope != Scope() else DENIED
 
 
-_OF_INSTANCE = {"instance_id", "member_id", "operation_id", "delivery_id", "secret_id", "secret_delivery_id"}
+_OF_INSTANCE = {
+    "instance_id",
+    "member_id",
+    "operation_id",
+    "bulk_id",
+    "delivery_id",
+    "secret_id",
+    "secret_delivery_id",
+}
 _OF_PROJECT = _OF_INSTANCE | {
     "project_id",
     "allocation_id",

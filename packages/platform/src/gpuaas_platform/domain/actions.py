@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.manifest import Manifest, Mode
-from gpuaas_contract.operations import MEMBER_KINDS, Kind, OperationState
+from gpuaas_contract.operations import Kind, OperationState
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.domain.errors import Refusal
 
@@ -104,7 +104,8 @@ def _targets(operation: Row) -> set[str]:
     return {id for id in (operation["member_id"], operation["replacement_member_id"]) if id is not None}
 
 
-def _busy(life: Life, member_id: str | None, *others: str | None, ignoring: Iterable[str] = ()) -> Denial | None:
+def busy_denial(life: Life, member_id: str | None, *others: str | None, ignoring: Iterable[str] = ()) -> Denial | None:
+    """The first open operation that excludes one on this member, or on the whole instance."""
     wanted = {"member_id": member_id, "replacement_member_id": next(iter(others), None)}
     ignored = set(ignoring)
     found = next((op for op in life.open if op["id"] not in ignored and excludes(op, wanted)), None)
@@ -153,10 +154,10 @@ def instance_denial(life: Life, kind: str, *, queued: bool = False) -> Denial | 
     if (denial := _not_in_mode(life, kind)) is not None:
         return denial
     if life.desired_state == DesiredState.DECOMMISSIONED:
-        return _busy(life, None) or _not_running(life)
+        return busy_denial(life, None) or _not_running(life)
     if queued:
         return None
-    return _busy(life, None) or _not_deployed(life) or _wrong_state(life, kind)
+    return busy_denial(life, None) or _not_deployed(life) or _wrong_state(life, kind)
 
 
 def _not_deployed(life: Life) -> Denial | None:
@@ -176,7 +177,6 @@ def _wrong_state(life: Life, kind: str) -> Denial | None:
     return None
 
 
-
 def member_denial(life: Life, member: Row, kind: str, *, queued: bool = False) -> Denial | None:
     """Why an operation on a member cannot be asked for now."""
     if life.manifest.member_operation(kind, member["component_key"]) is None:
@@ -190,10 +190,10 @@ def member_denial(life: Life, member: Row, kind: str, *, queued: bool = False) -
     if kind == Kind.REMOVE:
         return _removal_denial(life, member, queued=queued)
     if life.desired_state == DesiredState.DECOMMISSIONED:
-        return _busy(life, member["id"]) or _not_running(life)
+        return busy_denial(life, member["id"]) or _not_running(life)
     if queued:
         return None
-    return _busy(life, member["id"]) or _not_running(life) or _wrong_status(member, kind)
+    return busy_denial(life, member["id"]) or _not_running(life) or _wrong_status(member, kind)
 
 
 def _wrong_status(member: Row, kind: str) -> Denial | None:
@@ -208,7 +208,7 @@ def _removal_denial(life: Life, member: Row, *, queued: bool) -> Denial | None:
     """It pre-empts what else is done to the member, but not what is done to the whole instance."""
     preempted = [op["id"] for op in life.open if _targets(op) and op["kind"] != Kind.REMOVE]
     waits = queued and not any(op["kind"] == Kind.REMOVE and member["id"] in _targets(op) for op in life.open)
-    busy = None if waits else _busy(life, member["id"], ignoring=preempted)
+    busy = None if waits else busy_denial(life, member["id"], ignoring=preempted)
     if (denial := busy or _not_running(life)) is not None:
         return denial
     if member["component_key"] == life.manifest.primary.key and not member["replaces_member_id"]:
@@ -264,7 +264,7 @@ def retry_denial(life: Life, operation: Row) -> Denial | None:
         return Denial(Code.INVALID_STATE, "what it is about is gone")
     if not error.get("retryable", True):
         return Denial(Code.ACTION_NOT_ALLOWED, f"a retry would not help: {error.get('detail', '')}")
-    if denial := _busy(life, operation["member_id"], operation["replacement_member_id"]):
+    if denial := busy_denial(life, operation["member_id"], operation["replacement_member_id"]):
         return denial
     if operation["kind"] != Kind.DECOMMISSION and life.desired_state == DesiredState.DECOMMISSIONED:
         return _not_running(life)
@@ -289,7 +289,7 @@ def forget_denial(life: Life, member: Row) -> Denial | None:
     """Only what a failed removal could not prove to be gone is written off."""
     if member["status"] == MemberStatus.REMOVED:
         return Denial(Code.INVALID_STATE, "the member is removed already")
-    if denial := _busy(life, member["id"]):
+    if denial := busy_denial(life, member["id"]):
         return denial
     if (member["last_kind"], member["last_state"]) != (Kind.REMOVE, OperationState.FAILED):
         return Denial(Code.ACTION_NOT_ALLOWED, "only a member whose removal failed can be forgotten")
@@ -300,7 +300,7 @@ def abandon_denial(life: Life) -> Denial | None:
     last = life.last_operation
     if life.ended:
         return Denial(Code.INVALID_STATE, "the instance is decommissioned already")
-    if denial := _busy(life, None):
+    if denial := busy_denial(life, None):
         return denial
     if last is None or (last["kind"], last["state"]) != (Kind.DECOMMISSION, OperationState.FAILED):
         return Denial(Code.ACTION_NOT_ALLOWED, "only an instance whose decommission failed can be abandoned")
@@ -319,9 +319,8 @@ def instance_actions(life: Life) -> list[AllowedAction]:
             keys = [declared.component] if declared.component else [c.key for c in life.manifest.components]
             if any(addition_denial(life, key) is None for key in keys):
                 actions.append(_post(Kind.ADD, declared.title, f"{path}/members"))
-        elif declared.component is None and declared.kind not in MEMBER_KINDS:
-            if instance_denial(life, declared.kind) is None:
-                actions.append(_post(declared.kind, declared.title, f"{path}/operations"))
+        elif instance_denial(life, declared.kind) is None:
+            actions.append(_post(declared.kind, declared.title, f"{path}/operations"))
     if abandon_denial(life) is None:
         actions.append(_post("abandon", "Write it off without proof that it is gone", f"{path}/abandon"))
     return actions

@@ -59,9 +59,7 @@ def version_drift(expected: RuntimeLabel, observed: str | None, generation: int)
     else:
         status, reason = ConditionStatus.TRUE, "OtherVersion"
         message = f"{wanted} is expected, {observed} was observed"
-    return Condition(
-        type=VERSION_DRIFT, status=status, reason=reason, message=message, observed_generation=generation
-    )
+    return Condition(type=VERSION_DRIFT, status=status, reason=reason, message=message, observed_generation=generation)
 
 
 def shown_conditions(instance: Row, drift: Condition) -> list[Row | Condition]:

@@ -165,6 +165,13 @@ class Caller:
         """Tenants in all of whose projects it has a role."""
         return [grant.tenant_id for grant in self.grants if grant.tenant_id is not None]
 
+    @property
+    def only_app(self) -> str | None:
+        """The one app whose instances it may see: a controller without any other role has no business with others."""
+        if self.app_slug is None or any(grant.role != CONTROLLER for grant in self.grants):
+            return None
+        return self.app_slug
+
     def projects_with(self, permission: Permission) -> list[str]:
         return [g.project_id for g in self.grants if g.project_id is not None and g.role in POLICY[permission]]
 

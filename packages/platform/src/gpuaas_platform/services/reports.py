@@ -1,24 +1,23 @@
 """What an app's controller says of its instances and members, under the lease of an operation."""
 
-import json
 from datetime import UTC, datetime
 
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.instances import Condition, Instance, InstanceReport, Member, MemberReport
-from gpuaas_contract.problems import Code
-from gpuaas_platform.domain.errors import Refusal
+from gpuaas_contract.instances import Condition, Instance, InstanceReport, Member, MemberReport, MemberStatus
 from gpuaas_platform.domain.policy import Caller, Permission
-from gpuaas_platform.services.instances import require_instance, require_member, reread, to_model
+from gpuaas_platform.services.evidence import DETAIL_LIMIT, RESULT_LIMIT, check_shown
+from gpuaas_platform.services.instances import get_member, require_instance, require_member, reread, to_model
 from gpuaas_platform.services.operations import require_lease
+from gpuaas_platform.services.work import check_member_write, place_anew
 from gpuaas_platform.storage import instances as store
 from gpuaas_platform.storage.database import Transaction
-
-DETAIL_LIMIT = 64 * 1024
 
 
 async def report_instance(tx: Transaction, caller: Caller, instance_id: str, body: InstanceReport) -> Instance:
     row = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK, lock=True)
     await require_lease(tx, caller, body.operation_id, body.fencing_token, instance_id=instance_id)
+    _check_conditions(body.conditions)
+    check_shown([note.model_dump() for note in body.access_notes or []], RESULT_LIMIT, "access notes", "/access_notes")
     conditions = _merge_conditions(row["conditions"], body.conditions)
     notes = None if body.access_notes is None else [note.model_dump() for note in body.access_notes]
     reported = await store.report(tx, instance_id, conditions, notes, body.observed_runtime)
@@ -45,12 +44,18 @@ async def report_member(tx: Transaction, caller: Caller, member_id: str, body: M
     instance_id = member["instance_id"]
     instance = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK, lock=True)
     operation = await require_lease(tx, caller, body.operation_id, body.fencing_token, instance_id=instance_id)
-    if operation["member_id"] not in {None, member_id}:
-        raise Refusal(Code.FORBIDDEN, "this operation is about another member")
-    if body.adapter_detail is not None and len(json.dumps(body.adapter_detail)) > DETAIL_LIMIT:
-        raise Refusal(Code.TOO_LARGE, f"adapter_detail is limited to {DETAIL_LIMIT} bytes")
+    check_member_write(operation, member, body.status)
+    check_shown(body.adapter_detail or {}, DETAIL_LIMIT, "adapter_detail", "/adapter_detail")
+    _check_conditions(body.conditions)
     conditions = _merge_conditions(member["conditions"], body.conditions)
-    row = await store.report_member(tx, member_id, body.status, conditions, body.adapter_detail)
+    row = await store.report_member(tx, member_id, body.status, conditions, body.adapter_detail, body.observed_runtime)
     event = body.status.value if body.status is not None else "reported"
     await tx.changed("member", row, event, project_id=instance["project_id"], instance_id=instance_id)
-    return Member.model_validate(row)
+    if body.status == MemberStatus.REMOVED and member["status"] != MemberStatus.REMOVED:
+        await place_anew(tx, instance_id)
+    return await get_member(tx, caller, member_id)
+
+
+def _check_conditions(conditions: list[Condition] | None) -> None:
+    for number, condition in enumerate(conditions or []):
+        check_shown(condition.model_dump(mode="json"), DETAIL_LIMIT, "a condition", f"/conditions/{number}")

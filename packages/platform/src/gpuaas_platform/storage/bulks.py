@@ -58,6 +58,7 @@ async def touch(tx: Transaction, id: str, *, ended: bool) -> Row:
 
 async def list_unclaimed(tx: Transaction, id: str) -> list[Row]:
     return await tx.all(
-        "SELECT * FROM operations WHERE bulk_id = %(id)s AND state = 'pending' AND attempt = 0 ORDER BY number FOR UPDATE",
+        """SELECT * FROM operations WHERE bulk_id = %(id)s AND state = 'pending' AND attempt = 0
+           ORDER BY number FOR UPDATE""",
         id=id,
     )

@@ -92,8 +92,12 @@ async def get(tx: Transaction, id: str) -> Row | None:
 
 
 async def lock(tx: Transaction, id: str) -> Row | None:
-    await tx.one("SELECT 1 FROM instances WHERE id = %(id)s FOR UPDATE", id=id)
+    await lock_row(tx, id)
     return await get(tx, id)
+
+
+async def lock_row(tx: Transaction, id: str) -> None:
+    await tx.one("SELECT 1 FROM instances WHERE id = %(id)s FOR UPDATE", id=id)
 
 
 async def list_by_ids(tx: Transaction, ids: list[str]) -> list[Row]:

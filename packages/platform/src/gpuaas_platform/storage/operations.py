@@ -5,7 +5,8 @@ from typing import Any, LiteralString
 from gpuaas_platform.storage.database import Row, Transaction
 
 _SELECT = """
-    SELECT o.*, p.tenant_id, o.lease_expires_at > now() AS lease_live, m.status AS member_status, m.component_key,
+    SELECT o.*, p.tenant_id, o.lease_expires_at > now() AS lease_live, o.deadline < now() AS overdue,
+           m.status AS member_status, m.component_key,
            r.status AS replacement_status,
            NOT EXISTS (SELECT 1 FROM operations later WHERE later.instance_id = o.instance_id
                AND later.number > o.number AND later.kind NOT IN ('resize', 'preflight')
@@ -107,6 +108,14 @@ async def list_open(tx: Transaction, instance_id: str) -> list[Row]:
     return await tx.all(
         """SELECT * FROM operations WHERE instance_id = %(id)s AND state IN ('pending', 'running')
              AND kind <> 'preflight' ORDER BY number FOR UPDATE""",
+        id=instance_id,
+    )
+
+
+async def list_queued(tx: Transaction, instance_id: str) -> list[Row]:
+    return await tx.all(
+        """SELECT * FROM operations WHERE instance_id = %(id)s AND queued AND state = 'pending'
+           ORDER BY number FOR UPDATE""",
         id=instance_id,
     )
 
@@ -223,8 +232,8 @@ async def reopen(tx: Transaction, id: str, deadline_seconds: int) -> Row:
     row = await tx.one(
         """UPDATE operations SET state = 'pending', error = NULL, ended_at = NULL, result = '{}',
                cancel_requested = false, undo = NULL,
-               deadline = now() + make_interval(secs => %(deadline)s), deadline_seconds = %(deadline)s, revision = revision + 1,
-               updated_at = now() WHERE id = %(id)s RETURNING *""",
+               deadline = now() + make_interval(secs => %(deadline)s), deadline_seconds = %(deadline)s,
+               revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
         id=id,
         deadline=deadline_seconds,
     )
