@@ -17,7 +17,7 @@ GpuaasError
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
     │   │   NotEmptyError, OperationRunningError, AllocationInUseError, VolumeInUseError, NoCapacityError,
     │   │   QuotaExceededError, AlreadyDeliveredError, ShapeUnsupportedError, ActionNotAllowedError,
-    │   │   ComponentLimitError, PolicyNotMetError
+    │   │   ComponentLimitError, PolicyNotMetError, SignatureError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -156,6 +156,10 @@ class AlreadyDeliveredError(ConflictError):
     """The lease had this secret already; the next lease gets it again."""
 
 
+class SignatureError(ConflictError):
+    """An artifact has no signature, or none with a key that its owner trusts."""
+
+
 class RevisionMismatchError(ConflictError):
     """It changed since it was read."""
 
@@ -260,6 +264,9 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.MANIFEST_INVALID: InvalidRequestError,
     Code.VERSION_EXISTS: VersionExistsError,
     Code.DIGEST_MISMATCH: InvalidRequestError,
+    Code.ARTIFACT_INVALID: InvalidRequestError,
+    Code.SIGNATURE_MISSING: SignatureError,
+    Code.SIGNATURE_INVALID: SignatureError,
     Code.NODE_OFFLINE: NodeOfflineError,
     Code.JOIN_TOKEN_INVALID: UnauthenticatedError,
     Code.CURSOR_INVALID: InvalidRequestError,

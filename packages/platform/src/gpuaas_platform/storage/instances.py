@@ -8,6 +8,8 @@ from gpuaas_platform.storage.database import Row, Transaction, json_list
 # nothing of its state. Nor does what was cancelled before anybody claimed it.
 _SELECT = """
     SELECT i.*, p.tenant_id, v.version AS app_version, v.manifest,
+           (SELECT to_jsonb(r) || jsonb_build_object('expired', r.expires_at <= now())
+            FROM reconcile_leases r WHERE r.instance_id = i.id) AS reconcile_lease,
            ARRAY(SELECT DISTINCT m.status FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed')
                AS live_statuses,
            (SELECT jsonb_object_agg(c.component_key, c.count) FROM (
@@ -211,6 +213,15 @@ async def end(tx: Transaction, id: str) -> Row:
     )
     assert row is not None
     return row
+
+
+async def list_machine_ids(tx: Transaction, instance_id: str) -> list[str]:
+    rows = await tx.all(
+        """SELECT DISTINCT allocation_id FROM members WHERE instance_id = %(id)s AND status <> 'removed'
+           ORDER BY allocation_id""",
+        id=instance_id,
+    )
+    return [row["allocation_id"] for row in rows]
 
 
 async def insert_member(
