@@ -111,6 +111,7 @@ NO_NEWS = {
     ("operations", frozenset({"lease_expires_at"})): "a heart-beat of the lease's holder",
     ("operations", frozenset({"lease_expires_at", "updated_at"})): "a heart-beat of the lease's holder",
     ("reconcile_leases", frozenset({"expires_at"})): "a heart-beat of the lease's holder",
+    ("members", frozenset({"last_operation_id", "updated_at"})): "told by the operation itself",
     ("service_account_keys", frozenset({"last_used_at"})): "each login moves it",
     ("tenants", frozenset({"network_index"})): "how its machines are reached is told by them",
     ("join_tokens", frozenset({"used_by_node_id"})): "told by the node that it enrolled",
