@@ -137,6 +137,7 @@ async def _values(world: World) -> dict[str, str]:
     delivery = await world.controller.operations.deliver(
         operation_id, claim.fencing_token, allocation_id=allocation.id, digest=own.digest
     )
+    bulk = await world.admin.instances.add_members(instance.id, "tail", [allocation.id])
     volume = await world.admin.volumes.create(world.project.id, "home", size_gib=1)
     credential = await world.admin.credentials.create(world.project.id, "matrix")
     lease = (operation_id, claim.fencing_token)
@@ -156,6 +157,7 @@ async def _values(world: World) -> dict[str, str]:
         "instance_id": instance.id,
         "member_id": members[0].id,
         "operation_id": operation_id,
+        "bulk_id": bulk.id,
         "delivery_id": delivery.id,
         "node_id": world.node.node_id,
         "stream_id": ids.new_id(ids.STREAM),

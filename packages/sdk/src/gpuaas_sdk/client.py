@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.credentials import AccessCredentials
     from gpuaas_sdk.resources.entitlements import Entitlements
     from gpuaas_sdk.resources.identity import Memberships, Projects, ServiceAccounts, Tenants, Users
-    from gpuaas_sdk.resources.instances import Instances, Members
+    from gpuaas_sdk.resources.instances import BulkOperations, Instances, Members
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
     from gpuaas_sdk.resources.operations import Deliveries, Operations
     from gpuaas_sdk.resources.quotas import Quotas
@@ -240,6 +240,12 @@ class GpuaasClient:
         from gpuaas_sdk.resources.instances import Instances
 
         return Instances(self._transport)
+
+    @cached_property
+    def bulk_operations(self) -> "BulkOperations":
+        from gpuaas_sdk.resources.instances import BulkOperations
+
+        return BulkOperations(self._transport)
 
     @cached_property
     def members(self) -> "Members":

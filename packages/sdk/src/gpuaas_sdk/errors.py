@@ -16,7 +16,8 @@ GpuaasError
     ├── ConflictError         the present state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError, NotEntitledError,
     │   │   NotEmptyError, OperationRunningError, AllocationInUseError, VolumeInUseError, NoCapacityError,
-    │   │   QuotaExceededError, AlreadyDeliveredError, ShapeUnsupportedError, SignatureError
+    │   │   QuotaExceededError, AlreadyDeliveredError, ShapeUnsupportedError, ActionNotAllowedError,
+    │   │   ComponentLimitError, PolicyNotMetError, SignatureError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -171,6 +172,18 @@ class OperationRunningError(ConflictError):
     """Another operation on the same member is not finished."""
 
 
+class ActionNotAllowedError(ConflictError):
+    """Not an action for this state, this mode or this member; `allowed_actions` of the resource has those that are."""
+
+
+class ComponentLimitError(ConflictError):
+    """The component would have more members than it may, or fewer than it needs."""
+
+
+class PolicyNotMetError(ConflictError):
+    """Too few of many can be done for the policy of the request; nothing was done. `context` has each result."""
+
+
 class ShapeUnsupportedError(ConflictError):
     """This kind of machine cannot do that: a whole host is not resized, an external machine not restarted."""
 
@@ -239,6 +252,10 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.STALE_LEASE: StaleLeaseError,
     Code.LEASE_HELD: LeaseHeldError,
     Code.OPERATION_RUNNING: OperationRunningError,
+    Code.ACTION_NOT_ALLOWED: ActionNotAllowedError,
+    Code.COMPONENT_LIMIT: ComponentLimitError,
+    Code.POLICY_NOT_MET: PolicyNotMetError,
+    Code.SECRET_SUSPECTED: InvalidRequestError,
     Code.NO_CAPACITY: NoCapacityError,
     Code.QUOTA_EXCEEDED: QuotaExceededError,
     Code.ALLOCATION_IN_USE: AllocationInUseError,

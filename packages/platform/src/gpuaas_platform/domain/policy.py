@@ -181,6 +181,13 @@ class Caller:
         """Tenants in all of whose projects it has a role."""
         return [grant.tenant_id for grant in self.grants if grant.tenant_id is not None]
 
+    @property
+    def only_app(self) -> str | None:
+        """The one app whose instances it may see: a controller without any other role has no business with others."""
+        if self.app_slug is None or any(grant.role != CONTROLLER for grant in self.grants):
+            return None
+        return self.app_slug
+
     def projects_with(self, permission: Permission) -> list[str]:
         return [g.project_id for g in self.grants if g.project_id is not None and g.role in POLICY[permission]]
 
@@ -188,9 +195,15 @@ class Caller:
         return [g.tenant_id for g in self.grants if g.tenant_id is not None and g.role in POLICY[permission]]
 
     def sees(self, scope: Scope) -> bool:
-        if any(grant.covers(scope) and grant.role != Role.APP_PUBLISHER for grant in self.grants):
+        if any(grant.covers(scope) and self._shows(grant, scope) for grant in self.grants):
             return True
         return scope.project_id is None and scope.tenant_id in self.tenant_ids
+
+    def _shows(self, grant: RoleGrant, scope: Scope) -> bool:
+        """A controller has no business with the instances of other apps: it does not know of them."""
+        if grant.role == CONTROLLER:
+            return scope.app_slug in {None, self.app_slug}
+        return grant.role != Role.APP_PUBLISHER
 
     def may(self, permission: Permission, scope: Scope) -> bool:
         if permission == Permission.TENANT_READ:
