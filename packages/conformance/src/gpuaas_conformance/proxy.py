@@ -77,6 +77,7 @@ class FaultProxy:
     exchanges: list[Exchange] = field(default_factory=list)
     _streams: set[asyncio.StreamWriter] = field(default_factory=set)
     _server: asyncio.Server | None = None
+    _serving: set["asyncio.Task[None]"] = field(default_factory=set)
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_HEAD_LIMIT)
@@ -87,7 +88,9 @@ class FaultProxy:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        self.cut_streams()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     @property
     def url(self) -> str:
@@ -99,11 +102,15 @@ class FaultProxy:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
         try:
             await self._exchange(reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
             logger.debug("a connection ended: %s", error)
         finally:
+            self._serving.discard(task)
             with suppress(OSError):
                 writer.close()
 

@@ -31,7 +31,7 @@ CHECKS = (
     Check("pre-empted", (2, 9), "takes everything apart when a decommission comes during the deploy", "pre-empted"),
     Check("lost-secret", (11,), "claims again where a delivered secret got lost", "weather"),
     Check("bad-weather", (2, 4), "gets through 409, 429, 503, lost answers and a feed that breaks", "weather"),
-    Check("fails-in-words", (12,), "fails with a code and a sentence", "weather"),
+    Check("fails-in-words", (12,), "fails with a code and a sentence, and can be taken apart then", "refused"),
 )
 SCENARIOS = tuple(dict.fromkeys(check.scenario for check in CHECKS))
 UNCHECKED = {13: "what an app answers to a resize is its own matter"}

@@ -14,7 +14,6 @@ from gpuaas_conformance.subject import Subject, TookTooLongError, until
 from gpuaas_contract.instances import Instance, InstanceStatus, MemberStatus
 from gpuaas_contract.operations import Operation, OperationState, StepStatus
 
-ENDED = (InstanceStatus.RUNNING, InstanceStatus.FAILED)
 HOLD_SECONDS = 11.0
 """Longer than a controller may be silent, shorter than a lease."""
 UNREACHABLE_SECONDS = 12.0
@@ -38,7 +37,7 @@ class Kit:
         return [await person.what_is_there(machine.id) for machine in self.subject.machines]
 
     async def until_running(self, instance: Instance, seconds: float = 180.0) -> Instance:
-        found = await self.subject.until_status(instance, *ENDED, seconds=seconds)
+        found = await self.subject.until_settled(instance, seconds)
         words = f"{instance.name} is {found.status}: {found.reason}"
         self.findings.look(self.at, found.status == InstanceStatus.RUNNING, words)
         if found.status != InstanceStatus.RUNNING:
@@ -233,7 +232,7 @@ async def paused(kit: Kit) -> None:
         beats = [e for e in proxy.exchanges[first:] if call and e.path == f"/v1/operations/{call[0]}/heartbeat"]
         return True if beats else None
 
-    await until(beat, "it beats while it works", 60)
+    await until(beat, "it beats while it works", 45)
     kit.findings.look("heartbeats", True, "")
     kit.at = "lease-lost"
     one.send_signal(signal.SIGSTOP)
@@ -265,6 +264,27 @@ async def preempted(kit: Kit) -> None:
         return len(done) >= 2 or None
 
     await until(at_work, "two steps of the deploy are done")
+    await kit.take_apart(instance)
+    await subject.end()
+
+
+async def refused(kit: Kit) -> None:
+    """The software cannot be brought to the machines: that is said, and what was begun can be taken apart."""
+    subject, proxy = kit.subject, kit.subject.proxy
+    if not subject.app.manifest.artifacts:
+        return
+    kit.at = "fails-in-words"
+
+    async def refuse_deliveries(exchange: Exchange) -> Fault | None:
+        call = looking.operation_call(exchange)
+        return Refuse(409, "shape_unsupported") if call and call[1] == "deliveries" else None
+
+    proxy.weather = refuse_deliveries
+    subject.start()
+    instance = await subject.deploy("conform-refused")
+    await subject.until_status(instance, InstanceStatus.FAILED)
+    proxy.weather = None
+    kit.look_at_failures(await subject.operations(instance))
     await kit.take_apart(instance)
     await subject.end()
 
@@ -310,4 +330,11 @@ async def weather(kit: Kit) -> None:
     await subject.end()
 
 
-SCENARIOS = {"plain": plain, "killed": killed, "paused": paused, "pre-empted": preempted, "weather": weather}
+SCENARIOS = {
+    "plain": plain,
+    "killed": killed,
+    "paused": paused,
+    "pre-empted": preempted,
+    "refused": refused,
+    "weather": weather,
+}

@@ -127,6 +127,18 @@ class Subject:
 
         return await until(reached, f"{instance.name} is {' or '.join(wanted)}", seconds)
 
+    async def until_settled(self, instance: Instance, seconds: float = PATIENCE) -> Instance:
+        """Nothing is under way any more, or it has failed already."""
+
+        async def settled() -> Instance | None:
+            found = await self.admin.instances.get(instance.id)
+            if found.status == InstanceStatus.FAILED:
+                return found
+            over = all(operation.state.is_final for operation in await self.operations(instance))
+            return found if over and found.status == InstanceStatus.RUNNING else None
+
+        return await until(settled, f"{instance.name} runs and nothing is under way", seconds)
+
     async def until_ended(self, operation: Operation, seconds: float = PATIENCE) -> Operation:
         async def ended() -> Operation | None:
             found = await self.admin.operations.get(operation.id)
