@@ -1,9 +1,8 @@
-"""What is on a machine, as sorted lists that can be compared: before, after the install, after the removal."""
+"""What was on a machine before the app came, as sorted lists that what is there later is compared with."""
 
 from slurm_app.slurm.script import STATE_DIRECTORY
 
 BASELINE = f"{STATE_DIRECTORY}/baseline"
-INSTALLED = f"{STATE_DIRECTORY}/installed"
 
 # Ports come from /proc, because a minimal machine may have no ss. Enabled units are the links that enabling
 # makes: systemctl list-unit-files takes 0.9 s for the same list. Logs are left out of the paths: they are
