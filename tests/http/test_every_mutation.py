@@ -65,6 +65,7 @@ NOUN_OF = {
     "members": Noun.MEMBER,
     "operations": Noun.OPERATION,
     "operation_steps": Noun.OPERATION,
+    "bulks": Noun.BULK,
     "deliveries": Noun.DELIVERY,
     "usage_records": Noun.ALLOCATION,
     "quotas": Noun.QUOTA,

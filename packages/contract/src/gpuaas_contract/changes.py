@@ -32,6 +32,7 @@ class Noun(StrEnum):
     INSTANCE = "instance"
     MEMBER = "member"
     OPERATION = "operation"
+    BULK = "bulk"
     DELIVERY = "delivery"
     QUOTA = "quota"
     VOLUME = "volume"

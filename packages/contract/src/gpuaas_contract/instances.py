@@ -12,8 +12,13 @@ class InstanceStatus(StrEnum):
     """Derived from desired state, conditions and operations; never written by hand."""
 
     DEPLOYING = "deploying"
+    STARTING = "starting"
     RUNNING = "running"
+    UPDATING = "updating"
+    """Usable, and another version, other inputs or a restart are under way."""
     DEGRADED = "degraded"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
     FAILED = "failed"
     DECOMMISSIONING = "decommissioning"
     DECOMMISSIONED = "decommissioned"
@@ -21,6 +26,7 @@ class InstanceStatus(StrEnum):
 
 class DesiredState(StrEnum):
     RUNNING = "running"
+    STOPPED = "stopped"
     DECOMMISSIONED = "decommissioned"
 
 
@@ -28,8 +34,12 @@ class MemberStatus(StrEnum):
     PENDING = "pending"
     CONFIGURING = "configuring"
     READY = "ready"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    STOPPED = "stopped"
     REMOVING = "removing"
     REMOVED = "removed"
+    """A tombstone: it stays with its history, and its machine is free."""
     FAILED = "failed"
 
 
@@ -59,6 +69,8 @@ class InstanceDeploy(Request):
     version: str | None = None
     """The newest published version where absent."""
     name: Name
+    mode: Key | None = None
+    """One of the app's modes; where absent, the first that fits the placement."""
     inputs: JsonObject = {}
     placement_intent: list[Placement] = Field(min_length=1, max_length=1_000)
 
@@ -77,11 +89,24 @@ class AccessNote(Resource):
     text: Message = ""
 
 
+class Unverified(Resource):
+    """What was written off without proof that it is gone."""
+
+    reason: str
+    """In the words of whoever wrote it off."""
+    by: str
+    at: AwareDatetime
+    operation_id: str
+    """The teardown that failed; its error and result say what was not verified."""
+    detail: str = ""
+
+
 class Instance(OwnedResource):
     project_id: str
     app_slug: str
     app_version_id: str
     name: str
+    mode: str | None = None
     inputs: JsonObject
     placement_intent: list[Placement]
     desired_state: DesiredState
@@ -92,6 +117,7 @@ class Instance(OwnedResource):
     conditions: list[Condition] = []
     versions: Versions
     access_notes: list[AccessNote] = []
+    unverified: Unverified | None = None
     correlation_id: str
     allowed_actions: list[AllowedAction] = []
 
@@ -117,9 +143,14 @@ class Member(OwnedResource):
     node_id: str | None = None
     status: MemberStatus
     conditions: list[Condition] = []
+    observed_runtime: str | None = None
     adapter_detail: JsonObject = {}
+    replaces_member_id: str | None = None
+    """The member whose place it takes or took."""
     last_operation_id: str | None = None
+    unverified: Unverified | None = None
     correlation_id: str
+    allowed_actions: list[AllowedAction] = []
 
 
 class MemberPage(Page):
@@ -132,3 +163,10 @@ class MemberReport(Request):
     status: MemberStatus | None = None
     conditions: list[Condition] | None = Field(default=None, max_length=20)
     adapter_detail: JsonObject | None = None
+    observed_runtime: str | None = Field(default=None, max_length=64)
+
+
+class WriteOff(Request):
+    """Give up on the proof that something is gone, and say why."""
+
+    reason: str = Field(min_length=1, max_length=1_000, pattern=r"^[^\x00]*\S[^\x00]*$")

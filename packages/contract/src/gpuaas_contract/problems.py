@@ -31,6 +31,10 @@ class Code(StrEnum):
     STALE_LEASE = "stale_lease"
     LEASE_HELD = "lease_held"
     OPERATION_RUNNING = "operation_running"
+    ACTION_NOT_ALLOWED = "action_not_allowed"
+    COMPONENT_LIMIT = "component_limit"
+    POLICY_NOT_MET = "policy_not_met"
+    SECRET_SUSPECTED = "secret_suspected"  # noqa: S105 - a code, not a secret
     NO_CAPACITY = "no_capacity"
     QUOTA_EXCEEDED = "quota_exceeded"
     IMAGE_UNKNOWN = "image_unknown"

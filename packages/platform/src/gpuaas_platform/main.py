@@ -12,8 +12,10 @@ from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.api.app import create_app, declare_app
 from gpuaas_platform.observability.logs import configure_logs
 from gpuaas_platform.services import users
-from gpuaas_platform.services.access import AccessService
+from gpuaas_platform.services.access_operations import OperationAccess
+from gpuaas_platform.services.access_people import PersonAccess
 from gpuaas_platform.services.audit import AuditService
+from gpuaas_platform.services.authorities import Authorities
 from gpuaas_platform.services.changes import FeedService
 from gpuaas_platform.services.cursors import Cursors
 from gpuaas_platform.services.fingerprints import Fingerprints
@@ -38,6 +40,7 @@ def build_platform(settings: Settings) -> Platform:
     wakeups = Wakeups(settings.database_url)
     plan = AddressPlan(settings.environment, settings.network_range)
     tokens = TokenService(SigningKeys(openbao, database, settings.token_key_days), database)
+    authorities = Authorities(database, openbao)
     return Platform(
         database=database,
         wakeups=wakeups,
@@ -47,7 +50,9 @@ def build_platform(settings: Settings) -> Platform:
         tokens=tokens,
         sessions=SessionService(database, tokens),
         oauth=OAuthService(database, tokens, settings.origin),
-        access=AccessService(database, openbao),
+        authorities=authorities,
+        person_access=PersonAccess(database, authorities),
+        operation_access=OperationAccess(database, authorities),
         tasks=TaskService(database, plan),
         feed=FeedService(
             database,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         UnavailableError,
     )
     from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine, MachineUnreachableError
+    from gpuaas_sdk.observations import Observation
     from gpuaas_sdk.retry import RetryPolicy
     from gpuaas_sdk.runtime.context import OperationContext, StepHandle
     from gpuaas_sdk.runtime.controller import Controller
@@ -71,6 +72,7 @@ _HOME = {
         "UnavailableError",
     ],
     "machines.base": ["CommandError", "CommandResult", "Machine", "MachineUnreachableError"],
+    "observations": ["Observation"],
     "retry": ["RetryPolicy"],
     "runtime.context": ["OperationContext", "StepHandle"],
     "runtime.controller": ["Controller"],
@@ -99,6 +101,7 @@ __all__ = [
     "MachineFencedError",
     "MachineUnreachableError",
     "NotFoundError",
+    "Observation",
     "OperationContext",
     "OperationFailed",
     "PasswordCredentials",

@@ -1,5 +1,7 @@
-"""The one trivial fake at the client's seam: answers that a test wrote, and a record of what was asked."""
+"""For tests of programs that use the SDK: the one trivial fake at the client's seam, and time that jumps."""
 
+import asyncio
+import selectors
 from collections.abc import Callable
 
 import httpx
@@ -51,3 +53,34 @@ def problem(code: str, status: int, **more: object) -> httpx.Response:
         **more,
     }
     return httpx.Response(status, json=body, headers={"content-type": "application/problem+json"})
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time jumps to the next timer when nothing else is left to do: an hour of retries and
+    leases takes as long as the code that runs in it, and always in the same order. For code that neither uses
+    threads nor real connections. `asyncio.Runner(loop_factory=VirtualTimeLoop).run(main())`
+    """
+
+    def __init__(self) -> None:
+        self._virtual_now = 0.0
+        super().__init__(_JumpingSelector(self._jump))
+
+    def time(self) -> float:
+        return self._virtual_now
+
+    def _jump(self, seconds: float | None) -> None:
+        if seconds is None:
+            raise RuntimeError("every task waits, and no timer will wake one")
+        self._virtual_now += seconds
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    def __init__(self, jump: Callable[[float | None], None]) -> None:
+        super().__init__()
+        self._jump = jump
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and (timeout is None or timeout > 0):
+            self._jump(timeout)
+        return ready

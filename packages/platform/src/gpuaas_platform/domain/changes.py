@@ -17,6 +17,7 @@ READ_PERMISSION: dict[str, Permission] = {
     Noun.INSTANCE: Permission.INSTANCE_READ,
     Noun.MEMBER: Permission.INSTANCE_READ,
     Noun.OPERATION: Permission.INSTANCE_READ,
+    Noun.BULK: Permission.INSTANCE_READ,
     Noun.DELIVERY: Permission.INSTANCE_READ,
     Noun.QUOTA: Permission.QUOTA_READ,
     Noun.VOLUME: Permission.VOLUME_READ,

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from gpuaas_platform.adapters.blobs import BlobStore
 from gpuaas_platform.adapters.openbao import OpenBao
-from gpuaas_platform.services.access import AccessService
+from gpuaas_platform.services.access_operations import OperationAccess
+from gpuaas_platform.services.access_people import PersonAccess
 from gpuaas_platform.services.audit import AuditService
+from gpuaas_platform.services.authorities import Authorities
 from gpuaas_platform.services.changes import FeedService
 from gpuaas_platform.services.fingerprints import Fingerprints
 from gpuaas_platform.services.limits import Limits
@@ -29,7 +31,9 @@ class Platform:
     tokens: TokenService
     sessions: SessionService
     oauth: OAuthService
-    access: AccessService
+    authorities: Authorities
+    person_access: PersonAccess
+    operation_access: OperationAccess
     tasks: TaskService
     feed: FeedService
     limits: Limits

@@ -20,7 +20,7 @@ from gpuaas_contract.agent_link import (
     TaskResult,
     task_spec_adapter,
 )
-from gpuaas_platform.services import access, machine_results, volume_results
+from gpuaas_platform.services import deliveries, machine_results, volume_results
 from gpuaas_platform.services.placement import AddressPlan
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import nodes as store
@@ -111,4 +111,4 @@ class TaskService:
             case DeleteVolume():
                 await volume_results.volume_deleted(tx, spec.volume_id, result.ok, result.message)
             case DeliverArtifact():
-                await access.artifact_delivered(tx, result.task_id, result.ok, result.path, result.message)
+                await deliveries.artifact_delivered(tx, result.task_id, result.ok, result.path, result.message)

@@ -47,6 +47,15 @@ async def insert(
     )
 
 
+async def has_live_name(tx: Transaction, project_id: str, name: str) -> bool:
+    row = await tx.one(
+        "SELECT 1 FROM instances WHERE project_id = %(project)s AND name = %(name)s AND ended_at IS NULL",
+        project=project_id,
+        name=name,
+    )
+    return row is not None
+
+
 async def get(tx: Transaction, id: str) -> Row | None:
     return await tx.one(_SELECT + " WHERE i.id = %(id)s", id=id)
 

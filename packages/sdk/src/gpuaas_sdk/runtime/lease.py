@@ -57,9 +57,10 @@ class Lease:
         except GpuaasError as error:
             # Ours until it runs out: the platform may be restarting.
             logger.warning("cannot renew the lease of %s yet: %s", self.operation_id, error)
-            if loop.time() >= self._ends_at:
+            left = self._ends_at - loop.time()
+            if left <= 0:
                 raise LeaseLostError("the lease ran out while the platform could not be reached") from None
-            return PAUSE_AFTER_FAULT
+            return min(PAUSE_AFTER_FAULT, left)
         self._check_state(operation)
         self._ends_at = sent_at + self._seconds
         return self._seconds / HEARTBEATS_PER_LEASE

@@ -54,7 +54,7 @@ async def machine_stream(websocket: WebSocket, grant_id: str, allocation_id: str
 
 @routes.post("/agent/host-certificates", Permission.AGENT, response_model=HostCertificate)
 async def certify_host(request: Request, agent: Agent, body: HostCertificateRequest) -> HostCertificate:
-    return await platform_of(request).access.certify_host(agent, request.state.correlation_id, body)
+    return await platform_of(request).authorities.certify_host(agent, request.state.correlation_id, body)
 
 
 @routes.post("/agent/identity", Permission.AGENT, response_model=Enrolment)

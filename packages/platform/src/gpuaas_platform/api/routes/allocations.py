@@ -105,7 +105,7 @@ async def release_allocation(ctx: Ctx, allocation_id: str, body: AllocationRelea
 @routes.post("/allocations/{allocation_id}/access", Permission.ALLOCATION_ACCESS, response_model=AccessGrant)
 async def grant_allocation_access(ctx: Ctx, allocation_id: str, body: AccessRequest) -> AccessGrant:
     """Every call makes a fresh grant, whatever its idempotency key: a certificate lives for minutes."""
-    return await ctx.platform.access.grant_person(ctx.caller, ctx.correlation_id, allocation_id, body)
+    return await ctx.platform.person_access.grant(ctx.caller, ctx.correlation_id, allocation_id, body)
 
 
 @routes.get("/usage", Permission.USAGE_READ, response_model=UsagePage)

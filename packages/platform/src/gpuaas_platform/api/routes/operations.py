@@ -21,7 +21,7 @@ from gpuaas_contract.operations import (
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.domain.policy import Permission
-from gpuaas_platform.services import access, operations
+from gpuaas_platform.services import deliveries, operations
 from gpuaas_platform.services.changes import MAX_WAIT_SECONDS
 from gpuaas_platform.storage.wakeups import FEED
 
@@ -87,14 +87,14 @@ async def fail_operation(ctx: Ctx, operation_id: str, body: FailRequest) -> Resp
 
 @routes.post("/operations/{operation_id}/access", Permission.OPERATION_WORK, response_model=AccessGrant)
 async def grant_operation_access(ctx: Ctx, operation_id: str, body: OperationAccessRequest) -> AccessGrant:
-    return await ctx.platform.access.grant_operation(ctx.caller, ctx.correlation_id, operation_id, body)
+    return await ctx.platform.operation_access.grant(ctx.caller, ctx.correlation_id, operation_id, body)
 
 
 @routes.post(
     "/operations/{operation_id}/deliveries", Permission.OPERATION_WORK, status_code=202, response_model=Delivery
 )
 async def request_delivery(ctx: Ctx, operation_id: str, body: DeliveryRequest) -> Response:
-    return await ctx.mutate(lambda tx: access.request_delivery(tx, ctx.caller, operation_id, body), 202)
+    return await ctx.mutate(lambda tx: deliveries.request_delivery(tx, ctx.caller, operation_id, body), 202)
 
 
 @routes.get("/deliveries/{delivery_id}", Permission.OPERATION_WORK, response_model=Delivery)
@@ -107,7 +107,7 @@ async def get_delivery(
     while True:
         woken = ctx.platform.wakeups.event(FEED)
         async with ctx.read() as tx:
-            delivery = await access.get_delivery(tx, ctx.caller, delivery_id)
+            delivery = await deliveries.get_delivery(tx, ctx.caller, delivery_id)
         if delivery.status != DeliveryStatus.PENDING or loop.time() >= until:
             return delivery
         await ctx.platform.wakeups.wait(woken, until - loop.time())

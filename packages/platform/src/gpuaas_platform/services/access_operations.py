@@ -1,0 +1,50 @@
+"""Access to machines for the holder of an operation's lease."""
+
+from gpuaas_contract import ids
+from gpuaas_contract.access import OPERATOR_LOGIN, AccessGrant, OperationAccessRequest
+from gpuaas_contract.allocations import AllocationStatus
+from gpuaas_platform.domain.policy import Caller
+from gpuaas_platform.services import operations
+from gpuaas_platform.services.authorities import CERTIFICATE_SECONDS, Authorities, check_ssh_key
+from gpuaas_platform.services.catalogue import manifest_of
+from gpuaas_platform.storage import access as store
+from gpuaas_platform.storage import allocations as allocation_store
+from gpuaas_platform.storage import instances as instance_store
+from gpuaas_platform.storage import operations as operation_store
+from gpuaas_platform.storage.database import Database, Row, Transaction
+
+
+class OperationAccess:
+    def __init__(self, database: Database, authorities: Authorities) -> None:
+        self._database = database
+        self._authorities = authorities
+
+    async def grant(
+        self, caller: Caller, correlation_id: str, operation_id: str, body: OperationAccessRequest
+    ) -> AccessGrant:
+        async with self._database.transaction(caller.id, correlation_id) as tx:
+            operation = await operations.require_lease(tx, caller, operation_id, body.fencing_token)
+            check_ssh_key(body.public_key)
+            machine_ids = await list_machines(tx, operation)
+            machines = [row for id in machine_ids if (row := await allocation_store.get(tx, id)) is not None]
+            active = [row for row in machines if row["status"] == AllocationStatus.ACTIVE]
+            grant = await store.insert(
+                tx,
+                ids.new_id(ids.ACCESS_GRANT),
+                operation["project_id"],
+                operation["project_id"],
+                [row["id"] for row in active],
+                OPERATOR_LOGIN,
+                CERTIFICATE_SECONDS,
+                operation_id,
+            )
+            detail = {"grant": grant["id"], "machines": grant["allocation_ids"]}
+            await tx.audit("access.grant", operation_id, project_id=operation["project_id"], detail=detail)
+        key_id = f"{operation_id}/{body.fencing_token}/{operation['correlation_id']}"
+        return await self._authorities.certify(grant, active, body.public_key, key_id)
+
+
+async def list_machines(tx: Transaction, operation: Row) -> list[str]:
+    instance = await instance_store.get(tx, operation["instance_id"])
+    assert instance is not None
+    return await operation_store.list_machine_ids(tx, operation, manifest_of(instance).primary.key)

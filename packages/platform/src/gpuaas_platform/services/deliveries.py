@@ -1,0 +1,69 @@
+"""Artifacts brought to the machines of an operation."""
+
+from gpuaas_contract import ids
+from gpuaas_contract.agent_link import DeliverArtifact
+from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliveryStatus
+from gpuaas_platform.domain.errors import not_found
+from gpuaas_platform.domain.policy import Caller, Permission, Scope
+from gpuaas_platform.services import operations, shapes
+from gpuaas_platform.services.access import require_active
+from gpuaas_platform.services.access_operations import list_machines
+from gpuaas_platform.storage import allocations as allocation_store
+from gpuaas_platform.storage import catalogue as catalogue_store
+from gpuaas_platform.storage import nodes as node_store
+from gpuaas_platform.storage import operations as operation_store
+from gpuaas_platform.storage.database import Transaction
+
+
+async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, body: DeliveryRequest) -> Delivery:
+    operation = await operations.require_lease(tx, caller, operation_id, body.fencing_token)
+    if body.allocation_id not in await list_machines(tx, operation):
+        raise not_found("allocation", body.allocation_id)
+    machine = await allocation_store.get(tx, body.allocation_id)
+    assert machine is not None
+    shapes.require_support(machine, "delivery")
+    require_active(machine)
+    artifact = await catalogue_store.get_artifact(tx, operation["app_slug"], body.digest)
+    if artifact is None:
+        raise not_found("artifact", body.digest)
+    spec = DeliverArtifact(allocation_id=body.allocation_id, digest=body.digest, size=artifact["size"])
+    task_id = ids.new_id(ids.TASK)
+    await node_store.insert_task(
+        tx,
+        task_id,
+        machine["node_id"],
+        body.allocation_id,
+        spec.model_dump(mode="json"),
+        operation["correlation_id"],
+    )
+    row = await catalogue_store.insert_delivery(
+        tx, ids.new_id(ids.DELIVERY), operation_id, body.allocation_id, body.digest, task_id
+    )
+    await tx.changed(
+        "delivery", row, "requested", project_id=operation["project_id"], instance_id=operation["instance_id"]
+    )
+    await tx.audit(
+        "artifact.deliver", body.allocation_id, project_id=operation["project_id"], detail={"digest": body.digest}
+    )
+    return Delivery.model_validate(row)
+
+
+async def get_delivery(tx: Transaction, caller: Caller, delivery_id: str) -> Delivery:
+    row = await catalogue_store.get_delivery(tx, delivery_id)
+    if row is None:
+        raise not_found("delivery", delivery_id)
+    scope = Scope(tenant_id=row["tenant_id"], project_id=row["project_id"], app_slug=row["app_slug"])
+    caller.require(Permission.OPERATION_WORK, scope, "delivery", delivery_id)
+    return Delivery.model_validate(row)
+
+
+async def artifact_delivered(tx: Transaction, task_id: str, ok: bool, path: str | None, message: str) -> None:
+    status = DeliveryStatus.DELIVERED if ok else DeliveryStatus.FAILED
+    row = await catalogue_store.finish_delivery(tx, task_id, status, path, "" if ok else message)
+    if row is None:
+        return
+    operation = await operation_store.get(tx, row["operation_id"])
+    assert operation is not None
+    await tx.changed(
+        "delivery", row, status.value, project_id=operation["project_id"], instance_id=operation["instance_id"]
+    )
