@@ -100,10 +100,14 @@ async def test_a_persons_drain_is_not_undone(cluster: Cluster) -> None:
     record = await nodes.read_node(cluster.machine, NAME)
     assert (record.reason, record.reason_by) == ("mine", "root")
     assert "DRAIN" in record.state
-    assert (await cluster.machine.read(f"timeout 10 scontrol update nodename={NAME} state=RESUME")).ok
+    resume = f"touch /run/test-mark; timeout 10 scontrol update nodename={NAME} state=RESUME"
+    assert (await cluster.machine.read(resume)).ok
 
 
 async def test_a_restart_of_the_machine_is_survived(cluster: Cluster) -> None:
+    # slurmctld writes its state down some seconds after a change: what a person did just before is not lost.
+    saved = "[ /var/lib/slurm/slurmctld/node_state -nt /run/test-mark ]"
+    await wait_for(cluster.machine, "slurmctld to save its state", saved)
     assert (await lxc("restart", "--force", NAME)).ok
     await wait_until_running(NAME)
     await wait_for(cluster.machine, "the node to be idle", "timeout 10 sinfo --noheader --format=%T | grep -x idle")

@@ -84,14 +84,18 @@ class Apt:
             raise RefusedError("apt_failed", f"cannot run apt-get {arguments[0]}: {done.stderr.strip()[-2_000:]}")
         return done.stdout
 
-    def fetch(self, packages: Iterable[str]) -> list[Path]:
-        """The files that these packages take beyond what the status has, and nothing else in the cache."""
-        wanted = sorted(set(packages))
+    def resolve(self, packages: Iterable[str]) -> list[Path]:
+        """The files that these packages take beyond what the status has, whether they are there yet or not."""
         # apt leaves out of this list what it has downloaded before, hence the empty cache.
         nowhere = f"Dir::Cache::archives={self._empty}/"
-        uris = self.run("install", "--yes", "--print-uris", "-o", nowhere, *wanted)
-        self.run("install", "--yes", "--download-only", *wanted)
+        uris = self.run("install", "--yes", "--print-uris", "-o", nowhere, *sorted(set(packages)))
         return sorted(self.archives / parse_uri_line(line) for line in uris.splitlines() if line.startswith("'"))
+
+    def fetch(self, packages: Iterable[str]) -> list[Path]:
+        """These files, and nothing else in the cache."""
+        wanted = sorted(set(packages))
+        self.run("install", "--yes", "--download-only", *wanted)
+        return self.resolve(wanted)
 
 
 def parse_uri_line(line: str) -> str:
@@ -168,7 +172,7 @@ def make_bundle(*, output: Path, dpkg_status: Path, cache: Path, refresh: bool =
         apt.run("update")
         say("Fetching what the image lacks …")
         debs = apt.fetch(name for packages in PACKAGES.values() for name in packages)
-        needs = {role: apt.fetch(packages) for role, packages in PACKAGES.items()}
+        needs = {role: apt.resolve(packages) for role, packages in PACKAGES.items()}
         say(f"Packing {len(debs)} packages …")
         pack(debs, needs, kept)
     else:

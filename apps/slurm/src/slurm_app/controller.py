@@ -7,12 +7,17 @@ from pathlib import Path
 
 from gpuaas_sdk import Controller, GpuaasClient
 from slurm_app.errors import RefusedError
-from slurm_app.reconcilers import add, decommission, deploy
+from slurm_app.reconcilers import add, decommission, deploy, drain, recover, remove, replace
 
 ACCOUNT_SETTING = "GPUAAS_SERVICE_ACCOUNT_FILE"
 HANDLERS = {
     "deploy": deploy.reconcile,
     "add": add.reconcile,
+    "drain": drain.reconcile,
+    "resume": drain.resume,
+    "remove": remove.reconcile,
+    "replace": replace.reconcile,
+    "recover": recover.reconcile,
     "decommission": decommission.reconcile,
 }
 

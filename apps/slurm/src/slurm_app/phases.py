@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from gpuaas_sdk.machines.base import Machine
+from gpuaas_sdk.machines.base import CommandError, Machine
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.scope import Scope
 from slurm_app.slurm import accounting, facts, jobs, mariadb, munge, nodes, packages, slurmctld, slurmd, slurmdbd
@@ -151,6 +151,23 @@ async def run_first_job(scope: Scope, hosts: tuple[str, ...]) -> Evidence:
     return job.as_evidence()
 
 
+async def ensure_worker_proven(scope: Scope) -> Evidence:
+    """A job of our own, unless jobs of others run there by then: that proves the same, and must not be disturbed."""
+    (worker,) = scope.workers
+    if running := await _running(scope, worker.hostname):
+        return {"busy": running}
+    try:
+        return await run_first_job(scope, (worker.hostname,))
+    except CommandError:
+        if running := await _running(scope, worker.hostname):
+            return {"busy": running}
+        raise
+
+
+async def _running(scope: Scope, host: str) -> list[str]:
+    return [job for job in await nodes.read_jobs(scope.controller, host) if " RUNNING " in job][:5]
+
+
 FIT = Phase("check-machines", "Check the machines", ensure_machines_fit)
 BASELINE = Phase("record-baseline", "Record what is there before", ensure_baseline_recorded)
 PACKAGES = Phase("install-packages", "Install packages", ensure_packages_installed)
@@ -162,6 +179,7 @@ ASSOCIATIONS = Phase("make-associations", "Create cluster, account and users", e
 SLURMCTLD = Phase("start-slurmctld", "Start slurmctld", ensure_slurmctld_running)
 WORKERS = Phase("join-workers", "Join the workers", ensure_workers_joined)
 FIRST_JOB = Phase("run-first-job", "Run the first job", ensure_first_job_finished)
+PROVE_WORKER = Phase("run-first-job", "Run a job on the worker", ensure_worker_proven)
 
 CONTROLLER_PHASES = (
     FIT,
@@ -176,5 +194,5 @@ CONTROLLER_PHASES = (
 )
 # What a worker's machine needs before there is a controller to join; both are made ready at the same time.
 PREPARE_PHASES = (FIT, BASELINE, PACKAGES, MUNGE)
-WORKER_PHASES = (*PREPARE_PHASES, WORKERS, FIRST_JOB)
+WORKER_PHASES = (*PREPARE_PHASES, WORKERS, PROVE_WORKER)
 DEPLOY_PHASES = (*CONTROLLER_PHASES, WORKERS, FIRST_JOB)

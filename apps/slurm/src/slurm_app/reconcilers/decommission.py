@@ -1,12 +1,11 @@
 """decommission: everything that the app brought is removed, and the receipt proves it."""
 
-from typing import Any
-
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.instances import Condition, ConditionStatus, Member, MemberStatus
+from gpuaas_contract.instances import Condition, ConditionStatus, MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.decommission_phases import DECOMMISSION_PHASES, PROVE, TeardownIncompleteError
 from slurm_app.reconcilers.cluster import Cluster
+from slurm_app.reconcilers.receipts import receipt_of
 from slurm_app.reconcilers.seam import run_phases
 
 
@@ -16,16 +15,16 @@ async def reconcile(operation: OperationContext) -> JsonObject:
     await _say_that_it_goes(operation, cluster)
     for member in members:
         await operation.report_member(member.id, status=MemberStatus.REMOVING)
-    scope = cluster.scope(operation, cluster.workers)
+    scope = cluster.scope(operation, cluster.workers, leaving=True)
     try:
         evidence = await run_phases(operation, scope, DECOMMISSION_PHASES)
     except OperationFailed as failure:
         if isinstance(failure.__cause__, TeardownIncompleteError):
-            failure.result = {"receipt": _receipt(members, failure.__cause__.evidence["receipts"])}
+            failure.result = {"receipt": receipt_of(members, failure.__cause__.evidence["receipts"])}
         raise
     # With the end of the operation, not before: a successor must still find what there is to take apart.
     operation.statuses_on_success.update({member.id: MemberStatus.REMOVED for member in members})
-    return {"receipt": _receipt(members, evidence[PROVE.key]["receipts"])}
+    return {"receipt": receipt_of(members, evidence[PROVE.key]["receipts"])}
 
 
 async def _say_that_it_goes(operation: OperationContext, cluster: Cluster) -> None:
@@ -36,19 +35,3 @@ async def _say_that_it_goes(operation: OperationContext, cluster: Cluster) -> No
         for kind in ("Ready", "InSync")
     ]
     await operation.report_instance(conditions=gone, access_notes=[])
-
-
-def _receipt(members: list[Member], machines: list[dict[str, Any]]) -> JsonObject:
-    """One entry for each member: members that shared a machine share what was found on it."""
-    by_allocation = {machine["allocation_id"]: machine for machine in machines}
-    return {
-        "ok": all(machine["clean"] for machine in machines),
-        "members": [
-            {
-                "member_id": member.id,
-                "component_key": member.component_key,
-                **by_allocation[member.allocation_id],
-            }
-            for member in members
-        ],
-    }

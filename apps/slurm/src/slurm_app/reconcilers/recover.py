@@ -1,0 +1,17 @@
+"""recover: a worker that failed is made to work again, from wherever it stopped.
+
+Its machine may have been restarted, its slurmd killed, its record lost with slurmctld, its GPUs changed. What a
+person did to the node is left alone, and said.
+"""
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_sdk import OperationContext
+from slurm_app.reconcilers import workers
+from slurm_app.reconcilers.cluster import Cluster, member_in_work
+
+
+async def reconcile(operation: OperationContext) -> JsonObject:
+    cluster = await Cluster.read(operation)
+    member = cluster.member(operation.operation.member_id)
+    async with member_in_work(operation, member):
+        return await workers.join(operation, cluster, member)
