@@ -6,12 +6,15 @@ call, and what may be written without a change, is listed here with its reason, 
 import secrets
 import tempfile
 from collections.abc import Awaitable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 
+from gpuaas_contract.app_usage import AppUsageReport
 from gpuaas_contract.changes import Noun
 from gpuaas_contract.identity import Role
 from gpuaas_contract.instances import MemberStatus
@@ -31,6 +34,8 @@ _TOKEN = "it turns what the caller shows into a token, and changes nothing that 
 NO_CHANGE = {
     "heartbeat_operation": "only the end of the lease moves, every few seconds",
     "grant_allocation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
+    "heartbeat_reconcile_lease": "only the end of the lease moves",
+    "grant_observer_access": "a certificate for minutes that no route shows again; the audit trail holds it",
     "grant_operation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
     "deliver_credential": "a wrapping token for a minute that no route shows again; the audit trail holds it",
     "deliver_secret": "a wrapping token for a minute that no route shows again; the audit trail holds it",
@@ -65,6 +70,9 @@ NOUN_OF = {
     "members": Noun.MEMBER,
     "operations": Noun.OPERATION,
     "operation_steps": Noun.OPERATION,
+    "reconcile_leases": Noun.RECONCILE_LEASE,
+    "preflights": Noun.PREFLIGHT,
+    "app_usage": Noun.APP_USAGE,
     "bulks": Noun.BULK,
     "deliveries": Noun.DELIVERY,
     "usage_records": Noun.ALLOCATION,
@@ -87,6 +95,7 @@ NO_NOUN = {
     "access_grants": "certificates for minutes; no route shows them again",
     "secret_versions": "intents and ends of values in OpenBao; the credential or secret tells of those in use",
     "secret_deliveries": "wrapping tokens for a minute; no route shows them again",
+    "controller_presence": "when a controller was last heard of; it moves all the time",
     "node_tasks": "how an allocation is carried out; its allocation tells of it",
     "sessions": _LOGIN,
     "refresh_tokens": _LOGIN,
@@ -99,6 +108,7 @@ NO_NEWS = {
     ("nodes", frozenset({"link_id"})): "which process holds the agent's connection",
     ("operations", frozenset({"lease_expires_at"})): "a heart-beat of the lease's holder",
     ("operations", frozenset({"lease_expires_at", "updated_at"})): "a heart-beat of the lease's holder",
+    ("reconcile_leases", frozenset({"expires_at"})): "a heart-beat of the lease's holder",
     ("service_account_keys", frozenset({"last_used_at"})): "each login moves it",
     ("tenants", frozenset({"network_index"})): "how its machines are reached is told by them",
     ("join_tokens", frozenset({"used_by_node_id"})): "told by the node that it enrolled",
@@ -232,6 +242,7 @@ async def walk_work(walk: Walk, world: World) -> None:
     member = (await admin.instances.members(instance.id).all())[0]
     reporting = world.controller.members.report(member.id, lease, status=MemberStatus.READY)
     await walk("report_member", Noun.MEMBER, reporting)
+    await walk_observing(walk, world, instance.id)
     digest = await upload(walk, admin, world.app_slug)
     delivering = work.deliver(operation_id, token, allocation_id=head.id, digest=digest)
     await walk("request_delivery", Noun.DELIVERY, delivering)
@@ -247,6 +258,19 @@ async def walk_work(walk: Walk, world: World) -> None:
     await walk_allocation(walk, world, first.id)
     await walk_volume(walk, world, first.id)
     await walk("release_allocation", Noun.ALLOCATION, admin.allocations.release(first.id))
+
+
+async def walk_observing(walk: Walk, world: World, instance_id: str) -> None:
+    leases = world.controller.reconcile_leases
+    claim = await walk("claim_reconcile_lease", Noun.RECONCILE_LEASE, leases.claim(instance_id, "walker"))
+    await leases.heartbeat(instance_id, claim.fencing_token)
+    giving_back = leases.yield_lease(instance_id, claim.fencing_token)
+    await walk("yield_reconcile_lease", Noun.RECONCILE_LEASE, giving_back)
+    now = datetime.now(UTC)
+    used = AppUsageReport(
+        record_id="1", work_id="walk", subject="walker", quantity=Decimal(1), unit="steps", started_at=now, ended_at=now
+    )
+    await walk("report_app_usage", Noun.APP_USAGE, world.controller.app_usage.report(instance_id, [used]))
 
 
 async def walk_allocation(walk: Walk, world: World, allocation_id: str) -> None:

@@ -5,7 +5,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from gpuaas_contract.allocations import Shape
+from gpuaas_contract.app_usage import AppUsageReport
 from gpuaas_contract.instances import InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import OperationError
@@ -63,6 +64,17 @@ MANIFEST = {
 }
 
 
+USAGE: Any = {
+    "record_id": "1",
+    "work_id": "7",
+    "subject": "ada",
+    "quantity": 1,
+    "unit": "seconds",
+    "started_at": "2026-01-01T00:00:00Z",
+    "ended_at": "2026-01-01T00:00:01Z",
+}
+
+
 class Recorder:
     def __init__(self) -> None:
         self.sent: set[tuple[str, str]] = set()
@@ -95,8 +107,11 @@ def example(annotation: Any, file: Path) -> Any:
             name="one",
             placement_intent=[Placement(component_key="head", allocation_id="alc_1")],
         ),
+        AppUsageReport: AppUsageReport(**USAGE),
         OperationError: OperationError(code="timeout", detail="late", retryable=True),
     }
+    if typing.get_origin(annotation) is Sequence:
+        return [example(typing.get_args(annotation)[0], file)]
     if annotation in made:
         return made[annotation]
     if inspect.isclass(annotation) and hasattr(annotation, "__members__"):

@@ -8,6 +8,10 @@ PERSON_LOGIN = "gpuaas"
 """The user that people log in as on a machine: uid 10000, may use sudo."""
 OPERATOR_LOGIN = "root"
 """The user that the lease holder of an operation logs in as."""
+OBSERVER_LOGIN = "gpuaas-observer"
+"""The user that the holder of a reconcile lease, or of a preflight, logs in as: no sudo, no home, no forwarding."""
+OBSERVER_ID = 9_999
+"""Its uid and gid, below the platform's own range."""
 
 
 class AccessRequest(Request):

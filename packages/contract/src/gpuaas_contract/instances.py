@@ -6,6 +6,7 @@ from pydantic import AwareDatetime, Field
 
 from gpuaas_contract.base import JsonObject, Key, Message, Name, OwnedResource, Page, Request, Resource
 from gpuaas_contract.problems import AllowedAction
+from gpuaas_contract.reconcile import ReconcileLease
 
 
 class InstanceStatus(StrEnum):
@@ -117,6 +118,8 @@ class Instance(OwnedResource):
     conditions: list[Condition] = []
     versions: Versions
     access_notes: list[AccessNote] = []
+    reconcile_lease: ReconcileLease | None = None
+    """Who looks after it now, for its health and drift."""
     unverified: Unverified | None = None
     correlation_id: str
     allowed_actions: list[AllowedAction] = []
@@ -129,7 +132,8 @@ class InstancePage(Page):
 class InstanceReport(Request):
     """What the app's controller says of an instance, under the lease of one of its operations."""
 
-    operation_id: str
+    operation_id: str | None = None
+    """None: under the reconcile lease of the instance, which is for conditions and the observed version only."""
     fencing_token: int
     conditions: list[Condition] | None = Field(default=None, max_length=20)
     access_notes: list[AccessNote] | None = Field(default=None, max_length=50)
@@ -158,7 +162,8 @@ class MemberPage(Page):
 
 
 class MemberReport(Request):
-    operation_id: str
+    operation_id: str | None = None
+    """None: under the reconcile lease of the instance, which does not change a member's status."""
     fencing_token: int
     status: MemberStatus | None = None
     conditions: list[Condition] | None = Field(default=None, max_length=20)

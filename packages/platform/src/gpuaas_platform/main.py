@@ -23,6 +23,8 @@ from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
 from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.services.presence import Presence
+from gpuaas_platform.services.reconcile import ObserverAccess
 from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.signing_keys import SigningKeys
@@ -53,6 +55,8 @@ def build_platform(settings: Settings) -> Platform:
         authorities=authorities,
         person_access=PersonAccess(database, authorities),
         operation_access=OperationAccess(database, authorities),
+        observer_access=ObserverAccess(database, authorities),
+        presence=Presence(database),
         tasks=TaskService(database, plan),
         feed=FeedService(
             database,

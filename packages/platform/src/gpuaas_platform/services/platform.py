@@ -13,6 +13,8 @@ from gpuaas_platform.services.fingerprints import Fingerprints
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
+from gpuaas_platform.services.presence import Presence
+from gpuaas_platform.services.reconcile import ObserverAccess
 from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.tasks import TaskService
@@ -34,6 +36,8 @@ class Platform:
     authorities: Authorities
     person_access: PersonAccess
     operation_access: OperationAccess
+    observer_access: ObserverAccess
+    presence: Presence
     tasks: TaskService
     feed: FeedService
     limits: Limits

@@ -13,12 +13,13 @@ async def insert(
     login: str,
     seconds: int,
     operation_id: str | None = None,
+    reconciled_instance_id: str | None = None,
 ) -> Row:
     row = await tx.one(
         """INSERT INTO access_grants (id, principal_id, project_id, owner_id, allocation_ids, login,
-                                      operation_id, expires_at)
+                                      operation_id, reconciled_instance_id, expires_at)
            VALUES (%(id)s, %(principal)s, %(project)s, %(owner)s, %(allocations)s, %(login)s, %(operation)s,
-                   now() + make_interval(secs => %(seconds)s)) RETURNING *""",
+                   %(reconciled)s, now() + make_interval(secs => %(seconds)s)) RETURNING *""",
         id=id,
         principal=tx.principal_id,
         project=project_id,
@@ -26,6 +27,7 @@ async def insert(
         allocations=allocation_ids,
         login=login,
         operation=operation_id,
+        reconciled=reconciled_instance_id,
         seconds=seconds,
     )
     assert row is not None
@@ -48,6 +50,15 @@ async def end_of_operation(tx: Transaction, operation_id: str) -> None:
     await tx.notify(ACCESS)
 
 
+async def end_of_reconcile(tx: Transaction, instance_id: str) -> None:
+    """The same for the reconcile lease of an instance."""
+    await tx.run(
+        "UPDATE access_grants SET ended_at = now() WHERE reconciled_instance_id = %(id)s AND ended_at IS NULL",
+        id=instance_id,
+    )
+    await tx.notify(ACCESS)
+
+
 async def end_of_principal(tx: Transaction, principal_id: str, project_id: str | None = None) -> None:
     """Everywhere, or in one project: streams that are open are cut."""
     await tx.run(
@@ -63,7 +74,9 @@ async def list_ended(tx: Transaction, grant_ids: list[str]) -> set[str]:
     """Which of these grants may not be used any more. An expired lease ends its grants, too."""
     rows = await tx.all(
         """SELECT g.id FROM access_grants g LEFT JOIN operations o ON o.id = g.operation_id
-           WHERE g.id = ANY(%(ids)s) AND (g.ended_at IS NOT NULL OR o.lease_expires_at < now())""",
+           LEFT JOIN reconcile_leases r ON r.instance_id = g.reconciled_instance_id
+           WHERE g.id = ANY(%(ids)s)
+             AND (g.ended_at IS NOT NULL OR o.lease_expires_at < now() OR r.expires_at < now())""",
         ids=grant_ids,
     )
     return {row["id"] for row in rows}
