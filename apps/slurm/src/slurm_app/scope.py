@@ -35,6 +35,7 @@ class Scope:
     features: tuple[str, ...] = ()
     overrides: Mapping[str, str] = field(default_factory=dict)
     process_tracking: str = "auto"
+    mpi: bool = False
 
     def __post_init__(self) -> None:
         names.cluster_name(self.cluster_name)
@@ -73,7 +74,7 @@ class Scope:
         if machine.allocation_id == self.controller.allocation_id:
             roles.add(Role.CONTROLLER)
         if any(machine.allocation_id == worker.allocation_id for worker in self.workers):
-            roles.add(Role.WORKER)
+            roles |= {Role.WORKER, Role.MPI} if self.mpi else {Role.WORKER}
         return frozenset(roles)
 
     def node_comment(self, worker: Machine) -> str:

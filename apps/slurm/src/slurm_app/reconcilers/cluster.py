@@ -100,6 +100,7 @@ class Cluster:
                 features=tuple(features),
                 overrides=inputs.get("slurm_conf", {}),
                 process_tracking=inputs.get("process_tracking", "auto"),
+                mpi=bool(inputs.get("mpi", False)),
             )
         except SlurmAppError as error:
             raise OperationFailed(error.code, error.detail, retryable=error.retryable) from error

@@ -34,7 +34,8 @@ async def reconcile(operation: OperationContext) -> JsonObject:
     first_job = Phase(FIRST_JOB.key, FIRST_JOB.title, lambda scope: run_first_job(scope, hosts))
     job = await run_phases(operation, scope, [first_job])
     seconds = round((datetime.now(UTC) - operation.operation.created_at).total_seconds(), 1)
-    await _report_ready(operation, cluster, version, seconds)
+    gpus = bool(job[FIRST_JOB.key]["gpus_visible"])
+    await _report_ready(operation, cluster, version, seconds, gpus=gpus)
     return {"time_to_first_job_seconds": seconds, "first_job": job[FIRST_JOB.key]}
 
 
@@ -54,7 +55,9 @@ async def _wait_for_workers(operation: OperationContext) -> Cluster:
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def _report_ready(operation: OperationContext, cluster: Cluster, version: str, seconds: float) -> None:
+async def _report_ready(
+    operation: OperationContext, cluster: Cluster, version: str, seconds: float, *, gpus: bool
+) -> None:
     generation = cluster.instance.generation
     drift = cluster.drifts(version) or any(cluster.drifts(slurmd_of(worker)) for worker in cluster.workers)
     await operation.report_instance(
@@ -66,6 +69,6 @@ async def _report_ready(operation: OperationContext, cluster: Cluster, version: 
             condition("Degraded", False, "", "", generation),
             condition("VersionDrift", drift, "Compared", f"{cluster.expected_version} expected", generation),
         ],
-        access_notes=await access_notes(operation, cluster),
+        access_notes=await access_notes(operation, cluster, gpus=gpus),
         observed_runtime=version,
     )

@@ -40,6 +40,7 @@ _ROLE: dict[Role, Belongings] = {
             "/run/slurmd.pid",
         ),
     ),
+    Role.MPI: Belongings(),
     Role.CONTROLLER: Belongings(
         units=("slurmctld.service", "slurmdbd.service", "slurm-mariadb.service"),
         processes=("slurmctld", "slurmdbd", "mariadbd"),

@@ -115,7 +115,9 @@ added=$(comm -13 {BASELINE}/package_names <(dpkg-query -W -f '${{binary:Package}
         if going_packages | grep -Fxq "${{package%%:*}}"; then echo "$package"; fi
     done)
 if [ -n "$added" ]; then
-    {{ cat {OWNED_PATHS} 2>/dev/null || true; dpkg -L $added 2>/dev/null || true; }} | sort -u |
+    # By their real place: /lib is a link to /usr/lib, and the baseline knows what lies there, not the link.
+    {{ cat {OWNED_PATHS} 2>/dev/null || true; dpkg -L $added 2>/dev/null || true; }} |
+        sed -En 's#^/(bin|sbin|lib|lib32|lib64|libx32)/#/usr/\\1/#; \\#^/(etc|usr|opt|srv|var)/#p' | sort -u |
         comm -23 - {BASELINE}/paths >{OWNED_PATHS}.new
     mv {OWNED_PATHS}.new {OWNED_PATHS}
     export DEBIAN_FRONTEND=noninteractive
@@ -156,7 +158,9 @@ removed=0
 if [ -e {OWNED_PATHS} ]; then
     while read -r path; do
         if {{ [ -e "$path" ] || [ -L "$path" ]; }} && ! system_path "$path"; then
-            if [ -d "$path" ] && [ ! -L "$path" ]; then rmdir "$path" 2>/dev/null || true; else rm -f "$path"; fi
+            # A link to a directory is never ours alone.
+            if [ -L "$path" ] && [ -d "$path" ]; then continue; fi
+            if [ -d "$path" ]; then rmdir "$path" 2>/dev/null || true; else rm -f "$path"; fi
             removed=$((removed + 1))
         fi
     done < <(sort -r {OWNED_PATHS})
