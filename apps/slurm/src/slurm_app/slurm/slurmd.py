@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from gpuaas_sdk.machines.base import Machine
 from slurm_app import names
+from slurm_app.errors import NotReadyError
 from slurm_app.slurm.config import MACHINE_GRES_CONF, render_gres_conf, render_slurmd_unit
 from slurm_app.slurm.facts import NodeShape, read_node_shape
-from slurm_app.slurm.nodes import USABLE, ensure_node_deleted, ensure_resumed, read_node, refuse_held
+from slurm_app.slurm.nodes import USABLE, ensure_node_deleted, ensure_resumed, read_jobs, read_node, refuse_held
 from slurm_app.slurm.script import put_file, quoted, step
 from slurm_app.slurm.slurmctld import PMIX_LINK
 
@@ -59,8 +60,16 @@ async def ensure_worker_joined(
     shape = await read_node_shape(worker)
     record = await read_node(controller, host)
     refuse_held(host, record)
-    if record.refused_by_slurm:
-        # The record keeps the refusal also when the cause is gone: begin anew.
+    other_gpus = record.present == "yes" and record.gpus != len(shape.gpus)
+    if other_gpus and (running := await read_jobs(controller, host)):
+        raise NotReadyError(
+            "gpus_changed",
+            f"{host} has {len(shape.gpus)} GPUs and joined with {record.gpus}, while jobs run there: {running[0]}. "
+            "Drain it, then recover it",
+        )
+    if record.refused_by_slurm or other_gpus:
+        # slurmctld refuses a node with fewer GPUs than its record has, and the record keeps the refusal also when
+        # the cause is gone: begin anew.
         await worker.run_step(f"stop-slurmd-{host}", step(f"systemctl stop {UNIT}"))
         await ensure_node_deleted(controller, host)
         record = await read_node(controller, host)
