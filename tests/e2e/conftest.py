@@ -15,6 +15,7 @@ from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController, NetworkOfOne
+from tests.support.artifacts import signing_key
 from tests.support.waiting import wait_until
 
 # Runs beside each other need machines, ports and addresses of their own: give each its own slot.
@@ -42,6 +43,7 @@ def stack(alone: None) -> Iterator[Stack]:
         postgres_port=FIRST_PORT + 1,
         openbao_port=FIRST_PORT + 2,
         openbao_cluster_port=FIRST_PORT + 3,
+        registry_port=FIRST_PORT + 4,
         subnet=f"10.{100 + SLOT}.0.0/17" if SLOT else "10.84.0.0/16",
         pool_size="20GiB",
         app_dirs=(APPS,),
@@ -95,7 +97,12 @@ def published(stack: Stack, cli: CommandLine, tmp_path_factory: pytest.TempPathF
     bundle = tmp_path_factory.mktemp("bundle") / "packages.tar"
     assert stack.image is not None
     pack.build_bundle(bundle, stack.image.dpkg_status)
-    cli.run("app", "publish", str(pack.manifest_path), "--artifact", f"packages={bundle}")
+    key = signing_key()
+    private, public = bundle.with_name("key.pem"), bundle.with_name("key.pub")
+    private.write_text(key.private)
+    public.write_text(key.public)
+    cli.run("trusted-key", "add", "builds", str(public), "--app", pack.slug)
+    cli.run("app", "publish", str(pack.manifest_path), "--artifact", f"packages={bundle}", "--sign-key", str(private))
     return pack.slug
 
 

@@ -4,11 +4,9 @@ Triggers note what each transaction writes. The walk calls every route that chan
 call, and what may be written without a change, is listed here with its reason, and nowhere else."""
 
 import secrets
-import tempfile
 from collections.abc import Awaitable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +23,7 @@ from gpuaas_platform.api.app import declare_app
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.settings import Settings
+from tests.support.artifacts import push, signing_key
 from tests.support.database import connect
 from tests.support.world import World, make_key
 from tests.support.writes import Transaction, Writes, tables
@@ -65,7 +64,8 @@ NOUN_OF = {
     "allocations": Noun.ALLOCATION,
     "allocation_timeline": Noun.ALLOCATION,
     "app_versions": Noun.APP_VERSION,
-    "artifacts": Noun.ARTIFACT,
+    "registry_artifacts": Noun.ARTIFACT,
+    "trusted_keys": Noun.TRUSTED_KEY,
     "instances": Noun.INSTANCE,
     "members": Noun.MEMBER,
     "operations": Noun.OPERATION,
@@ -85,6 +85,7 @@ NOUN_OF = {
 """A transaction that writes into the table tells the feed about the noun."""
 
 NO_NOUN = {
+    "artifacts": "of the version before; nothing writes it any more",
     "changes": "the feed itself",
     "feed_marks": "the feed's own head and end",
     "audit_entries": "the audit trail is read as such, and only grows",
@@ -243,7 +244,7 @@ async def walk_work(walk: Walk, world: World) -> None:
     reporting = world.controller.members.report(member.id, lease, status=MemberStatus.READY)
     await walk("report_member", Noun.MEMBER, reporting)
     await walk_observing(walk, world, instance.id)
-    digest = await upload(walk, admin, world.app_slug)
+    digest = await walk_artifacts(walk, admin, world.app_slug)
     delivering = work.deliver(operation_id, token, allocation_id=head.id, digest=digest)
     await walk("request_delivery", Noun.DELIVERY, delivering)
     await walk_secrets(walk, world, (operation_id, token))
@@ -333,10 +334,16 @@ class _Lease:
         self.fencing_token = fencing_token
 
 
-async def upload(walk: Walk, admin: GpuaasClient, slug: str) -> str:
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(secrets.token_bytes(100))
-        file.flush()
-        uploading = admin.artifacts.upload(slug, Path(file.name), "application/octet-stream")
-        made = await walk("upload_artifact", Noun.ARTIFACT, uploading)
-    return made.digest
+async def walk_artifacts(walk: Walk, admin: GpuaasClient, slug: str) -> str:
+    key = signing_key()
+    adding = admin.trusted_keys.add("walked", key.public, app_slug=slug)
+    trusted = await walk("add_trusted_key", Noun.TRUSTED_KEY, adding)
+    pushing = push(admin, secrets.token_bytes(100), app_slug=slug, sign_key=key.private)
+    made = await walk("register_artifact", Noun.ARTIFACT, pushing)
+    await walk("verify_artifact", Noun.ARTIFACT, admin.artifacts.verify(made.id))
+    await walk("promote_artifact", Noun.ARTIFACT, admin.artifacts.promote(made.id))
+    other = await push(admin, secrets.token_bytes(100), app_slug=slug)
+    await walk("retire_artifact", Noun.ARTIFACT, admin.artifacts.retire(other.id))
+    await walk("delete_artifact", Noun.ARTIFACT, admin.artifacts.delete(other.id))
+    await walk("delete_trusted_key", Noun.TRUSTED_KEY, admin.trusted_keys.delete(trusted.id))
+    return str(made.digest)

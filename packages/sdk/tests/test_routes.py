@@ -38,7 +38,7 @@ NOT_FOR_CLIENTS = {
     "is_alive": "for supervisors",
     "is_ready": "for balancers",
     "read_metrics": "for Prometheus",
-    "download_artifact": "for node agents",
+    "locate_artifact": "for node agents",
     "certify_host": "for node agents",
     "offer_agent_key": "for node agents",
     "open_session": "for browsers: the answer is a cookie",
@@ -131,10 +131,14 @@ def methods(client: GpuaasClient) -> Iterator[Callable[..., Any]]:
 
 
 async def call(method: Callable[..., Any], file: Path) -> None:
-    parameters = [p for p in inspect.signature(method).parameters.values() if p.default is p.empty]
+    taken = inspect.signature(method).parameters
+    parameters = [p for p in taken.values() if p.default is p.empty]
     hints = typing.get_type_hints(method) if parameters else {}
     by_name = {p.name: BY_NAME.get(p.name) for p in parameters if hints[p.name] is str}
     values = {p.name: by_name.get(p.name) or example(hints[p.name], file) for p in parameters}
+    if {"app_slug", "project_id"} <= set(taken) and "project_id" not in values:
+        # One of the two, and only one.
+        values["project_id"] = "prj_1"
     # The platform answers nothing but refusals here: what was asked is all that counts.
     with suppress(GpuaasError, TypeError):
         result = method(**values)

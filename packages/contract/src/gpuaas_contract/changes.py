@@ -29,6 +29,7 @@ class Noun(StrEnum):
     ALLOCATION = "allocation"
     APP_VERSION = "app_version"
     ARTIFACT = "artifact"
+    TRUSTED_KEY = "trusted_key"
     INSTANCE = "instance"
     MEMBER = "member"
     OPERATION = "operation"

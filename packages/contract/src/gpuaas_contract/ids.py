@@ -27,6 +27,7 @@ SECRET = "sec"  # noqa: S105 - a prefix, not a secret
 SECRET_DELIVERY = "sdl"  # noqa: S105 - a prefix, not a secret
 APP_VERSION = "apv"
 ARTIFACT = "art"
+TRUSTED_KEY = "tky"
 DELIVERY = "dlv"
 INSTANCE = "ins"
 MEMBER = "mem"

@@ -47,6 +47,9 @@ class Code(StrEnum):
     MANIFEST_INVALID = "manifest_invalid"
     VERSION_EXISTS = "version_exists"
     DIGEST_MISMATCH = "digest_mismatch"
+    ARTIFACT_INVALID = "artifact_invalid"
+    SIGNATURE_MISSING = "signature_missing"
+    SIGNATURE_INVALID = "signature_invalid"
     NODE_OFFLINE = "node_offline"
     JOIN_TOKEN_INVALID = "join_token_invalid"  # noqa: S105 - a code, not a secret
     CURSOR_INVALID = "cursor_invalid"

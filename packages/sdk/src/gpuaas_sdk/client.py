@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from gpuaas_sdk.changes import ChangeFeed
     from gpuaas_sdk.resources.allocations import Allocations
     from gpuaas_sdk.resources.app_usage import AppUsage
+    from gpuaas_sdk.resources.artifacts import Artifacts, Registries, TrustedKeys
     from gpuaas_sdk.resources.audit import Audit
-    from gpuaas_sdk.resources.catalogue import Apps, AppVersions, Artifacts
+    from gpuaas_sdk.resources.catalogue import Apps, AppVersions
     from gpuaas_sdk.resources.credentials import AccessCredentials
     from gpuaas_sdk.resources.identity import Memberships, Projects, ServiceAccounts, Tenants, Users
     from gpuaas_sdk.resources.instances import Instances, Members
@@ -211,9 +212,21 @@ class GpuaasClient:
 
     @cached_property
     def artifacts(self) -> "Artifacts":
-        from gpuaas_sdk.resources.catalogue import Artifacts
+        from gpuaas_sdk.resources.artifacts import Artifacts
 
         return Artifacts(self._transport)
+
+    @cached_property
+    def trusted_keys(self) -> "TrustedKeys":
+        from gpuaas_sdk.resources.artifacts import TrustedKeys
+
+        return TrustedKeys(self._transport)
+
+    @cached_property
+    def registry(self) -> "Registries":
+        from gpuaas_sdk.resources.artifacts import Registries
+
+        return Registries(self._transport)
 
     @cached_property
     def instances(self) -> "Instances":

@@ -90,6 +90,14 @@ VARIANTS: dict[str, dict[str, Json]] = {
         "of a project": {"project_id": FIELDS["project_id"], "name": "several", "count": 2},
         "of a tenant": {"tenant_id": FIELDS["tenant_id"], "name": "several", "count": 2},
     },
+    "ArtifactRegister": {
+        "of a project": {"project_id": FIELDS["project_id"], "name": "model", "digest": FIELDS["digest"]},
+        "of an app": {"app_slug": "echo", "name": "packages", "digest": FIELDS["digest"]},
+    },
+    "TrustedKeyCreate": {
+        "of a project": {"project_id": FIELDS["project_id"], "name": "builds", **_KEY},
+        "of an app": {"app_slug": "echo", "name": "builds", **_KEY},
+    },
     "AppVersionPublish": {
         "two components": {
             "manifest": {

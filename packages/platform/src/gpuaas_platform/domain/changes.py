@@ -13,7 +13,8 @@ READ_PERMISSION: dict[str, Permission] = {
     Noun.JOIN_TOKEN: Permission.NODE_MANAGE,
     Noun.ALLOCATION: Permission.ALLOCATION_READ,
     Noun.APP_VERSION: Permission.AUTHENTICATED,
-    Noun.ARTIFACT: Permission.APP_PUBLISH,
+    Noun.ARTIFACT: Permission.ARTIFACT_READ,
+    Noun.TRUSTED_KEY: Permission.ARTIFACT_READ,
     Noun.INSTANCE: Permission.INSTANCE_READ,
     Noun.MEMBER: Permission.INSTANCE_READ,
     Noun.OPERATION: Permission.INSTANCE_READ,
@@ -29,7 +30,7 @@ READ_PERMISSION: dict[str, Permission] = {
 }
 """A noun that is missing here is for those who see the whole platform only."""
 
-OPEN_NOUNS = sorted({Noun.APP_VERSION.value, Noun.ARTIFACT.value})
+OPEN_NOUNS = sorted({Noun.APP_VERSION.value, Noun.ARTIFACT.value, Noun.TRUSTED_KEY.value})
 """Nouns that belong to no tenant and that others than platform admins may see."""
 
 

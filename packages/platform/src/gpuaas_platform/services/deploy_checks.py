@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuaas_contract.artifacts import ArtifactStatus
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.instances import InstanceDeploy
@@ -14,7 +15,7 @@ from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.placements import Machines, check_counts, check_placements, problem
 from gpuaas_platform.services.inputs import find_problems, with_defaults
 from gpuaas_platform.storage import allocations as allocation_store
-from gpuaas_platform.storage import catalogue as catalogue_store
+from gpuaas_platform.storage import artifacts as artifact_store
 from gpuaas_platform.storage import instances as store
 from gpuaas_platform.storage.database import Row, Transaction
 
@@ -62,14 +63,14 @@ def name_taken(name: str) -> Finding:
 
 
 async def _check_artifacts(tx: Transaction, manifest: Manifest) -> list[Finding]:
-    missing = [
-        slot.name
-        for slot in manifest.artifacts
-        if slot.digest is None or await catalogue_store.get_artifact(tx, manifest.slug, slot.digest) is None
-    ]
-    action = "ask the app's publisher, or deploy another version"
+    missing = []
+    for slot in manifest.artifacts:
+        found = [] if slot.digest is None else await artifact_store.list_of_owner(tx, manifest.slug, None, slot.digest)
+        if not any(row["status"] == ArtifactStatus.PROMOTED for row in found):
+            missing.append(slot.name)
+    action, version = "ask the app's publisher, or deploy another version", f"{manifest.slug} {manifest.version}"
     return [
-        problem("artifact_missing", f"{manifest.slug} {manifest.version} has no artifact {name}", "/version", action)
+        problem("artifact_missing", f"{version} has no promoted artifact {name}", "/version", action)
         for name in missing
     ]
 
