@@ -88,7 +88,12 @@ def machines(cli: CommandLine, project: str, node: str) -> dict[str, dict[str, o
         "two": ["--cpus", "1", "--memory-mib", "2048"],
         "three": ["--cpus", "1", "--memory-mib", "1536", "--gpus", "1"],
     }
-    return {name: cli.json("allocation", "create", "--name", name, *shape, "--wait") for name, shape in shapes.items()}
+    # All three fit into the pool of these tests.
+    disk = ["--disk-gib", "6"]
+    return {
+        name: cli.json("allocation", "create", "--name", name, *shape, *disk, "--wait")
+        for name, shape in shapes.items()
+    }
 
 
 @pytest.fixture(scope="session")

@@ -89,6 +89,8 @@ _SHARED = Belongings(
         "/var/lib/munge",
         "/var/spool/slurm",
         "/run/munge",
+        # Left by a dpkg that was killed while it unpacked.
+        "/var/lib/dpkg/tmp.ci",
     ),
     files=(
         "/etc/slurm/gres.machine.conf",
