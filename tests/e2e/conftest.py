@@ -98,7 +98,7 @@ def machines(cli: CommandLine, project: str, node: str) -> dict[str, dict[str, o
 
 @pytest.fixture(scope="session")
 def published(stack: Stack, cli: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> str:
-    (pack,) = find_packs([APPS])
+    (pack,) = [pack for pack in find_packs([APPS]) if pack.slug == "slurm"]
     bundle = tmp_path_factory.mktemp("bundle") / "packages.tar"
     assert stack.image is not None
     pack.build_bundle(bundle, stack.image.dpkg_status)

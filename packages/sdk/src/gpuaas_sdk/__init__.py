@@ -37,11 +37,14 @@ if TYPE_CHECKING:
         UnavailableError,
     )
     from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine, MachineUnreachableError
+    from gpuaas_sdk.machines.facts import MachineFacts, read_facts
+    from gpuaas_sdk.machines.parallel import on_each
     from gpuaas_sdk.observations import Observation
     from gpuaas_sdk.retry import RetryPolicy
     from gpuaas_sdk.runtime.context import OperationContext, StepHandle
     from gpuaas_sdk.runtime.controller import Controller
     from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+    from gpuaas_sdk.runtime.phases import Phase, member_in_work, run_phases
     from gpuaas_sdk.secret_value import SecretValue
 
 _HOME = {
@@ -74,11 +77,14 @@ _HOME = {
         "UnavailableError",
     ],
     "machines.base": ["CommandError", "CommandResult", "Machine", "MachineUnreachableError"],
+    "machines.facts": ["MachineFacts", "read_facts"],
+    "machines.parallel": ["on_each"],
     "observations": ["Observation"],
     "retry": ["RetryPolicy"],
     "runtime.context": ["OperationContext", "StepHandle"],
     "runtime.controller": ["Controller"],
     "runtime.errors": ["OperationFailed", "RetryLater"],
+    "runtime.phases": ["Phase", "member_in_work", "run_phases"],
     "secret_value": ["SecretValue"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -100,6 +106,7 @@ __all__ = [
     "LeaseHeldError",
     "LeaseLostError",
     "Machine",
+    "MachineFacts",
     "MachineFencedError",
     "MachineUnreachableError",
     "NotFoundError",
@@ -107,6 +114,7 @@ __all__ = [
     "OperationContext",
     "OperationFailed",
     "PasswordCredentials",
+    "Phase",
     "ProtocolError",
     "RefreshTokenCredentials",
     "Relist",
@@ -121,6 +129,10 @@ __all__ = [
     "TransportError",
     "UnauthenticatedError",
     "UnavailableError",
+    "member_in_work",
+    "on_each",
+    "read_facts",
+    "run_phases",
 ]
 
 

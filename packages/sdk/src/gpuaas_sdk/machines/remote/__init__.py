@@ -34,6 +34,7 @@ script=${script%x}
 if (($(printf %s "$script" | wc -c) != $2)); then echo "received less than $2 bytes" >&2; exit 75; fi
 set --
 exec </dev/null
+logger -t gpuaas "reads ($GPUAAS_CORRELATION_ID)" || true
 set -euo pipefail
 eval "$script"
 """
