@@ -22,6 +22,7 @@ from slurm_app.absent import AbsentMachine, RememberingMachine
 from slurm_app.errors import SlurmAppError
 from slurm_app.scope import Scope
 from slurm_app.slurm.roles import Role
+from slurm_app.store import Store
 
 CONTROLLER, WORKER = "controller", "worker"
 PACKAGES_ARTIFACT = "packages"
@@ -41,7 +42,7 @@ class Cluster:
     expected_version: str
 
     @classmethod
-    async def read(cls, operation: OperationContext) -> "Cluster":
+    async def read(cls, operation: OperationContext, store: Store) -> "Cluster":
         instance = await operation.instance()
         version = await operation.app_version()
         project = await operation.client.projects.get(instance.project_id)
@@ -52,7 +53,8 @@ class Cluster:
             raise OperationFailed("instance_incomplete", "the instance has no controller, or its app no packages")
         workers = tuple(member for member in live if member.component_key == WORKER)
         expected = version.manifest.runtime.version
-        return cls(instance, controllers[0], workers, project.name, digests[0], expected)
+        account = await store.account_of(project.id, project.name)
+        return cls(instance, controllers[0], workers, account, digests[0], expected)
 
     @property
     def workers_beside(self) -> tuple[Member, ...]:

@@ -9,19 +9,22 @@ from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.access_notes import access_notes
 from slurm_app.phases import CONTROLLER_PHASES, FIRST_JOB, Phase, run_first_job
 from slurm_app.reconcilers.cluster import Cluster, condition, member_in_work, munge_key, node_name, slurmd_of
+from slurm_app.reconcilers.records import keep_records
 from slurm_app.reconcilers.seam import run_phases
 from slurm_app.slurm import facts
+from slurm_app.store import Store
 
 POLL_SECONDS = 0.3
 
 
-async def reconcile(operation: OperationContext) -> JsonObject:
+async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     """The controller first; its workers join by operations of their own; then the first job over all of them."""
-    cluster = await Cluster.read(operation)
+    cluster = await Cluster.read(operation, store)
     async with member_in_work(operation, cluster.controller):
         key = await munge_key(operation)
         scope = cluster.scope(operation, cluster.workers_beside, munge_key=key)
         evidence = await run_phases(operation, scope, CONTROLLER_PHASES)
+        await keep_records(operation, store, scope.prepared)
         versions = await facts.read_versions(scope.controller)
     version = versions.get("slurmctld", "")
     await operation.report_member(
@@ -29,7 +32,7 @@ async def reconcile(operation: OperationContext) -> JsonObject:
         status=MemberStatus.READY,
         adapter_detail={"node": scope.controller.hostname, "versions": versions, **evidence["configure-cluster"]},
     )
-    cluster = await _wait_for_workers(operation)
+    cluster = await _wait_for_workers(operation, store)
     hosts = tuple(node_name(worker) for worker in cluster.workers)
     first_job = Phase(FIRST_JOB.key, FIRST_JOB.title, lambda scope: run_first_job(scope, hosts))
     job = await run_phases(operation, scope, [first_job])
@@ -39,10 +42,10 @@ async def reconcile(operation: OperationContext) -> JsonObject:
     return {"time_to_first_job_seconds": seconds, "first_job": job[FIRST_JOB.key]}
 
 
-async def _wait_for_workers(operation: OperationContext) -> Cluster:
+async def _wait_for_workers(operation: OperationContext, store: Store) -> Cluster:
     async with operation.step("wait-for-workers", "Wait for the workers") as step:
         while True:
-            cluster = await Cluster.read(operation)
+            cluster = await Cluster.read(operation, store)
             workers = cluster.workers
             failed = [worker.id for worker in workers if worker.status == MemberStatus.FAILED]
             if failed:

@@ -8,20 +8,20 @@ from slurm_app.errors import NotReadyError, SlurmAppError
 from slurm_app.reconcilers.cluster import Cluster, condition
 from slurm_app.reconcilers.seam import app_step
 from slurm_app.slurm import nodes
+from slurm_app.store import Store
 
 
-async def reconcile(operation: OperationContext) -> JsonObject:
-    cluster = await Cluster.read(operation)
+async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
+    cluster = await Cluster.read(operation, store)
     member = cluster.member(operation.operation.member_id)
-    evidence = await drain_member(operation, cluster, member)
+    evidence = await drain_member(operation, cluster, member, await node_of(store, member))
     await report_drained(operation, cluster, member, True, evidence["node"])
     await operation.report_member(member.id, status=MemberStatus.DRAINED)
     return {"drained": evidence}
 
 
-async def drain_member(operation: OperationContext, cluster: Cluster, member: Member) -> Evidence:
+async def drain_member(operation: OperationContext, cluster: Cluster, member: Member, host: str) -> Evidence:
     """A failure leaves the drain where it is: the member still takes no new jobs, and that is what it shows."""
-    host = node_of(member)
     try:
         wish = DrainWish.of(operation.operation.input, host, f"{operation.operation.kind} {operation.operation_id}")
     except SlurmAppError as error:
@@ -41,17 +41,22 @@ async def report_drained(
     await operation.report_member(member.id, conditions=[*kept, said])
 
 
-def node_of(member: Member) -> str:
-    host = member.adapter_detail.get("node")
-    if not host:
+async def node_of(store: Store, member: Member) -> str:
+    host = await known_node(store, member)
+    if host is None:
         raise OperationFailed("not_joined", "the worker never joined the cluster: recover or remove it")
-    return str(host)
+    return host
 
 
-async def resume(operation: OperationContext) -> JsonObject:
-    cluster = await Cluster.read(operation)
+async def known_node(store: Store, member: Member) -> str | None:
+    """The name under which slurmctld knows it; None where it never got so far."""
+    return member.adapter_detail.get("node") or await store.node_of(member.id)
+
+
+async def resume(operation: OperationContext, store: Store) -> JsonObject:
+    cluster = await Cluster.read(operation, store)
     member = cluster.member(operation.operation.member_id)
-    host = node_of(member)
+    host = await node_of(store, member)
     controller = operation.machine(cluster.controller.allocation_id)
     async with app_step(operation, "resume-node", f"Resume {host}") as step:
         record = await nodes.ensure_resumed(controller, host)

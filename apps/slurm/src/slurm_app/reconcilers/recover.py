@@ -8,10 +8,11 @@ from gpuaas_contract.base import JsonObject
 from gpuaas_sdk import OperationContext
 from slurm_app.reconcilers import workers
 from slurm_app.reconcilers.cluster import Cluster, member_in_work
+from slurm_app.store import Store
 
 
-async def reconcile(operation: OperationContext) -> JsonObject:
-    cluster = await Cluster.read(operation)
+async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
+    cluster = await Cluster.read(operation, store)
     member = cluster.member(operation.operation.member_id)
     async with member_in_work(operation, member):
-        return await workers.join(operation, cluster, member)
+        return await workers.join(operation, store, cluster, member)

@@ -7,9 +7,11 @@ from gpuaas_contract.instances import ConditionStatus, Instance, Member, MemberS
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, WORKERS
 from slurm_app.reconcilers.cluster import Cluster, condition, munge_key, wanted_features
+from slurm_app.reconcilers.records import keep_records
 from slurm_app.reconcilers.seam import run_phases
 from slurm_app.scope import Scope
 from slurm_app.slurm import facts
+from slurm_app.store import Store
 
 POLL_SECONDS = 0.3
 
@@ -18,7 +20,7 @@ def is_ready(instance: Instance) -> bool:
     return any(c.type == "Ready" and c.status == ConditionStatus.TRUE for c in instance.conditions)
 
 
-async def join(operation: OperationContext, cluster: Cluster, member: Member) -> JsonObject:
+async def join(operation: OperationContext, store: Store, cluster: Cluster, member: Member) -> JsonObject:
     """Touches that worker and the controller, and nothing else."""
     features = wanted_features(member, operation.operation.input)
     key = await munge_key(operation)
@@ -26,10 +28,13 @@ async def join(operation: OperationContext, cluster: Cluster, member: Member) ->
     if member.allocation_id != cluster.controller.allocation_id:
         # Its machine is made ready while the controller's is.
         await run_phases(operation, scope, PREPARE_PHASES)
-        await wait_for_controller(operation)
+        await wait_for_controller(operation, store)
     else:
-        await wait_for_controller(operation)
+        await wait_for_controller(operation, store)
         await run_phases(operation, scope, PREPARE_PHASES)
+    await keep_records(operation, store, scope.prepared)
+    # Before it can be known to slurmctld: a successor has to find it there.
+    await store.remember_node(member.id, cluster.instance.id, member.allocation_id, scope.workers[0].hostname)
     joined = (await run_phases(operation, scope, [WORKERS]))[WORKERS.key]
     if is_ready(await operation.instance()):
         # While the cluster is being deployed, its deploy runs the first job over all workers together.
@@ -57,10 +62,10 @@ async def report_joined(
     )
 
 
-async def wait_for_controller(operation: OperationContext) -> None:
+async def wait_for_controller(operation: OperationContext, store: Store) -> None:
     async with operation.step("wait-for-controller", "Wait for the controller"):
         while True:
-            status = (await Cluster.read(operation)).controller.status
+            status = (await Cluster.read(operation, store)).controller.status
             if status == MemberStatus.READY:
                 return
             if status == MemberStatus.FAILED:

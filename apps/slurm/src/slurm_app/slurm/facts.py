@@ -120,9 +120,9 @@ def refuse_unfit(machine: Machine, facts: Facts) -> None:
     """What would fail later in a way that is harder to understand."""
     if facts.init != "systemd":
         raise RefusedError("no_systemd", f"{machine.hostname} does not run systemd but {facts.init!r}")
-    if facts.os != "debian":
+    if (facts.os, facts.os_version) != ("debian", "12"):
         raise RefusedError(
-            "unsupported_os", f"{machine.hostname} runs {facts.os} {facts.os_version}; the packages are Debian's"
+            "unsupported_os", f"{machine.hostname} runs {facts.os} {facts.os_version}; the packages are Debian 12's"
         )
     if facts.hostname != machine.hostname:
         raise RefusedError(

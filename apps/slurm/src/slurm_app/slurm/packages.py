@@ -13,9 +13,9 @@ from slurm_app.slurm.snapshot import BASELINE, SNAPSHOT
 
 POLICY = "/usr/sbin/policy-rc.d"
 PORTS = (SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT)
-_FOREIGN_PACKAGES = re.compile(r"^(slurm|munge\b|mariadb-server|mysql-server|default-mysql-server)")
+FOREIGN_PACKAGES = re.compile(r"^(slurm|munge\b|mariadb-server|mysql-server|default-mysql-server)")
 # Whole trees: a file of somebody else's anywhere below would be in the way, or we in its.
-_FOREIGN_TREES = ("/etc/slurm", "/etc/slurm-llnl", "/etc/munge", "/var/lib/mysql", "/var/lib/slurm")
+FOREIGN_TREES = ("/etc/slurm", "/etc/slurm-llnl", "/etc/munge", "/var/lib/mysql", "/var/lib/slurm")
 
 # A policy-rc.d that was there before is put aside and comes back, also when the step was killed between.
 POLICY_FUNCTIONS = f"""
@@ -49,7 +49,7 @@ async def ensure_baseline_recorded(machine: Machine) -> Baseline:
         f"[ -d {BASELINE} ] || snapshot {BASELINE}",
         f"sed 's/^/package /' {BASELINE}/package_names",
         f"sed 's/^/port /' {BASELINE}/ports",
-        f"for tree in {quoted(*_FOREIGN_TREES)}; do",
+        f"for tree in {quoted(*FOREIGN_TREES)}; do",
         # The directories that contain what is named already would say nothing new.
         f"    grep -E \"^$tree(/|$)\" {BASELINE}/paths | tail -n 3 | sed 's/^/path /' || true",
         "done",
@@ -68,7 +68,7 @@ def parse_baseline(text: str) -> Baseline:
 
 def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
     """Another scheduler or database of somebody else: leave it alone, change nothing."""
-    found = sorted(name for name in baseline.packages if _FOREIGN_PACKAGES.match(name))
+    found = sorted(name for name in baseline.packages if FOREIGN_PACKAGES.match(name))
     found += sorted(baseline.paths)
     found += [f"port {port}" for port in sorted(baseline.ports & set(PORTS))]
     if found:

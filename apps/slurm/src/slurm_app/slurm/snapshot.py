@@ -7,12 +7,16 @@ BASELINE = f"{STATE_DIRECTORY}/baseline"
 # Ports come from /proc, because a minimal machine may have no ss. Enabled units are the links that enabling
 # makes: systemctl list-unit-files takes 0.9 s for the same list. Logs are left out of the paths: they are
 # exempt and listed by the receipt. /home, /root and /tmp belong to people.
-SNAPSHOT = r"""
+LISTENING_PORTS = r"""
 listening_ports() {
     local hex
     awk 'FNR > 1 && $4 == "0A" { sub(/.*:/, "", $2); print $2 }' /proc/net/tcp /proc/net/tcp6 2>/dev/null |
         while read -r hex; do echo $((16#$hex)); done | sort -un
 }
+"""
+SNAPSHOT = (
+    LISTENING_PORTS
+    + r"""
 snapshot() {
     rm -rf "$1.new"
     mkdir -p "$1.new"
@@ -28,3 +32,4 @@ snapshot() {
     mv "$1.new" "$1"
 }
 """
+)
