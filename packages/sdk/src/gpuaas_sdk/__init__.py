@@ -36,7 +36,13 @@ if TYPE_CHECKING:
         UnauthenticatedError,
         UnavailableError,
     )
-    from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine, MachineUnreachableError
+    from gpuaas_sdk.machines.base import (
+        CommandError,
+        CommandResult,
+        Machine,
+        MachineUnreachableError,
+        ObservedMachine,
+    )
     from gpuaas_sdk.machines.facts import MachineFacts, read_facts
     from gpuaas_sdk.machines.parallel import on_each
     from gpuaas_sdk.observations import Observation
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.runtime.context import OperationContext, StepHandle
     from gpuaas_sdk.runtime.controller import Controller
     from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+    from gpuaas_sdk.runtime.observing import ObserveContext
     from gpuaas_sdk.runtime.phases import Phase, member_in_work, run_phases
     from gpuaas_sdk.secret_value import SecretValue
 
@@ -76,13 +83,14 @@ _HOME = {
         "UnauthenticatedError",
         "UnavailableError",
     ],
-    "machines.base": ["CommandError", "CommandResult", "Machine", "MachineUnreachableError"],
+    "machines.base": ["CommandError", "CommandResult", "Machine", "MachineUnreachableError", "ObservedMachine"],
     "machines.facts": ["MachineFacts", "read_facts"],
     "machines.parallel": ["on_each"],
     "observations": ["Observation"],
     "retry": ["RetryPolicy"],
     "runtime.context": ["OperationContext", "StepHandle"],
     "runtime.controller": ["Controller"],
+    "runtime.observing": ["ObserveContext"],
     "runtime.errors": ["OperationFailed", "RetryLater"],
     "runtime.phases": ["Phase", "member_in_work", "run_phases"],
     "secret_value": ["SecretValue"],
@@ -111,6 +119,8 @@ __all__ = [
     "MachineUnreachableError",
     "NotFoundError",
     "Observation",
+    "ObserveContext",
+    "ObservedMachine",
     "OperationContext",
     "OperationFailed",
     "PasswordCredentials",
