@@ -10,7 +10,7 @@ from gpuaas_contract.base import JsonObject
 from gpuaas_sdk import Controller, GpuaasClient, OperationContext
 from gpuaas_sdk.runtime.worker import Handler
 from slurm_app.errors import RefusedError
-from slurm_app.reconcilers import add, decommission, deploy, drain, recover, remove, replace
+from slurm_app.reconcilers import add, decommission, deploy, drain, observe, recover, remove, replace
 from slurm_app.store import Store
 
 ACCOUNT_SETTING = "GPUAAS_SERVICE_ACCOUNT_FILE"
@@ -46,7 +46,7 @@ async def _serve(account: Path) -> None:
         store = Store()
         try:
             handlers = {kind: _with_store(reconcile, store) for kind, reconcile in HANDLERS.items()}
-            await Controller(client, handlers).run_until_signalled()
+            await Controller(client, handlers, observe=observe.observe).run_until_signalled()
         finally:
             store.close()
 

@@ -37,8 +37,7 @@ async def report_drained(
     operation: OperationContext, cluster: Cluster, member: Member, drained: bool, words: str
 ) -> None:
     said = condition("Drained", drained, "Observed", words, cluster.instance.generation)
-    kept = [each for each in member.conditions if each.type != said.type]
-    await operation.report_member(member.id, conditions=[*kept, said])
+    await operation.report_member(member.id, conditions=[said])
 
 
 async def node_of(store: Store, member: Member) -> str:

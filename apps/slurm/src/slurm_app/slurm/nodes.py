@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from gpuaas_sdk.machines.base import CommandResult, Machine
+from gpuaas_sdk.machines.base import CommandResult, Machine, ObservedMachine
 from slurm_app import names
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm.script import quoted, step
@@ -93,12 +93,12 @@ def _parse_line(line: str) -> NodeRecord:
     )
 
 
-async def read_node(controller: Machine, host: str) -> NodeRecord:
+async def read_node(controller: ObservedMachine, host: str) -> NodeRecord:
     command = f"timeout 10 scontrol --oneliner show node {quoted(names.host_name(host))}"
     return parse_node(host, await controller.read(command))
 
 
-async def read_nodes(controller: Machine) -> dict[str, NodeRecord]:
+async def read_nodes(controller: ObservedMachine) -> dict[str, NodeRecord]:
     """All of them, by name. Raises where slurmctld gives no answer: no list is not an empty list."""
     result = await controller.read("timeout 10 scontrol --oneliner show node")
     if not result.ok:
@@ -108,7 +108,7 @@ async def read_nodes(controller: Machine) -> dict[str, NodeRecord]:
     return {line.split(" ", 1)[0].removeprefix("NodeName="): _parse_line(line) for line in lines}
 
 
-async def read_jobs(controller: Machine, host: str) -> list[str]:
+async def read_jobs(controller: ObservedMachine, host: str) -> list[str]:
     """The jobs that are on a node now, one line each: id, user, state, time used, name."""
     states = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STOPPED"
     command = (
