@@ -49,6 +49,7 @@ unit: setup ## tests of each package
 
 alone: setup ## contract, sdk and every app, each by its wheel in an empty environment
 	scripts/test-alone packages/contract packages/sdk $(patsubst %/pyproject.toml,%,$(wildcard apps/*/pyproject.toml))
+	scripts/test-skeleton
 
 machines: setup ## tests of each package that need real machines
 	GPUAAS_ENVIRONMENT=tests GPUAAS_STATE_DIR=/var/lib/gpuaas-tests GPUAAS_SUBNET=10.87.0.0/16 \

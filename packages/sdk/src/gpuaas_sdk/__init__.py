@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
     from gpuaas_sdk.runtime.observing import ObserveContext
     from gpuaas_sdk.runtime.phases import Phase, member_in_work, run_phases
+    from gpuaas_sdk.runtime.program import run_controller
+    from gpuaas_sdk.runtime.receipts import probe, receipt_of
     from gpuaas_sdk.secret_value import SecretValue
 
 _HOME = {
@@ -93,6 +95,8 @@ _HOME = {
     "runtime.observing": ["ObserveContext"],
     "runtime.errors": ["OperationFailed", "RetryLater"],
     "runtime.phases": ["Phase", "member_in_work", "run_phases"],
+    "runtime.program": ["run_controller"],
+    "runtime.receipts": ["probe", "receipt_of"],
     "secret_value": ["SecretValue"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -141,7 +145,10 @@ __all__ = [
     "UnavailableError",
     "member_in_work",
     "on_each",
+    "probe",
     "read_facts",
+    "receipt_of",
+    "run_controller",
     "run_phases",
 ]
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpuaas_contract.manifest import ArtifactSlot, Manifest
 
 app = noun("app", "The catalogue: apps and their versions.")
+app.command("gpuaas_cli.commands.app_new:new", name="new", help="Make a new app that works, to be changed from there.")
 
 
 @app.command(name="list")
