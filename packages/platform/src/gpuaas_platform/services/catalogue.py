@@ -117,12 +117,16 @@ async def deployable_version(
     row = await _find(tx, app_slug, version)
     if row is None:
         raise not_found("app version", f"{app_slug} {version or 'latest'}")
+    refuse_retired(row)
+    return row
+
+
+def refuse_retired(row: Row) -> None:
+    """Before a deploy with a version, or an upgrade to it."""
     if row["status"] == AppVersionStatus.RETIRED:
         why = f": {row['reason']}" if row["reason"] else ""
-        raise Refusal(
-            Code.VERSION_RETIRED, f"{app_slug} {row['version']} is retired, so nothing is deployed with it{why}"
-        )
-    return row
+        detail = f"{row['app_slug']} {row['version']} is retired, so nothing is deployed with it any more{why}"
+        raise Refusal(Code.VERSION_RETIRED, detail)
 
 
 async def list_apps(tx: Transaction, caller: Caller, cursor: str | None, limit: int) -> AppPage:

@@ -6,7 +6,7 @@ from gpuaas_contract.manifest import Manifest, OperationKind
 from gpuaas_contract.operations import Kind
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.services.catalogue import get_version, manifest_of
+from gpuaas_platform.services.catalogue import manifest_of, refuse_retired
 from gpuaas_platform.services.inputs import check_inputs, find_problems
 from gpuaas_platform.storage import catalogue as catalogue_store
 from gpuaas_platform.storage import instances as store
@@ -46,6 +46,7 @@ async def check_desire(tx: Transaction, instance: Row, manifest: Manifest, kind:
         raise _invalid("/input/version", f"there is no {manifest.slug} {version!r}: name a published version")
     if found["id"] == instance["app_version_id"]:
         raise Refusal(Code.ACTION_NOT_ALLOWED, f"the instance has version {version} already")
+    refuse_retired(found)
     newer = manifest_of(found)
     _check_members(newer, await store.list_live(tx, instance["id"]))
     if "inputs" in input:
@@ -84,7 +85,8 @@ async def apply(tx: Transaction, instance: Row, kind: str, input: JsonObject) ->
     before = {key: instance[key] for key in ("desired_state", "inputs", "app_version_id", "ready_since")}
     id = instance["id"]
     if kind == Kind.UPGRADE:
-        version = await get_version(tx, instance["app_slug"], input["version"])
+        version = await catalogue_store.get_version(tx, instance["app_slug"], input["version"])
+        assert version is not None
         row = await store.set_desired(tx, id, app_version_id=version["id"], inputs=input.get("inputs"))
     elif kind == Kind.CONFIGURE:
         row = await store.set_desired(tx, id, inputs=input["inputs"])
