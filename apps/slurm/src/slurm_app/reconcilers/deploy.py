@@ -27,10 +27,12 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         await keep_records(operation, store, scope.prepared)
         versions = await facts.read_versions(scope.controller)
     version = versions.get("slurmctld", "")
-    await operation.report_member(
+    await operation.client.members.report(
         cluster.controller.id,
+        operation,
         status=MemberStatus.READY,
         adapter_detail={"node": scope.controller.hostname, "versions": versions, **evidence["configure-cluster"]},
+        observed_runtime=version,
     )
     cluster = await _wait_for_workers(operation, store)
     hosts = tuple(node_name(worker) for worker in cluster.workers)

@@ -50,8 +50,9 @@ async def report_joined(
     versions = await facts.read_versions(worker)
     version = versions.get("slurmd")
     generation = cluster.instance.generation
-    await operation.report_member(
+    await operation.client.members.report(
         member.id,
+        operation,
         status=MemberStatus.READY,
         adapter_detail={"node": worker.hostname, "features": list(features), "versions": versions},
         conditions=[
@@ -59,6 +60,7 @@ async def report_joined(
                 "VersionDrift", cluster.drifts(version), "Compared", f"{cluster.expected_version} expected", generation
             )
         ],
+        observed_runtime=version,
     )
 
 

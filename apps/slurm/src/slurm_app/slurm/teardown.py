@@ -114,12 +114,23 @@ added=$(comm -13 {BASELINE}/package_names <(dpkg-query -W -f '${{binary:Package}
     while read -r package; do
         if going_packages | grep -Fxq "${{package%%:*}}"; then echo "$package"; fi
     done)
+# An install that was killed leaves its repository behind, and files that dpkg does not yet, or no longer, list.
+half_unpacked() {{
+    [ -d "$state/repository" ] || return 0
+    for deb in "$state"/repository/*.deb; do
+        package=${{deb##*/}}
+        if going_packages | grep -Fxq "${{package%%_*}}"; then dpkg-deb --fsys-tarfile "$deb" | tar -t; fi
+    done | sed -E 's#^[.]##; s#/$##; p; s#$#.dpkg-new#p; s#new$#tmp#'
+}}
+# By their real place: /lib is a link to /usr/lib, and the baseline knows what lies there, not the link.
+{{
+    cat {OWNED_PATHS} 2>/dev/null || true
+    if [ -n "$added" ]; then dpkg -L $added 2>/dev/null || true; fi
+    half_unpacked
+}} | sed -En 's#^/(bin|sbin|lib|lib32|lib64|libx32)/#/usr/\\1/#; \\#^/(etc|usr|opt|srv|var)/#p' | sort -u |
+    comm -23 - {BASELINE}/paths >{OWNED_PATHS}.new
+mv {OWNED_PATHS}.new {OWNED_PATHS}
 if [ -n "$added" ]; then
-    # By their real place: /lib is a link to /usr/lib, and the baseline knows what lies there, not the link.
-    {{ cat {OWNED_PATHS} 2>/dev/null || true; dpkg -L $added 2>/dev/null || true; }} |
-        sed -En 's#^/(bin|sbin|lib|lib32|lib64|libx32)/#/usr/\\1/#; \\#^/(etc|usr|opt|srv|var)/#p' | sort -u |
-        comm -23 - {BASELINE}/paths >{OWNED_PATHS}.new
-    mv {OWNED_PATHS}.new {OWNED_PATHS}
     export DEBIAN_FRONTEND=noninteractive
     forbid_daemon_starts
     trap 'allow_daemon_starts' EXIT
