@@ -6,7 +6,7 @@ The observer that looks may be nobody: what it cannot read is said to be unknown
 from dataclasses import dataclass
 
 from gpuaas_contract.findings import Finding, FindingSource, Severity
-from gpuaas_sdk.machines.base import Machine
+from gpuaas_sdk.machines.base import ObservedMachine
 from slurm_app.errors import SlurmAppError
 from slurm_app.slurm.facts import FACTS_SCRIPT, LARGEST_SKEW_SECONDS, Facts, parse_facts
 from slurm_app.slurm.packages import FOREIGN_PACKAGES, FOREIGN_TREES, PORTS
@@ -43,7 +43,7 @@ class Look:
     disk_mib: int
 
 
-def _error(code: str, message: str, pointer: str, action: str) -> Finding:
+def app_error(code: str, message: str, pointer: str, action: str) -> Finding:
     return Finding(
         severity=Severity.ERROR,
         code=code,
@@ -75,7 +75,7 @@ def judge(host: str, look: Look, roles: frozenset[Role], pointer: str) -> list[F
     found = []
     if (facts.os, facts.os_version, facts.architecture) != RELEASE:
         found.append(
-            _error(
+            app_error(
                 "bundle_does_not_fit",
                 f"{host} runs {facts.os} {facts.os_version} on {facts.architecture}; "
                 f"the packages are for {' '.join(RELEASE)}",
@@ -84,29 +84,31 @@ def judge(host: str, look: Look, roles: frozenset[Role], pointer: str) -> list[F
             )
         )
     if facts.init != "systemd":
-        found.append(_error("no_systemd", f"{host} does not run systemd but {facts.init}", pointer, "choose another"))
+        found.append(
+            app_error("no_systemd", f"{host} does not run systemd but {facts.init}", pointer, "choose another")
+        )
     if facts.hostname != host:
         message = f"{host} calls itself {facts.hostname}; Slurm needs one name"
-        found.append(_error("hostname_mismatch", message, pointer, "give the machine the name of its allocation"))
+        found.append(app_error("hostname_mismatch", message, pointer, "give the machine the name of its allocation"))
     memory = sum(MEMORY_MIB.get(role, 0) for role in roles)
     if facts.memory_mib < memory:
         message = f"{host} has {facts.memory_mib} MiB of memory; {memory} are needed"
-        found.append(_error("too_little_memory", message, pointer, "choose a larger machine, or resize this one"))
+        found.append(app_error("too_little_memory", message, pointer, "choose a larger machine, or resize this one"))
     disk = sum(DISK_MIB.get(role, 0) for role in roles)
     if look.disk_mib < disk:
         message = f"{host} has {look.disk_mib} MiB of disk free; {disk} are needed"
-        found.append(_error("too_little_disk", message, pointer, "make room, or choose a larger machine"))
+        found.append(app_error("too_little_disk", message, pointer, "make room, or choose a larger machine"))
     if look.ours:
         return found
     if others := sorted(name for name in look.packages if FOREIGN_PACKAGES.match(name)):
         message = f"{host} has another scheduler or database: {', '.join(others)}"
-        found.append(_error("other_scheduler", message, pointer, "remove it, or choose another machine"))
+        found.append(app_error("other_scheduler", message, pointer, "remove it, or choose another machine"))
     if look.paths:
         message = f"{host} has files of its own: {', '.join(look.paths)}"
-        found.append(_error("foreign_files", message, pointer, "move them away, or choose another machine"))
+        found.append(app_error("foreign_files", message, pointer, "move them away, or choose another machine"))
     if taken := sorted(look.ports & set(PORTS)):
         message = f"on {host} something listens on {', '.join(map(str, taken))}"
-        found.append(_error("port_taken", message, pointer, "stop it, or choose another machine"))
+        found.append(app_error("port_taken", message, pointer, "stop it, or choose another machine"))
     return found
 
 
@@ -116,14 +118,14 @@ def judge_clocks(clocks: dict[str, int]) -> list[Finding]:
         return []
     said = ", ".join(f"{host}: {clock}" for host, clock in sorted(clocks.items()))
     message = f"the clocks differ by more than {LARGEST_SKEW_SECONDS} s ({said})"
-    return [_error("clock_skew", message, "", "set the clocks by the same time servers")]
+    return [app_error("clock_skew", message, "", "set the clocks by the same time servers")]
 
 
 def unreadable(host: str, why: str, pointer: str) -> Finding:
-    return _error("machine_unknown", f"cannot look at {host}: {why}", pointer, "see that it runs and answers")
+    return app_error("machine_unknown", f"cannot look at {host}: {why}", pointer, "see that it runs and answers")
 
 
-async def read_look(machine: Machine) -> Look:
+async def read_look(machine: ObservedMachine) -> Look:
     result = await machine.read(FACTS_SCRIPT + _LOOK)
     if not result.ok:
         raise SlurmAppError("look_failed", f"the look ended with {result.exit_status}: {result.stderr.strip()[-300:]}")
