@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_sdk import CommandError, Machine, Observation, OperationFailed, RetryLater, SecretValue
+from gpuaas_sdk.machines.base import ObservedMachine
 from gpuaas_sdk.observations import observe
 
 USER = "rollcall"
@@ -131,7 +132,7 @@ async def ensure_stopped(machine: Machine, role: Role) -> None:
     await machine.run_step(f"stop-{role}", script)
 
 
-async def observe_running(machine: Machine, role: Role) -> Observation:
+async def observe_running(machine: ObservedMachine, role: Role) -> Observation:
     return await observe(machine.read(f"systemctl is-active {role.unit}"), no_status=3)
 
 

@@ -1,0 +1,32 @@
+"""The pages for app teams say what there is."""
+
+import re
+from pathlib import Path
+
+from gpuaas_contract.problems import Code
+
+DOCS = Path(__file__).parents[2] / "docs"
+SDK = Path(__file__).parents[2] / "packages" / "sdk" / "src" / "gpuaas_sdk"
+
+
+def test_the_recovery_guide_says_what_to_do_about_every_code() -> None:
+    page = (DOCS / "how-to" / "recover.md").read_text()
+    listed = re.findall(r"^\| `([a-z_]+)` \| \S", page.split("## Every code of the API")[1], re.M)
+    assert sorted(listed) == sorted(code.value for code in Code)
+
+
+def test_the_recovery_guide_has_every_code_that_the_runtime_fails_with() -> None:
+    source = "".join(path.read_text() for path in (SDK / "runtime").glob("*.py"))
+    raised = set(re.findall(r'OperationFailed\(\s*"([a-z_]+)"', source))
+    page = (DOCS / "how-to" / "recover.md").read_text()
+    assert raised
+    assert {code for code in raised if f"| `{code}` |" not in page} == set()
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    broken = []
+    for page in DOCS.rglob("*.md"):
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(DOCS)}: {target}")
+    assert broken == []
