@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuaas_contract.instances import ConditionStatus, DesiredState, InstanceStatus, MemberStatus
-from gpuaas_contract.operations import RESIZE, OperationState
+from gpuaas_contract.operations import RESIZE, Kind, OperationState
 from gpuaas_contract.problems import AllowedAction
 
 Row = Mapping[str, Any]
@@ -50,7 +50,7 @@ def instance_actions(instance: Row, status: InstanceStatus) -> list[AllowedActio
 def operation_actions(operation: Row, *, is_latest: bool) -> list[AllowedAction]:
     """A failed operation is retried in place, unless a later one took over its target."""
     error = operation["error"] or {}
-    if operation["kind"] == RESIZE:
+    if operation["kind"] in {RESIZE, Kind.PREFLIGHT}:
         return []  # The resize is asked for again, with the size that is wanted then.
     if operation["state"] == OperationState.FAILED and is_latest and error.get("retryable", True):
         return [

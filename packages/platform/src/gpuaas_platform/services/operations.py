@@ -25,7 +25,7 @@ from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.instances import operation_actions
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
-from gpuaas_platform.services import instances
+from gpuaas_platform.services import instances, preflight_answers
 from gpuaas_platform.services.catalogue import manifest_of
 from gpuaas_platform.services.identity import visible_projects
 from gpuaas_platform.services.inputs import check_inputs
@@ -64,7 +64,13 @@ async def _read(tx: Transaction, operation_id: str) -> Operation:
 
 async def _changed(tx: Transaction, row: Row, event: str, message: str = "") -> None:
     await tx.changed(
-        "operation", row, event, message=message, project_id=row["project_id"], instance_id=row["instance_id"]
+        "operation",
+        row,
+        event,
+        message=message,
+        project_id=row["project_id"],
+        instance_id=row["instance_id"],
+        app_slug=row["app_slug"],
     )
 
 
@@ -180,6 +186,8 @@ async def request_operation(tx: Transaction, caller: Caller, instance_id: str, b
 
 async def retry_operation(tx: Transaction, caller: Caller, operation_id: str) -> Operation:
     found = await require_operation(tx, caller, operation_id, Permission.OPERATION_REQUEST)
+    if found["preflight_id"] is not None:
+        raise Refusal(Code.INVALID_STATE, "a preflight is not retried: ask for another one")
     instance = await instance_store.lock(tx, found["instance_id"])
     assert instance is not None
     row = await require_operation(tx, caller, operation_id, Permission.OPERATION_REQUEST, lock=True)
@@ -269,6 +277,8 @@ async def report_step(tx: Transaction, caller: Caller, operation_id: str, body: 
 async def complete_operation(tx: Transaction, caller: Caller, operation_id: str, body: CompleteRequest) -> Operation:
     row = await require_lease(tx, caller, operation_id, body.fencing_token)
     _check_size(body.result, RESULT_LIMIT, "the result of an operation")
+    if row["preflight_id"] is not None:
+        preflight_answers.check_result(body.result)
     for member_id, status in body.member_statuses.items():
         await _set_member_status(tx, row, member_id, status)
     await _finish(tx, row, OperationState.SUCCEEDED, body.result, None)
@@ -315,6 +325,8 @@ async def _finish(
     await _changed(
         tx, finished, state.value, f"{row['kind']} {state.value}" + (f": {error['detail']}" if error else "")
     )
+    if row["preflight_id"] is not None:
+        await preflight_answers.answered(tx, row, state, result, error)
     if row["kind"] == RESIZE:
         for pointless in await store.lock_open(tx, await answered(tx, row, state, error)):
             why = {"code": "withdrawn", "detail": "another app on the machine refused the resize", "retryable": False}
