@@ -61,6 +61,8 @@ http: setup ## the API on real PostgreSQL and OpenBao
 
 reference: setup ## write what docs/reference holds of the routes and who may call them
 	$(BIN)/gpuaas-platform openapi >docs/reference/openapi.json
+	$(BIN)/gpuaas app schema >docs/reference/app-manifest.schema.json
+	cp docs/reference/app-manifest.schema.json packages/contract/src/gpuaas_contract/
 	GPUAAS_WRITE_REFERENCE=1 $(BIN)/python -m pytest tests/http/test_policy.py
 
 soak: setup ## the long versions of tests that are sampled in `make test`

@@ -14,7 +14,7 @@ from gpuaas_contract.problems import FieldError
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.placements import problem
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
-from gpuaas_platform.services.catalogue import get_version, manifest_of
+from gpuaas_platform.services.catalogue import deployable_version, manifest_of
 from gpuaas_platform.services.deploy_checks import check_deploy
 from gpuaas_platform.services.identity import require_project
 from gpuaas_platform.services.instances import require_instance
@@ -54,7 +54,7 @@ async def preflight_deploy(tx: Transaction, caller: Caller, body: InstanceDeploy
     findings: list[Finding] = []
     allocation_ids: list[str] = []
     try:
-        manifest = manifest_of(await get_version(tx, body.app_slug, body.version))
+        manifest = manifest_of(await deployable_version(tx, caller, project["tenant_id"], body.app_slug, body.version))
     except Refusal as refusal:
         findings.append(problem("version_unavailable", refusal.detail, "/app_slug", "choose from the catalogue"))
     if manifest is not None:
@@ -88,7 +88,7 @@ async def preflight_instance(
     findings: list[Finding] = []
     async with tx.undone():
         try:
-            findings += _of_answer(await ask(tx, caller, instance_id, body))
+            findings += _of_answer(await ask(tx, caller, instance_id, body), body)
         except Refusal as refusal:
             findings += _of_refusal(refusal)
     fields = {
@@ -109,15 +109,16 @@ def _of_refusal(refusal: Refusal) -> list[Finding]:
     return [problem(refusal.code.value, error.detail, error.pointer, action) for error in errors]
 
 
-def _of_answer(answer: Resource) -> list[Finding]:
+def _of_answer(answer: Resource, body: InstanceRequest) -> list[Finding]:
     """A request for many may be accepted and still be refused for some."""
+    name = "allocation_ids" if isinstance(body, MembersAdd) else "member_ids"
     refused = [(n, result.refused) for n, result in enumerate(getattr(answer, "results", [])) if result.refused]
     return [
         Finding(
             severity=Severity.WARNING,
             code=found.code.value,
             message=found.detail,
-            pointer=f"/{number}",
+            pointer=f"/{name}/{number}",
             action="; ".join(action.title for action in found.allowed_actions),
         )
         for number, found in refused
