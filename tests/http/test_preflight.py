@@ -271,7 +271,7 @@ async def test_who_may_ask_and_who_may_see(world: World) -> None:
     private, public = make_key()
     account = await world.admin.service_accounts.create(world.project.id, "stranger", public, app_slug="another")
     async with GpuaasClient(world.admin.api_url, ServiceAccountCredentials(account.id, private)) as stranger:
-        with pytest.raises(ForbiddenError):
+        with pytest.raises(NotFoundError):
             await stranger.preflights.get(asked.id)
     other = await world.admin.projects.create(world.tenant.id, "elsewhere")
     private, public = make_key()
