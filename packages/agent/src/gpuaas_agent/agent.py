@@ -41,6 +41,7 @@ from gpuaas_contract.agent_link import (
     ResizeSlice,
     RestartHost,
     RestartSlice,
+    SetUsers,
     SliceReport,
     TaskMessage,
 )
@@ -103,6 +104,8 @@ async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
                 await changer.restart(message.spec, message.task_id, progress)
             case ResizeSlice():
                 await changer.resize(message.spec, progress)
+            case SetUsers():
+                await changer.set_users(message.spec, progress)
             case AttachVolume():
                 await changer.attach_volume(message.spec, message.task_id, progress)
             case DetachVolume():
@@ -144,6 +147,8 @@ async def serve_host(settings: Settings, api: PlatformApi) -> None:
                 await host.clear(message.spec.allocation_id, progress)
             case RestartHost():
                 await host.restart(message.spec, message.task_id, progress)
+            case SetUsers():
+                await host.set_users(message.spec, progress)
             case DeliverArtifact():
                 return await artifacts.deliver(message.spec, progress)
             case _:

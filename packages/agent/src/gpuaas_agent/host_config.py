@@ -16,6 +16,9 @@ HOST_KEY = SSH_DIR / "host_key"
 CERTIFICATE = SSH_DIR / "host_key-cert.pub"
 USER_AUTHORITY = SSH_DIR / "user_ca.pub"
 PRINCIPALS = SSH_DIR / "principals"
+KEYS = SSH_DIR / "keys"
+PEOPLE = SSH_DIR / "people"
+WANTED_PEOPLE = SSH_DIR / "wanted"
 SUDOERS = Path(f"/etc/sudoers.d/{PERSON_LOGIN}")
 ARTIFACTS = Path(MACHINE_ARTIFACTS_PATH)
 PERSON_ID = 10_000
@@ -81,6 +84,7 @@ def drop_in(allocation_id: str, found: SshdSettings) -> str:
         f"HostCertificate {CERTIFICATE}",
         f"TrustedUserCAKeys {USER_AUTHORITY}",
         f"AuthorizedPrincipalsFile {PRINCIPALS}/%u",
+        f"AuthorizedKeysFile {found.get('authorizedkeysfile').replace('none', '')} {KEYS}/%u",
         "MaxSessions 64",
         "MaxStartups 64:30:128",
     ]

@@ -134,6 +134,18 @@ class Lxd:
             },
         )
 
+    async def run(self, name: str, command: list[str]) -> tuple[int, str]:
+        """A command inside a running instance: its exit status, and what it said on standard error."""
+        path = f"/1.0/instances/{quote(name, safe='')}"
+        body = {"command": command, "wait-for-websocket": False, "record-output": True, "interactive": False}
+        done = await self._request("POST", f"{path}/exec", json=body)
+        said = ""
+        for stream, output in (done.get("output") or {}).items():
+            if stream == "2":
+                said = (await self._client.get(output)).text
+            await self._client.delete(output)
+        return int(done["return"]), said.strip()
+
     async def settle_instance(self, name: str) -> None:
         """Waits for what an earlier caller, perhaps one that was killed, still has under way.
 

@@ -24,6 +24,10 @@ PROJECT_TAG = "user.gpuaas.project"
 """The owner: a project, or a tenant for its own machines."""
 BRIDGE_TAG = "user.gpuaas.bridge"
 GATEWAY_TAG = "user.gpuaas.gateway_cidr"
+PEOPLE = "/etc/ssh/gpuaas_people"
+PRINCIPALS = "/etc/ssh/gpuaas_principals"
+KEYS = "/etc/ssh/gpuaas_keys"
+WANTED_PEOPLE = "/etc/ssh/gpuaas_wanted"
 READY_TAG = "user.gpuaas.ready"
 """Set last: a slice without it is what an interrupted attempt left, and nobody has used it."""
 
@@ -218,9 +222,10 @@ def machine_files(spec: CreateSlice, key: HostKey, certificate: HostCertificate)
         PushedFile("/etc/ssh/ssh_host_ed25519_key", key.private, 0o600),
         PushedFile("/etc/ssh/ssh_host_ed25519_key.pub", f"{key.public}\n", 0o644),
         PushedFile("/etc/ssh/ssh_host_ed25519_key-cert.pub", f"{certificate.certificate.strip()}\n", 0o644),
+        PushedFile("/etc/ssh/sshd_config.d/05-gpuaas-keys.conf", f"AuthorizedKeysFile {KEYS}/%u\n", 0o644),
         PushedFile("/etc/ssh/gpuaas_user_ca.pub", f"{certificate.user_authority.strip()}\n", 0o644),
     ]
     for login, principals in sorted(spec.principals.items()):
         lines = "".join(f"{principal}\n" for principal in principals)
-        files.append(PushedFile(f"/etc/ssh/gpuaas_principals/{login}", lines, 0o644))
+        files.append(PushedFile(f"{PRINCIPALS}/{login}", lines, 0o644))
     return files

@@ -41,6 +41,8 @@ _NOUNS = {
     "allocation": "Machines of a project.",
     "app": "The catalogue: apps and their versions.",
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
+    "grant": "People with a user of their own on a machine.",
+    "ssh-key": "Your own SSH public keys.",
     "volume": "Disks that outlive machines, also shared by several.",
     "usage": "What machines are charged for.",
     "quota": "How much a project may have at once.",
@@ -67,6 +69,7 @@ app.command("gpuaas_cli.commands.login:password", name="password", help="Change 
 app.command("gpuaas_cli.commands.schema:schema", name="schema", help="What an operation of the API takes.")
 app.command("gpuaas_cli.commands.completion:completion", name="completion", help="A completion script for your shell.")
 app.command("gpuaas_cli.commands.ssh:ssh", name="ssh", help="Log in to a machine, or run a command there.")
+app.command("gpuaas_cli.commands.ssh_config:ssh_config", name="ssh-config", help="Let plain ssh reach machines.")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -33,6 +33,7 @@ class TaskKind(StrEnum):
     ATTACH_VOLUME = "attach_volume"
     DETACH_VOLUME = "detach_volume"
     DELETE_VOLUME = "delete_volume"
+    SET_USERS = "set_users"
 
 
 class ProjectNetwork(Resource):
@@ -132,6 +133,26 @@ class DeleteVolume(Resource):
     volume_id: str
 
 
+class MachineUser(Resource):
+    """A person on a machine."""
+
+    login: str
+    uid: int
+    sudo: bool
+    principal: str
+    """What a certificate must carry to log in as this user."""
+    public_keys: list[str] = []
+    """The person's own, in OpenSSH's form without options and comment."""
+
+
+class SetUsers(Resource):
+    """All the people that a machine has from now on: others lose their keys, their sudo and their sessions."""
+
+    kind: Literal[TaskKind.SET_USERS] = TaskKind.SET_USERS
+    allocation_id: str
+    users: list[MachineUser]
+
+
 AnyTask = (
     CreateSlice
     | DeleteSlice
@@ -144,6 +165,7 @@ AnyTask = (
     | PrepareHost
     | ClearHost
     | RestartHost
+    | SetUsers
 )
 TaskSpec = Annotated[AnyTask, Field(discriminator="kind")]
 task_spec_adapter: TypeAdapter[AnyTask] = TypeAdapter(TaskSpec)

@@ -37,6 +37,8 @@ class Noun(StrEnum):
     VOLUME = "volume"
     CREDENTIAL = "credential"
     SECRET = "secret"  # noqa: S105 - a noun, not a secret
+    GRANT = "grant"
+    SSH_KEY = "ssh_key"
 
 
 class Change(Resource):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.audit import Audit
     from gpuaas_sdk.resources.catalogue import Apps, AppVersions, Artifacts
     from gpuaas_sdk.resources.credentials import AccessCredentials
+    from gpuaas_sdk.resources.grants import Grants, SshKeys
     from gpuaas_sdk.resources.identity import Memberships, Projects, ServiceAccounts, Tenants, Users
     from gpuaas_sdk.resources.instances import Instances, Members
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
@@ -255,6 +256,19 @@ class GpuaasClient:
         from gpuaas_sdk.resources.secrets import SecretDeliveries
 
         return SecretDeliveries(self._transport)
+
+    @cached_property
+    def grants(self) -> "Grants":
+        from gpuaas_sdk.resources.grants import Grants
+
+        return Grants(self._transport)
+
+    @cached_property
+    def ssh_keys(self) -> "SshKeys":
+        """One's own SSH public keys."""
+        from gpuaas_sdk.resources.grants import SshKeys
+
+        return SshKeys(self._transport)
 
     @cached_property
     def audit(self) -> "Audit":

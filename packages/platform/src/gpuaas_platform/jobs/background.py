@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS
-from gpuaas_platform.services import nodes, operations
+from gpuaas_platform.services import grant_ends, nodes, operations
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.storage import changes as change_store
 from gpuaas_platform.storage import oauth as oauth_store
@@ -62,6 +62,8 @@ async def sweep(platform: Platform) -> None:
         await nodes.mark_silent_nodes(tx)
     async with platform.database.system_transaction() as tx:
         await operations.fail_overdue(tx)
+    async with platform.database.system_transaction() as tx:
+        await grant_ends.sweep(tx)
     async with platform.database.system_transaction() as tx:
         await change_store.sweep_keys(tx, IDEMPOTENCY_HOURS)
     async with platform.database.system_transaction() as tx:

@@ -6,7 +6,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-from gpuaas_contract.access import AccessGrant, DirectAccess, MachineAddress
+from gpuaas_contract.access import CERTIFICATE_SECONDS, AccessGrant, DirectAccess, MachineAddress
 from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
 from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.problems import Code, FieldError
@@ -18,8 +18,6 @@ from gpuaas_platform.services.allocations import audit
 from gpuaas_platform.services.placement import certificate_principal
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage.database import Database, Row
-
-CERTIFICATE_SECONDS = 300
 
 
 class Authorities:
@@ -37,16 +35,16 @@ class Authorities:
                 self._authorities[owner_id] = await self._openbao.ensure_authority(owner_id)
         return self._authorities[owner_id]
 
-    async def certify(self, grant: Row, machines: Sequence[Row], public_key: str, key_id: str) -> AccessGrant:
+    async def certify(
+        self, grant: Row, machines: Sequence[Row], public_key: str, key_id: str, seconds: int = CERTIFICATE_SECONDS
+    ) -> AccessGrant:
         owner_id = grant["owner_id"]
         authority = await self._authority(owner_id)
         certified = [row for row in machines if shapes.kind_of(row) != ShapeKind.EXTERNAL]
-        principals = [certificate_principal(grant["login"], row["id"]) for row in certified]
+        principals = [grant["grant_id"] or certificate_principal(grant["login"], row["id"]) for row in certified]
         certificate = ""
         if principals:
-            certificate = await self._openbao.sign_user_key(
-                owner_id, public_key, principals, CERTIFICATE_SECONDS, key_id
-            )
+            certificate = await self._openbao.sign_user_key(owner_id, public_key, principals, seconds, key_id)
         return AccessGrant(
             id=grant["id"],
             login=grant["login"],

@@ -15,12 +15,13 @@ from gpuaas_contract.agent_link import (
     ResizeSlice,
     RestartHost,
     RestartSlice,
+    SetUsers,
     TaskMessage,
     TaskProgress,
     TaskResult,
     task_spec_adapter,
 )
-from gpuaas_platform.services import deliveries, machine_results, volume_results
+from gpuaas_platform.services import deliveries, machine_results, machine_users, volume_results
 from gpuaas_platform.services.placement import AddressPlan
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import nodes as store
@@ -70,7 +71,7 @@ class TaskService:
             tx.correlation_id = task["correlation_id"]
             if task["allocation_id"] is None:
                 await volume_results.progressed(tx, task["volume_id"], message.step, message.message)
-            elif not isinstance(task_spec_adapter.validate_python(task["spec"]), DeliverArtifact):
+            elif not isinstance(task_spec_adapter.validate_python(task["spec"]), DeliverArtifact | SetUsers):
                 await machine_results.progressed(tx, task["allocation_id"], message.step, message.message)
 
     async def finish(self, node_id: str, result: TaskResult) -> None:
@@ -110,5 +111,7 @@ class TaskService:
                 await volume_results.volume_detached(tx, id, spec.allocation_id, result.ok, result.message)
             case DeleteVolume():
                 await volume_results.volume_deleted(tx, spec.volume_id, result.ok, result.message)
+            case SetUsers():
+                await machine_users.users_set(tx, result.task_id, result.ok, result.message)
             case DeliverArtifact():
                 await deliveries.artifact_delivered(tx, result.task_id, result.ok, result.path, result.message)
