@@ -29,6 +29,7 @@ from gpuaas_platform.api.routes import (
     secrets,
     service_accounts,
     sessions,
+    terminals,
     users,
     volumes,
 )
@@ -70,6 +71,7 @@ ROUTES = [
     audit.routes,
     health.routes,
     agents.routes,
+    terminals.routes,
 ]
 
 
@@ -98,7 +100,7 @@ def create_app(platform: Platform) -> FastAPI:
     app = declare_app(lifespan)
     app.state.platform = platform
     app.state.links = AgentLinks(platform)
-    app.state.streams = StreamBroker(platform, app.state.links)
+    app.state.streams = StreamBroker(platform, app.state.links, app.state.metrics)
     return app
 
 

@@ -1,9 +1,10 @@
 """Access to machines for people: by a grant, or by a role that administers the machine."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpuaas_contract import ids
-from gpuaas_contract.access import PERSON_LOGIN, AccessGrant, PersonAccessRequest
+from gpuaas_contract.access import CERTIFICATE_SECONDS, PERSON_LOGIN, AccessGrant, PersonAccessRequest
 from gpuaas_contract.grants import GrantStatus
 from gpuaas_contract.identity import PrincipalKind
 from gpuaas_contract.problems import Code
@@ -34,6 +35,24 @@ class PersonAccess:
         key_id = f"{caller.name}/{correlation_id}"
         seconds = seconds_left(access)
         return await self._authorities.certify(access, [machine], body.public_key, key_id, seconds)
+
+    async def open_terminal(
+        self, caller: Caller, correlation_id: str, allocation_id: str, public_key: str
+    ) -> "TerminalAccess":
+        """The same right as for a certificate; the platform itself uses it, for one session."""
+        async with self._database.transaction(caller.id, correlation_id) as tx:
+            machine, held = await find_right(tx, caller, allocation_id)
+            access = await insert_access(tx, machine, held, CERTIFICATE_SECONDS)
+        key_id = f"{caller.name}/terminal/{correlation_id}"
+        grant = await self._authorities.certify(access, [machine], public_key, key_id, seconds_left(access))
+        return TerminalAccess(access, machine, grant)
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalAccess:
+    access: Row
+    machine: Row
+    grant: AccessGrant
 
 
 async def find_right(
