@@ -15,6 +15,7 @@ from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController, NetworkOfOne
+from tests.support.artifacts import signing_key
 from tests.support.waiting import wait_until
 
 ENVIRONMENT = "e2e"
@@ -39,6 +40,7 @@ def stack(alone: None) -> Iterator[Stack]:
         postgres_port=8481,
         openbao_port=8482,
         openbao_cluster_port=8483,
+        registry_port=8484,
         subnet="10.84.0.0/16",
         pool_size="20GiB",
         app_dirs=(APPS,),
@@ -87,11 +89,16 @@ def machines(cli: CommandLine, project: str, node: str) -> dict[str, dict[str, o
 
 @pytest.fixture(scope="session")
 def published(stack: Stack, cli: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> str:
-    (pack,) = find_packs([APPS])
+    (pack,) = [pack for pack in find_packs([APPS]) if pack.slug == "slurm"]
     bundle = tmp_path_factory.mktemp("bundle") / "packages.tar"
     assert stack.image is not None
     pack.build_bundle(bundle, stack.image.dpkg_status)
-    cli.run("app", "publish", str(pack.manifest_path), "--artifact", f"packages={bundle}")
+    key = signing_key()
+    private, public = bundle.with_name("key.pem"), bundle.with_name("key.pub")
+    private.write_text(key.private)
+    public.write_text(key.public)
+    cli.run("trusted-key", "add", "builds", str(public), "--app", pack.slug)
+    cli.run("app", "publish", str(pack.manifest_path), "--artifact", f"packages={bundle}", "--sign-key", str(private))
     return pack.slug
 
 

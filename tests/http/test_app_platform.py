@@ -158,11 +158,18 @@ async def test_bad_placements_are_all_named_at_once(world: World) -> None:
     one = await world.allocation()
     await world.deploy(head=one, name="first")
     with pytest.raises(InvalidRequestError) as refused:
-        await world.deploy(one, one, head=one, name="second")
-    assert [error.pointer for error in refused.value.errors] == [
-        "/placement_intent/0",
-        "/placement_intent/1",
-        "/placement_intent/2",
+        await world.deploy(one, one, head=one, name="first", greeting=7, unknown="field")
+    used = "allocation one is used by first already"
+    alone = "tail may not share allocation one with tail"
+    assert sorted((error.pointer, error.detail) for error in refused.value.errors) == [
+        ("/inputs", "Additional properties are not allowed ('unknown' was unexpected)"),
+        ("/inputs/greeting", "7 is not of type 'string'"),
+        ("/name", "the project has an app instance named 'first' already"),
+        ("/placement_intent/0", used),
+        ("/placement_intent/1", used),
+        ("/placement_intent/1", alone),
+        ("/placement_intent/2", used),
+        ("/placement_intent/2", alone),
     ]
     with pytest.raises(InvalidRequestError):
         await world.deploy(head=one, name="third", greeting=7)

@@ -4,14 +4,15 @@ Triggers note what each transaction writes. The walk calls every route that chan
 call, and what may be written without a change, is listed here with its reason, and nowhere else."""
 
 import secrets
-import tempfile
 from collections.abc import Awaitable, Iterator
-from pathlib import Path
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 
+from gpuaas_contract.app_usage import AppUsageReport
 from gpuaas_contract.changes import Noun
 from gpuaas_contract.identity import Role
 from gpuaas_contract.instances import MemberStatus
@@ -22,6 +23,7 @@ from gpuaas_platform.api.app import declare_app
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.settings import Settings
+from tests.support.artifacts import push, signing_key
 from tests.support.database import connect
 from tests.support.policy_world import PUBLIC_KEY
 from tests.support.world import World, make_key
@@ -32,6 +34,8 @@ _TOKEN = "it turns what the caller shows into a token, and changes nothing that 
 NO_CHANGE = {
     "heartbeat_operation": "only the end of the lease moves, every few seconds",
     "grant_allocation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
+    "heartbeat_reconcile_lease": "only the end of the lease moves",
+    "grant_observer_access": "a certificate for minutes that no route shows again; the audit trail holds it",
     "grant_operation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
     "deliver_credential": "a wrapping token for a minute that no route shows again; the audit trail holds it",
     "deliver_secret": "a wrapping token for a minute that no route shows again; the audit trail holds it",
@@ -61,11 +65,16 @@ NOUN_OF = {
     "allocations": Noun.ALLOCATION,
     "allocation_timeline": Noun.ALLOCATION,
     "app_versions": Noun.APP_VERSION,
-    "artifacts": Noun.ARTIFACT,
+    "registry_artifacts": Noun.ARTIFACT,
+    "trusted_keys": Noun.TRUSTED_KEY,
     "instances": Noun.INSTANCE,
     "members": Noun.MEMBER,
     "operations": Noun.OPERATION,
     "operation_steps": Noun.OPERATION,
+    "reconcile_leases": Noun.RECONCILE_LEASE,
+    "preflights": Noun.PREFLIGHT,
+    "app_usage": Noun.APP_USAGE,
+    "bulks": Noun.BULK,
     "deliveries": Noun.DELIVERY,
     "usage_records": Noun.ALLOCATION,
     "quotas": Noun.QUOTA,
@@ -79,6 +88,7 @@ NOUN_OF = {
 """A transaction that writes into the table tells the feed about the noun."""
 
 NO_NOUN = {
+    "artifacts": "of the version before; nothing writes it any more",
     "changes": "the feed itself",
     "feed_marks": "the feed's own head and end",
     "audit_entries": "the audit trail is read as such, and only grows",
@@ -90,6 +100,7 @@ NO_NOUN = {
     "access_grants": "certificates for minutes; no route shows them again",
     "secret_versions": "intents and ends of values in OpenBao; the credential or secret tells of those in use",
     "secret_deliveries": "wrapping tokens for a minute; no route shows them again",
+    "controller_presence": "when a controller was last heard of; it moves all the time",
     "node_tasks": "how an allocation is carried out; its allocation tells of it",
     "sessions": _LOGIN,
     "refresh_tokens": _LOGIN,
@@ -103,6 +114,7 @@ NO_NEWS = {
     ("nodes", frozenset({"link_id"})): "which process holds the agent's connection",
     ("operations", frozenset({"lease_expires_at"})): "a heart-beat of the lease's holder",
     ("operations", frozenset({"lease_expires_at", "updated_at"})): "a heart-beat of the lease's holder",
+    ("reconcile_leases", frozenset({"expires_at"})): "a heart-beat of the lease's holder",
     ("service_account_keys", frozenset({"last_used_at"})): "each login moves it",
     ("tenants", frozenset({"network_index"})): "how its machines are reached is told by them",
     ("join_tokens", frozenset({"used_by_node_id"})): "told by the node that it enrolled",
@@ -236,7 +248,8 @@ async def walk_work(walk: Walk, world: World) -> None:
     member = (await admin.instances.members(instance.id).all())[0]
     reporting = world.controller.members.report(member.id, lease, status=MemberStatus.READY)
     await walk("report_member", Noun.MEMBER, reporting)
-    digest = await upload(walk, admin, world.app_slug)
+    await walk_observing(walk, world, instance.id)
+    digest = await walk_artifacts(walk, admin, world.app_slug)
     delivering = work.deliver(operation_id, token, allocation_id=head.id, digest=digest)
     await walk("request_delivery", Noun.DELIVERY, delivering)
     await walk_secrets(walk, world, (operation_id, token))
@@ -252,6 +265,19 @@ async def walk_work(walk: Walk, world: World) -> None:
     await walk_volume(walk, world, first.id)
     await walk_grants(walk, world, first.id)
     await walk("release_allocation", Noun.ALLOCATION, admin.allocations.release(first.id))
+
+
+async def walk_observing(walk: Walk, world: World, instance_id: str) -> None:
+    leases = world.controller.reconcile_leases
+    claim = await walk("claim_reconcile_lease", Noun.RECONCILE_LEASE, leases.claim(instance_id, "walker"))
+    await leases.heartbeat(instance_id, claim.fencing_token)
+    giving_back = leases.yield_lease(instance_id, claim.fencing_token)
+    await walk("yield_reconcile_lease", Noun.RECONCILE_LEASE, giving_back)
+    now = datetime.now(UTC)
+    used = AppUsageReport(
+        record_id="1", work_id="walk", subject="walker", quantity=Decimal(1), unit="steps", started_at=now, ended_at=now
+    )
+    await walk("report_app_usage", Noun.APP_USAGE, world.controller.app_usage.report(instance_id, [used]))
 
 
 async def walk_allocation(walk: Walk, world: World, allocation_id: str) -> None:
@@ -333,10 +359,16 @@ class _Lease:
         self.fencing_token = fencing_token
 
 
-async def upload(walk: Walk, admin: GpuaasClient, slug: str) -> str:
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(secrets.token_bytes(100))
-        file.flush()
-        uploading = admin.artifacts.upload(slug, Path(file.name), "application/octet-stream")
-        made = await walk("upload_artifact", Noun.ARTIFACT, uploading)
-    return made.digest
+async def walk_artifacts(walk: Walk, admin: GpuaasClient, slug: str) -> str:
+    key = signing_key()
+    adding = admin.trusted_keys.add("walked", key.public, app_slug=slug)
+    trusted = await walk("add_trusted_key", Noun.TRUSTED_KEY, adding)
+    pushing = push(admin, secrets.token_bytes(100), app_slug=slug, sign_key=key.private)
+    made = await walk("register_artifact", Noun.ARTIFACT, pushing)
+    await walk("verify_artifact", Noun.ARTIFACT, admin.artifacts.verify(made.id))
+    await walk("promote_artifact", Noun.ARTIFACT, admin.artifacts.promote(made.id))
+    other = await push(admin, secrets.token_bytes(100), app_slug=slug)
+    await walk("retire_artifact", Noun.ARTIFACT, admin.artifacts.retire(other.id))
+    await walk("delete_artifact", Noun.ARTIFACT, admin.artifacts.delete(other.id))
+    await walk("delete_trusted_key", Noun.TRUSTED_KEY, admin.trusted_keys.delete(trusted.id))
+    return str(made.digest)

@@ -45,7 +45,7 @@ async def test_a_database_of_ones_own_is_migrated_by_command_only(
             assert _tables(stack.settings) == []
             _migrate(url)
             stack.ensure_platform()
-            assert running(stack) == {"openbao", "api"}
+            assert running(stack) == {"openbao", "registry", "api"}
             assert not (stack.settings.state_dir / "postgres").exists()
             made = await works(stack.settings)
             with connect(stack.settings) as database:
@@ -84,7 +84,7 @@ async def test_a_secrets_server_of_ones_own(servers: Settings, monkeypatch: pyte
     before = _renewals(openbao)
     with own_stack("own-bao", vault_addr=named.vault_addr, vault_token_file=named.vault_token_file) as stack:
         stack.ensure_platform()
-        assert running(stack) == {"postgres", "api"}
+        assert running(stack) == {"postgres", "registry", "api"}
         assert not (stack.settings.state_dir / "openbao").exists()
         await works(stack.settings)
         wait_until(lambda: _renewals(openbao) > before, "the API has renewed its token")
@@ -96,3 +96,13 @@ async def test_a_secrets_server_of_ones_own(servers: Settings, monkeypatch: pyte
         pytest.raises(StackError, match="gpuaas-api cannot read"),
     ):
         stack.ensure_platform()
+
+
+async def test_a_registry_of_ones_own(servers: Settings) -> None:
+    with own_stack("own-registry", registry_url=servers.registry_address) as stack:
+        stack.ensure_platform()
+        assert running(stack) == {"postgres", "openbao", "api"}
+        assert not (stack.settings.state_dir / "registry").exists()
+        await works(stack.settings)
+        with pytest.raises(StackError, match="a registry that is not ours"):
+            stack.collect_garbage()

@@ -34,6 +34,7 @@ def stack() -> Iterator[Stack]:
         postgres_port=FIRST_PORT + 1,
         openbao_port=FIRST_PORT + 2,
         openbao_cluster_port=FIRST_PORT + 3,
+        registry_port=FIRST_PORT + 4,
         subnet=f"10.{89 + SLOT}.0.0/16",
         pool_size="12GiB",
         app_dirs=(),

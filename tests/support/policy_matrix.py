@@ -19,7 +19,7 @@ from gpuaas_platform.api.app import declare_app
 from gpuaas_platform.api.routing import permission_of
 from gpuaas_platform.domain.policy import POLICY, Permission, Scope
 from gpuaas_stack.settings import Settings
-from tests.support.policy_world import ARTIFACT, Asker, PolicyWorld, policy_world
+from tests.support.policy_world import Asker, PolicyWorld, policy_world
 
 ALLOWED, UNKNOWN, DENIED, HIDDEN = "yes", "401", "403", "404"
 _OUTCOMES = {Code.UNAUTHENTICATED: UNKNOWN, Code.FORBIDDEN: DENIED, Code.NOT_FOUND: HIDDEN}
@@ -201,9 +201,7 @@ async def _ask(
         headers |= _NO_EFFECT
     query = {name: values[name] for name in row.query}
     content: dict[str, Any] = {}
-    if row.media_type == "application/octet-stream":
-        content = {"content": ARTIFACT}
-    elif row.body is not None:
+    if row.body is not None:
         body = await _filled(world, row, row.body, values)
         content = {"data" if "form" in row.media_type else "json": body}
     return await http.request(row.method, path, params=query, headers=headers, **content)
@@ -274,6 +272,8 @@ _OF_PROJECT = _OF_INSTANCE | {
     "service_account_id",
     "membership_id",
     "credential_id",
+    "artifact_id",
+    "trusted_key_id",
 }
 _PLATFORM_WIDE = {Permission.NODE_READ, Permission.NODE_MANAGE, Permission.USER_MANAGE, Permission.AUDIT_READ}
 

@@ -1,12 +1,9 @@
 """Everything that a request can name, and everybody who can ask: the world that the policy matrix walks in."""
 
-import hashlib
 import secrets
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx
 
@@ -20,13 +17,12 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials
 from gpuaas_sdk.errors import ApiError
 from gpuaas_stack.settings import Settings
+from tests.support.artifacts import promoted, push, signing_key
 from tests.support.services import admin_credentials
 from tests.support.world import World, make_key, sign_assertion
 
 PASSWORD = "a long enough password"
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
-ARTIFACT = b"what the matrix uploads"
-DIGEST = "sha256:" + hashlib.sha256(ARTIFACT).hexdigest()
 
 
 @dataclass
@@ -124,7 +120,9 @@ async def policy_world(settings: Settings) -> AsyncIterator[PolicyWorld]:
         of_members = ("project_id", "allocation_id", "volume_id", "instance_id", "member_id")
         seen_by_members = {values[key] for key in of_members}
         hidden = seen_by_members | {values["operation_id"], values["delivery_id"], makers.account_id}
-        hidden |= {values[key] for key in ("credential_id", "secret_id", "secret_delivery_id")}
+        hidden |= {
+            values[key] for key in ("credential_id", "secret_id", "secret_delivery_id", "artifact_id", "trusted_key_id")
+        }
         values |= {"service_account_id": makers.account_id, "user_id": makers.user_id}
         membership = await admin.memberships.create(makers.user_id, Role.PROJECT_MEMBER, project_id=world.project.id)
         (key,) = await admin.service_accounts.list_keys(makers.account_id)
@@ -138,9 +136,9 @@ async def policy_world(settings: Settings) -> AsyncIterator[PolicyWorld]:
 
 async def _values(world: World) -> dict[str, str]:
     """An instance with an operation that is being worked on, one delivery of which is still under way."""
-    with tempfile.NamedTemporaryFile() as file:
-        Path(file.name).write_bytes(ARTIFACT)  # noqa: ASYNC240 - a few bytes
-        await world.admin.artifacts.upload(world.app_slug, Path(file.name), "application/octet-stream")
+    own = await promoted(world.admin, app_slug=world.app_slug)
+    trusted = await world.admin.trusted_keys.add("matrix", signing_key().public, project_id=world.project.id)
+    artifact = await push(world.admin, b"of the project", project_id=world.project.id)
     allocation = await world.allocation()
     instance = await world.deploy(head=allocation)
     members = [member async for member in world.admin.instances.members(instance.id)]
@@ -148,7 +146,7 @@ async def _values(world: World) -> dict[str, str]:
     claim = await world.controller.operations.claim(operation_id, "matrix")
     world.node.holds = {"deliver_artifact"}
     delivery = await world.controller.operations.deliver(
-        operation_id, claim.fencing_token, allocation_id=allocation.id, digest=DIGEST
+        operation_id, claim.fencing_token, allocation_id=allocation.id, digest=own.digest
     )
     volume = await world.admin.volumes.create(world.project.id, "home", size_gib=1)
     credential = await world.admin.credentials.create(world.project.id, "matrix")
@@ -173,7 +171,9 @@ async def _values(world: World) -> dict[str, str]:
         "slug": world.app_slug,
         "app_slug": world.app_slug,
         "version": "latest",
-        "digest": DIGEST,
+        "digest": own.content_digest,
+        "artifact_id": artifact.id,
+        "trusted_key_id": trusted.id,
         "component_key": "head",
     }
 

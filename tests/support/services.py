@@ -35,7 +35,7 @@ def own_stack(environment: str, **changes: Any) -> Iterator[Stack]:
     state_dir = Path(tempfile.mkdtemp(prefix=f"gpuaas-{environment}-", dir=PARENT))
     state_dir.chmod(0o755)
     # Servers that the shell of whoever runs the tests names are not for tests.
-    chosen = {"database_url": None, "vault_addr": None, "app_dirs": (), **changes}
+    chosen = {"database_url": None, "vault_addr": None, "registry_url": None, "app_dirs": (), **changes}
     settings = Settings(
         state_dir=state_dir,
         environment=environment,
@@ -43,6 +43,7 @@ def own_stack(environment: str, **changes: Any) -> Iterator[Stack]:
         postgres_port=free_port(),
         openbao_port=free_port(),
         openbao_cluster_port=free_port(),
+        registry_port=free_port(),
         **chosen,
     )
     stack = Stack(settings, Progress())

@@ -34,6 +34,7 @@ from gpuaas_contract.agent_link import (
 from gpuaas_contract.ids import CORRELATION, NODE, STREAM, TASK, new_id
 
 TOKEN = "join-token-of-the-test"
+REGISTRY_TOKEN = "registry-token-of-the-test"
 
 
 class Platform:
@@ -175,6 +176,8 @@ class Platform:
                 return problem(401, "join_token_invalid", "The join token is unknown, used or expired.")
             self.node_key = request["public_key_pem"]
             return 200, json.dumps({"node_id": self.node_id, "name": "test-node"}).encode()
+        if path.startswith("/v2/"):
+            return self._blob(path.rsplit("/", 1)[1], headers)
         self.check_token(headers["authorization"])
         if path == "/v1/agent/host-certificates":
             if self.certificates_fail:
@@ -184,7 +187,17 @@ class Platform:
             certificate = self.authority.sign_host(request["public_key"], request["allocation_id"])
             answer = {"certificate": certificate, "user_authority": self.authority.public}
             return 200, json.dumps(answer).encode()
-        content = self.artifacts[path.rsplit("/", 1)[1]]
+        digest = path.rsplit("/", 1)[1]
+        url = f"http://127.0.0.1:{self.port}/v2/apps/test/packages/blobs/{digest}"
+        return 200, json.dumps({"url": url, "token": REGISTRY_TOKEN, "expires_in": 300}).encode()
+
+    def _blob(self, digest: str, headers: dict[str, str]) -> tuple[int, bytes]:
+        """The registry's part: it knows its own tokens only."""
+        if headers["authorization"] != f"Bearer {REGISTRY_TOKEN}":
+            return 401, b""
+        if digest not in self.artifacts:
+            return 404, b""
+        content = self.artifacts[digest]
         if "range" in headers:
             self.ranges.append(headers["range"])
             return 206, content[int(headers["range"].removeprefix("bytes=").removesuffix("-")) :]

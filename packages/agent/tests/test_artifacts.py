@@ -1,5 +1,6 @@
 """Artifacts: whole and right, or not there."""
 
+import errno
 import stat
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from agent_test_platform import Platform, digest_of
 
 from gpuaas_agent.api import PlatformApi
-from gpuaas_agent.artifacts import ArtifactManager
+from gpuaas_agent.artifacts import ArtifactManager, PartialDownload
 from gpuaas_agent.errors import PermanentError, RetryLaterError
 from gpuaas_agent.identity import Identity, load_or_make_key, public_key_pem
 from gpuaas_agent.lxd import Instance
@@ -41,6 +42,7 @@ class Setup:
         self.cache = tmp_path / "cache"
         self.slices = OneSlice(tmp_path / "slices")
         api = PlatformApi(f"http://127.0.0.1:{platform.port}", Identity(platform.node_id, "n", key))
+        self.api = api
         self.manager = ArtifactManager(self.cache, api, self.slices)
 
     async def deliver(self, *, digest: str = DIGEST, size: int = len(CONTENT)) -> str:
@@ -104,6 +106,41 @@ async def test_a_machine_that_is_gone_gets_nothing(setup: Setup) -> None:
     with pytest.raises(PermanentError, match="has no machine on this node"):
         await setup.deliver()
     assert not setup.slices.artifacts_dir("one").exists()
+
+
+async def test_what_the_registry_lost_is_said(setup: Setup) -> None:
+    setup.platform.artifacts.clear()
+    with pytest.raises(PermanentError, match="the registry has no file"):
+        await setup.deliver()
+    assert list(setup.cache.glob("[!.]*")) == []
+
+
+async def test_the_oldest_that_no_slice_has_is_forgotten(setup: Setup) -> None:
+    setup.manager = ArtifactManager(setup.cache, setup.api, setup.slices, limit=len(CONTENT) + 100)
+    others = {digest_of(content): content for content in (b"a" * 90, b"b" * 90)}
+    setup.platform.artifacts |= others
+    for digest, content in others.items():
+        await setup.deliver(digest=digest, size=len(content))
+    first, second = (setup.cache / digest.replace(":", "-") for digest in others)
+    # The second is forgotten by its slice, the first is not.
+    (setup.slices.artifacts_dir("one") / second.name).unlink()
+    await setup.deliver()
+    assert first.exists()
+    assert not second.exists()
+    assert (setup.cache / NAME).exists()
+
+
+async def test_a_full_disk_is_said_and_tried_again(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_part: PartialDownload, _chunk: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartialDownload, "write", full)
+        with pytest.raises(RetryLaterError, match=r"cannot keep .* No space left"):
+            await setup.deliver()
+    assert not setup.slices.artifacts_dir("one").exists()
+    await setup.deliver()
+    assert (setup.cache / NAME).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("digest", ["sha256:../../etc/passwd", "md5:00", "sha256:" + "A" * 64])

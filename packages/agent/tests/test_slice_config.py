@@ -8,12 +8,14 @@ import pytest
 from gpuaas_agent.errors import PermanentError
 from gpuaas_agent.host_key import make_host_key
 from gpuaas_agent.slice_config import (
+    ACCOUNT_LINES,
     acl_body,
     check_spec,
     instance_body,
     instance_name,
     machine_files,
     network_body,
+    with_line,
 )
 from gpuaas_contract.agent_link import CreateSlice, HostCertificate
 
@@ -120,6 +122,17 @@ def test_files_hold_one_line_per_principal_and_a_private_host_key() -> None:
     files = {file.path: file for file in machine_files(make_spec(), make_host_key("web1"), certificate)}
     assert files["/etc/ssh/gpuaas_principals/gpuaas"].content == "people\nop:42\n"
     assert files["/etc/ssh/gpuaas_principals/root"].content == "operators\n"
+    observer = make_spec(principals={"gpuaas-observer": ["observers"]})
+    (lines,) = [f.content for f in machine_files(observer, make_host_key("web1"), certificate) if "observer" in f.path]
+    assert lines == "restrict observers\n", "an observer can run commands and nothing else"
     assert files["/etc/ssh/ssh_host_ed25519_key"].mode == 0o600
     assert files["/etc/ssh/gpuaas_user_ca.pub"].content == "authority\n"
     assert files["/etc/hosts"].content.endswith("10.85.1.10 web1.gpuaas.internal web1\n")
+
+
+@pytest.mark.parametrize("content", ["", "root:x:0:0:root:/root:/bin/bash\n", "root:x:0:0:root:/root:/bin/bash"])
+def test_an_account_is_added_once(content: str) -> None:
+    line = ACCOUNT_LINES["/etc/passwd"]
+    once = with_line(content, line)
+    assert once.splitlines() == [*content.splitlines(), line]
+    assert with_line(once, line) == once

@@ -1,7 +1,6 @@
 """The operations of a platform in memory: leases that expire, tokens that grow, a feed, and faults on demand."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -21,6 +20,11 @@ LEASE_SECONDS = 0.6
 def refusal(code: Code) -> ApiError:
     problem = Problem(type="x", title="x", status=409, detail=code.value, code=code, correlation_id="cor_1")
     return error_from_problem(problem)
+
+
+def _now() -> float:
+    """The loop's time, which a simulation lets jump."""
+    return asyncio.get_running_loop().time()
 
 
 class _All:
@@ -127,14 +131,14 @@ class MemoryPlatform:
             raise refusal(Code.LEASE_HELD)
         self.tokens += 1
         row.update(state=OperationState.RUNNING, token=self.tokens, attempt=row["attempt"] + 1)
-        row["lease_until"] = time.monotonic() + LEASE_SECONDS
+        row["lease_until"] = _now() + LEASE_SECONDS
         self.log.append(f"claim {id} {holder}")
         self._changed(id, "claimed")
         claim = Claim(operation=self.model(id), fencing_token=self.tokens, lease_seconds=1)
         return claim.model_copy(update={"lease_seconds": LEASE_SECONDS})
 
     async def heartbeat(self, id: str, token: int) -> Operation:
-        self._held(id, token)["lease_until"] = time.monotonic() + LEASE_SECONDS
+        self._held(id, token)["lease_until"] = _now() + LEASE_SECONDS
         return self.model(id)
 
     async def yield_lease(self, id: str, token: int, *, idempotency_key: str | None = None) -> Operation:
@@ -198,13 +202,13 @@ class MemoryPlatform:
 
     def _is_claimable(self, row: dict[str, Any]) -> bool:
         if row["state"] == OperationState.RUNNING:
-            return bool(row["lease_until"] < time.monotonic())
+            return bool(row["lease_until"] < _now())
         return bool(row["state"] == OperationState.PENDING)
 
     def _held(self, id: str, token: int) -> dict[str, Any]:
         self._answer()
         row = self.rows[id]
-        if row["token"] != token or row["lease_until"] < time.monotonic():
+        if row["token"] != token or row["lease_until"] < _now():
             raise refusal(Code.STALE_LEASE)
         return row
 

@@ -223,27 +223,3 @@ def test_a_file_that_is_no_account_is_said(tmp_path: Path) -> None:
     file.write_text('{"service_account_id": "sva_1"}')
     with pytest.raises(ValueError, match="is not a service account file"):
         ServiceAccountCredentials.from_file(file)
-
-
-async def test_an_artifact_is_sent_from_its_beginning_on_a_retry(tmp_path: Path) -> None:
-    file = tmp_path / "bundle.tar"
-    file.write_bytes(b"x" * 3_000_000)
-    seen: list[int] = []
-    artifact = {
-        "id": "art_1",
-        "app_slug": "demo",
-        "digest": "sha256:0",
-        "size": 3_000_000,
-        "media_type": "application/x-tar",
-        "revision": 1,
-        "created_at": AT,
-        "updated_at": AT,
-    }
-    platform = ScriptedPlatform(problem("unavailable", 503), ok(artifact))
-    async with platform.client() as client:
-        await client.artifacts.upload("demo", file, "application/x-tar", on_progress=seen.append)
-    assert [len(request.content) for request in platform.requests] == [3_000_000, 3_000_000]
-    assert platform.requests[0].url.path.startswith("/v1/apps/demo/artifacts/sha256:")
-    assert platform.requests[0].headers["content-length"] == "3000000"
-    assert seen.count(0) == 2
-    assert seen[-1] == 3_000_000

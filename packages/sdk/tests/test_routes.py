@@ -5,7 +5,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from gpuaas_contract.allocations import Shape
+from gpuaas_contract.app_usage import AppUsageReport
 from gpuaas_contract.instances import InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import OperationError
@@ -37,7 +38,7 @@ NOT_FOR_CLIENTS = {
     "is_alive": "for supervisors",
     "is_ready": "for balancers",
     "read_metrics": "for Prometheus",
-    "download_artifact": "for node agents",
+    "locate_artifact": "for node agents",
     "certify_host": "for node agents",
     "offer_agent_key": "for node agents",
     "open_session": "for browsers: the answer is a cookie",
@@ -60,6 +61,17 @@ MANIFEST = {
     "runtime": {"name": "echo", "version": "7"},
     "components": [{"key": "head", "title": "Head", "primary": True}],
     "operations": [{"kind": "deploy", "title": "Deploy"}, {"kind": "decommission", "title": "Decommission"}],
+}
+
+
+USAGE: Any = {
+    "record_id": "1",
+    "work_id": "7",
+    "subject": "ada",
+    "quantity": 1,
+    "unit": "seconds",
+    "started_at": "2026-01-01T00:00:00Z",
+    "ended_at": "2026-01-01T00:00:01Z",
 }
 
 
@@ -95,8 +107,11 @@ def example(annotation: Any, file: Path) -> Any:
             name="one",
             placement_intent=[Placement(component_key="head", allocation_id="alc_1")],
         ),
+        AppUsageReport: AppUsageReport(**USAGE),
         OperationError: OperationError(code="timeout", detail="late", retryable=True),
     }
+    if typing.get_origin(annotation) is Sequence:
+        return [example(typing.get_args(annotation)[0], file)]
     if annotation in made:
         return made[annotation]
     if inspect.isclass(annotation) and hasattr(annotation, "__members__"):
@@ -116,10 +131,14 @@ def methods(client: GpuaasClient) -> Iterator[Callable[..., Any]]:
 
 
 async def call(method: Callable[..., Any], file: Path) -> None:
-    parameters = [p for p in inspect.signature(method).parameters.values() if p.default is p.empty]
+    taken = inspect.signature(method).parameters
+    parameters = [p for p in taken.values() if p.default is p.empty]
     hints = typing.get_type_hints(method) if parameters else {}
     by_name = {p.name: BY_NAME.get(p.name) for p in parameters if hints[p.name] is str}
     values = {p.name: by_name.get(p.name) or example(hints[p.name], file) for p in parameters}
+    if {"app_slug", "project_id"} <= set(taken) and "project_id" not in values:
+        # One of the two, and only one.
+        values["project_id"] = "prj_1"
     # The platform answers nothing but refusals here: what was asked is all that counts.
     with suppress(GpuaasError, TypeError):
         result = method(**values)

@@ -9,6 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import yaml
@@ -19,14 +20,14 @@ from gpuaas_contract.allocations import Allocation, AllocationStatus, Shape
 from gpuaas_contract.catalogue import AppVersion
 from gpuaas_contract.identity import Project
 from gpuaas_contract.instances import Instance, InstanceDeploy, InstanceStatus, Placement
-from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.manifest import ArtifactSlot, Manifest
 from gpuaas_contract.nodes import Node, NodeStatus
 from gpuaas_contract.operations import Operation, OperationState
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_sdk.errors import NotFoundError, VersionExistsError
-from gpuaas_sdk.resources.catalogue import digest_of_file
-from gpuaas_stack import platform_services
+from gpuaas_sdk.signing import read_private_key
+from gpuaas_stack import platform_services, users
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.packs import Demo, Pack
 from gpuaas_stack.stack import Stack
@@ -62,6 +63,16 @@ def capacity_words(nodes: Iterable[Node]) -> str:
     memory = f"{taken['memory_mib'] // 1024} of {there['memory_mib'] // 1024} GiB of memory"
     disk = f"{taken['disk_gib']} of {there['disk_gib']} GiB of disk"
     return f"{taken['cpus']} of {there['cpus']} CPUs, {memory}, {disk}, {taken['gpus']} of {there['gpus']} GPUs"
+
+
+def new_private_key() -> str:
+    key = Ed25519PrivateKey.generate()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def public_half(private_key_pem: str) -> str:
+    key = read_private_key(private_key_pem).public_key()
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 class DemoSeed:
@@ -162,20 +173,40 @@ class DemoSeed:
             await asyncio.to_thread(pack.build_bundle, bundle, image.dpkg_status)
             phase.note = f"{bundle.stat().st_size / 1e6:.0f} MB"
         with self._progress.phase(f"{pack.slug} {manifest.version} published"):
-            digest = await asyncio.to_thread(digest_of_file, bundle)
-            slots = [slot.model_copy(update={"digest": digest}) for slot in manifest.artifacts]
-            for slot in slots:
-                await self._client.artifacts.upload(manifest.slug, bundle, media_type=slot.media_type)
+            slots = [await self._bring(pack, slot, bundle) for slot in manifest.artifacts]
             bundle.unlink()
             try:
                 return await self._client.app_versions.publish(manifest.model_copy(update={"artifacts": slots}))
             except VersionExistsError:
                 return await self._client.app_versions.get(manifest.slug, manifest.version)
 
+    async def _bring(self, pack: Pack, slot: ArtifactSlot, bundle: Path) -> ArtifactSlot:
+        """Pushed, signed with the pack's own key, verified and promoted: as an app's team would do it."""
+        name = slot.name.replace("_", "-")
+        key = await self._ensure_signing_key(pack)
+        made = await self._client.artifacts.push(
+            name, bundle, app_slug=pack.slug, media_type=slot.media_type, file_name=slot.name, sign_key=key
+        )
+        await self._client.artifacts.verify(made.id)
+        await self._client.artifacts.promote(made.id)
+        return slot.model_copy(update={"digest": made.digest})
+
+    async def _ensure_signing_key(self, pack: Pack) -> str:
+        """The private half stays in a file of root's; the app trusts the public one."""
+        path = platform_services.ensure_app_dir(self._settings, pack.slug) / "signing-key.pem"
+        if not path.exists():
+            users.write_private(path, new_private_key())
+        private = path.read_text()
+        public = public_half(private)
+        trusted = await self._client.trusted_keys.list(app_slug=pack.slug).all()
+        if public not in [key.public_key_pem for key in trusted]:
+            # A name of its own each time: an earlier key may be lost, its name is not.
+            await self._client.trusted_keys.add(f"pack-{secrets.token_hex(3)}", public, app_slug=pack.slug)
+        return private
+
     async def _make_service_account(self, pack: Pack, project: Project) -> None:
-        key = Ed25519PrivateKey.generate()
-        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-        public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+        private = new_private_key()
+        public = public_half(private)
         # A name of its own each time: an earlier account's key may be lost, its name is not.
         name = f"{pack.slug}-controller-{secrets.token_hex(3)}"
         account = await self._client.service_accounts.create(project.id, name, public, app_slug=pack.slug)

@@ -92,6 +92,12 @@ def reset(settings: Settings, *, yes: bool) -> int:
     return 0
 
 
+def collect_garbage(settings: Settings) -> int:
+    with Progress() as progress:
+        progress.say(Stack(settings, progress).collect_garbage())
+    return 0
+
+
 def with_machines(settings: Settings, command: Sequence[str]) -> int:
     """For tests that make machines of their own: LXD, the image and a pool while the command runs."""
     if not command:
@@ -109,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="stop everything; machines and data are kept")
     bare = commands.add_parser("with-machines", help=f"run a command with LXD, the image and {POOL_VARIABLE}")
     bare.add_argument("words", nargs=argparse.REMAINDER, help="-- COMMAND …")
+    commands.add_parser("collect-garbage", help="free what deleted artifacts took; the registry is read-only meanwhile")
     commands.add_parser("keep-lxd", help="start LXD again when it dies; the supervisor runs this")
     shown = commands.add_parser("status", help="what runs; exit status 3 when it is not all up")
     shown.add_argument("--json", action="store_true", dest="as_json")
@@ -127,6 +134,8 @@ def run(arguments: argparse.Namespace) -> int:
         case "with-machines":
             words: list[str] = arguments.words
             return with_machines(settings, words[1:] if words[:1] == ["--"] else words)
+        case "collect-garbage":
+            return collect_garbage(settings)
         case "keep-lxd":
             return Stack(settings, Progress()).keep_lxd()
         case "status":

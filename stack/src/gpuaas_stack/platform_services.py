@@ -45,6 +45,20 @@ def check_token_file(path: Path) -> None:
         raise StackError(f"cannot use GPUAAS_VAULT_TOKEN_FILE: the user {users.API} cannot read {path}")
 
 
+def registry_certificates(vault_addr: str, vault_token_file: Path) -> str:
+    """What the registry believes the platform's tokens by. The key is made where there is none yet."""
+    command = users.run_as(users.API, [program("gpuaas-platform"), "registry-certificates"])
+    environment = {
+        "PATH": os.environ["PATH"],
+        "GPUAAS_VAULT_ADDR": vault_addr,
+        "GPUAAS_VAULT_TOKEN_FILE": str(vault_token_file),
+    }
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise StackError(f"cannot make the key for the registry's tokens: {done.stderr.strip()[-2000:]}")
+    return done.stdout
+
+
 def api_service(settings: Settings, database_url: str, vault_addr: str, vault_token_file: Path) -> Service:
     own = users.ensure_dir(settings.state_dir / "platform", users.API, 0o700)
     users.check_reachable(Path(sys.executable).parent, users.API)
@@ -61,7 +75,7 @@ def api_service(settings: Settings, database_url: str, vault_addr: str, vault_to
             "GPUAAS_VAULT_TOKEN_FILE": str(vault_token_file),
             "GPUAAS_API_HOST": settings.api_host,
             "GPUAAS_API_PORT": str(settings.api_port),
-            "GPUAAS_STATE_DIR": str(own),
+            "GPUAAS_REGISTRY_URL": settings.registry_address,
             "GPUAAS_ENVIRONMENT": settings.environment,
             "GPUAAS_NETWORK_RANGE": str(settings.subnet),
             "GPUAAS_BOOTSTRAP_ADMIN_FILE": str(settings.admin_file),

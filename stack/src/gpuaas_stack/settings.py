@@ -31,10 +31,12 @@ class Settings(BaseSettings):
     postgres_port: int = 8471
     openbao_port: int = 8472
     openbao_cluster_port: int = 8473
+    registry_port: int = 8474
 
     database_url: SecretStr | None = Field(None, description="use this server; no PostgreSQL is started")
     vault_addr: str | None = Field(None, description="use this OpenBao or Vault; none is started")
     vault_token_file: Path | None = None
+    registry_url: str | None = Field(None, description="use this OCI registry for artifacts; none is started")
 
     subnet: IPv4Network = IPv4Network("10.83.0.0/16")
     pool_size: str = Field("30GiB", description="size of the loop file that slices live on; sparse")
@@ -69,6 +71,10 @@ class Settings(BaseSettings):
     @property
     def api_url(self) -> str:
         return f"http://{self.api_host}:{self.api_port}"
+
+    @property
+    def registry_address(self) -> str:
+        return (self.registry_url or f"http://127.0.0.1:{self.registry_port}").rstrip("/")
 
     @property
     def storage_pool(self) -> str:

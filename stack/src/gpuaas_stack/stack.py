@@ -23,6 +23,7 @@ from gpuaas_stack.openbao import OpenBao
 from gpuaas_stack.packs import Pack, find_packs
 from gpuaas_stack.postgres import Postgres
 from gpuaas_stack.progress import Progress
+from gpuaas_stack.registry import Registry
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.supervision import Supervision
 
@@ -30,6 +31,7 @@ from gpuaas_stack.supervision import Supervision
 OWN_STATE = (
     "postgres",
     "openbao",
+    "registry",
     "platform",
     "agent",
     "apps",
@@ -49,6 +51,7 @@ class Stack:
         self.supervision = Supervision(state)
         self.postgres = Postgres(state / "postgres", settings.postgres_port)
         self.openbao = OpenBao(state / "openbao", settings.openbao_port, settings.openbao_cluster_port)
+        self.registry = Registry(state / "registry", settings.registry_port, settings.api_url)
         self.lxd_daemon = LxdDaemon(settings.lxd_socket, settings.lxd_run_dir)
         self.lxd = LxdEnvironment(
             self.lxd_daemon.api,
@@ -97,9 +100,13 @@ class Stack:
             ports.ensure_free("127.0.0.1", chosen.openbao_port, "OpenBao", "GPUAAS_OPENBAO_PORT")
             ports.ensure_free("127.0.0.1", chosen.openbao_cluster_port, "OpenBao", "GPUAAS_OPENBAO_CLUSTER_PORT")
 
+        if chosen.registry_url is None:
+            ports.ensure_free("127.0.0.1", chosen.registry_port, "the registry", "GPUAAS_REGISTRY_PORT")
+
     def ensure_platform(self) -> None:
         database_url = self._ensure_database()
         vault_addr, token_file = self._ensure_vault()
+        self._ensure_registry(vault_addr, token_file)
         with self.progress.phase("API"):
             platform_services.ensure_admin_file(self.settings)
             service = platform_services.api_service(self.settings, database_url, vault_addr, token_file)
@@ -131,6 +138,33 @@ class Stack:
                 self._start_openbao()
             self.openbao.configure()
         return self.openbao.address, self.openbao.token_file
+
+    def _ensure_registry(self, vault_addr: str, token_file: Path) -> None:
+        if self.settings.registry_url is not None:
+            return
+        with self.progress.phase("registry"):
+            if not self.registry.certificates.exists():
+                self.registry.trust(platform_services.registry_certificates(vault_addr, token_file))
+            self._start_registry(read_only=False)
+
+    def _start_registry(self, *, read_only: bool) -> None:
+        self.registry.prepare(read_only=read_only)
+        service = self.registry.service(read_only=read_only)
+        self.supervision.ensure_service(service)
+        self.supervision.wait_ready(service.name)
+
+    def collect_garbage(self) -> str:
+        """Frees what no manifest names any more. The registry only reads meanwhile; an upload is tried again."""
+        if self.settings.registry_url is not None:
+            raise StackError("cannot collect the garbage of a registry that is not ours (GPUAAS_REGISTRY_URL)")
+        with self._alone():
+            if self.supervision.running() is None:
+                raise StackError("cannot collect garbage: the stack is not up")
+            self._start_registry(read_only=True)
+            try:
+                return self.registry.collect_garbage()
+            finally:
+                self._start_registry(read_only=False)
 
     def _start_openbao(self) -> None:
         self.openbao.prepare()

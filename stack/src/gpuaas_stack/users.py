@@ -1,7 +1,8 @@
 """System users that services run as, and files that belong to exactly one of them.
 
-PostgreSQL and OpenBao, the API, and the app controllers are three different users: the API must not read
-OpenBao's seal key, and a controller must not read anything of the platform."""
+PostgreSQL and OpenBao, the registry, the API, and the app controllers are four different users: the API must not
+read OpenBao's seal key, the registry serves files that strangers pushed, and a controller must not read anything of
+the platform."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from gpuaas_stack.errors import StackError
 
 STORES = "gpuaas"
+REGISTRY = "gpuaas-registry"
 API = "gpuaas-api"
 APPS = "gpuaas-apps"
 
@@ -27,7 +29,7 @@ def ensure_user(name: str) -> None:
 
 
 def ensure_users() -> None:
-    for name in (STORES, API, APPS):
+    for name in (STORES, REGISTRY, API, APPS):
         ensure_user(name)
 
 

@@ -90,7 +90,7 @@ async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     volumes = VolumeManager(lxd, settings.storage_pool, settings.environment)
     slices = SliceManager(settings, lxd, api, networks, gpus, volumes)
     changer = SliceChanger(lxd, slices, gpus, volumes)
-    artifacts = ArtifactManager(settings.artifact_cache, api, slices)
+    artifacts = ArtifactManager(settings.artifact_cache, api, slices, limit=settings.artifact_cache_bytes)
     streams = StreamManager(api, dial_slices(slices), outbox.put)
 
     async def execute(message: TaskMessage, progress: Progress) -> str | None:
@@ -135,7 +135,7 @@ async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
 async def serve_host(settings: Settings, api: PlatformApi) -> None:
     outbox = Outbox()
     host = HostManager(settings, api)
-    artifacts = ArtifactManager(settings.artifact_cache, api, host, copy_into)
+    artifacts = ArtifactManager(settings.artifact_cache, api, host, copy_into, limit=settings.artifact_cache_bytes)
     streams = StreamManager(api, host.open_port, outbox.put)
 
     async def execute(message: TaskMessage, progress: Progress) -> str | None:

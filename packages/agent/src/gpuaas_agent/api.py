@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from gpuaas_agent.errors import PlatformUnavailableError
+from gpuaas_agent.errors import PermanentError, PlatformUnavailableError, RetryLaterError
 from gpuaas_agent.identity import Identity
 from gpuaas_agent.logs import correlation_id
 from gpuaas_agent.problems import raise_for_problem
-from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
+from gpuaas_contract.agent_link import ArtifactSource, HostCertificate, HostCertificateRequest
 from gpuaas_contract.nodes import AgentKey
 from gpuaas_contract.problems import CORRELATION_HEADER, IDEMPOTENCY_HEADER
 
@@ -19,7 +19,7 @@ class PlatformApi:
     def __init__(self, api_url: str, identity: Identity) -> None:
         self._url = api_url
         self.identity = identity
-        # Blobs may come from a registry that the platform redirects to; httpx drops our token there.
+        # A registry may send us on to where it keeps its blobs; httpx drops the token there.
         self._client = httpx.AsyncClient(base_url=api_url, timeout=httpx.Timeout(10, read=60), follow_redirects=True)
 
     async def aclose(self) -> None:
@@ -56,14 +56,25 @@ class PlatformApi:
             raise PlatformUnavailableError(f"{self._url} does not answer: {error!r}") from error
         raise_for_problem(answer, answer.content)
 
+    async def locate_artifact(self, digest: str) -> ArtifactSource:
+        try:
+            answer = await self._client.get(f"/v1/agent/artifacts/{digest}", headers=self.headers())
+        except httpx.TransportError as error:
+            raise PlatformUnavailableError(f"{self._url} does not answer: {error!r}") from error
+        raise_for_problem(answer, answer.content)
+        return ArtifactSource.model_validate_json(answer.content)
+
     @asynccontextmanager
     async def artifact(self, digest: str, *, offset: int = 0) -> AsyncIterator[httpx.Response]:
         """The bytes of an artifact from `offset` on; status 206 says that the offset was honoured."""
-        headers = self.headers() | ({"Range": f"bytes={offset}-"} if offset else {})
+        source = await self.locate_artifact(digest)
+        headers = {"Authorization": f"Bearer {source.token}"} | ({"Range": f"bytes={offset}-"} if offset else {})
         try:
-            async with self._client.stream("GET", f"/v1/agent/artifacts/{digest}", headers=headers) as answer:
+            async with self._client.stream("GET", source.url, headers=headers) as answer:
+                if answer.status_code == 404:
+                    raise PermanentError(f"the registry has no file {digest} any more")
                 if not answer.is_success:
-                    raise_for_problem(answer, await answer.aread())
+                    raise RetryLaterError(f"the registry refused {digest}: {answer.status_code}")
                 yield answer
         except httpx.TransportError as error:
             raise PlatformUnavailableError(f"the download of {digest} broke off: {error!r}") from error

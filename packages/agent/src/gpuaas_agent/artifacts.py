@@ -76,9 +76,16 @@ class PartialDownload:
 
 class ArtifactManager:
     def __init__(
-        self, cache: Path, api: PlatformApi, machines: Machines, show: Callable[[Path, Path], None] | None = None
+        self,
+        cache: Path,
+        api: PlatformApi,
+        machines: Machines,
+        show: Callable[[Path, Path], None] | None = None,
+        *,
+        limit: int = 20 << 30,
     ) -> None:
         self._cache = cache
+        self._limit = limit
         self._api = api
         self._machines = machines
         self._show = show or link_into
@@ -90,7 +97,11 @@ class ArtifactManager:
         if await self._machines.find(spec.allocation_id) is None:
             raise PermanentError(f"cannot deliver {spec.digest}: {spec.allocation_id} has no machine on this node")
         async with self._locks.hold(spec.digest):
-            cached = await self._ensure_cached(spec, name, progress)
+            try:
+                cached = await self._ensure_cached(spec, name, progress)
+            except OSError as error:
+                # A full disk, most likely: what has arrived stays, and there may be room later.
+                raise RetryLaterError(f"cannot keep {spec.digest} on this host: {error.strerror}") from error
         progress("link", f"showing {spec.digest} to the machine")
         directory = self._machines.artifacts_dir(spec.allocation_id)
         make_artifacts_dir(directory)
@@ -101,6 +112,7 @@ class ArtifactManager:
         self._cache.mkdir(parents=True, exist_ok=True)
         target = self._cache / name
         if target.exists() and target.stat().st_size == spec.size:
+            os.utime(target)
             return target
         progress("download", f"{spec.digest}, {spec.size} bytes")
         part = await asyncio.to_thread(PartialDownload, self._cache / f".{name}.part")
@@ -114,6 +126,7 @@ class ArtifactManager:
             await asyncio.to_thread(part.finish, target)
         finally:
             part.close()
+        await asyncio.to_thread(evict, self._cache, self._limit, target)
         return target
 
     async def _download(self, spec: DeliverArtifact, part: PartialDownload) -> None:
@@ -131,6 +144,19 @@ class ArtifactManager:
                     raise PermanentError(f"{spec.digest} is longer than the {spec.size} bytes announced")
         if part.size < spec.size:
             raise RetryLaterError(f"{spec.digest} ended after {part.size} of {spec.size} bytes")
+
+
+def evict(cache: Path, limit: int, keep: Path) -> None:
+    """Forget what was not asked for longest, until the cache is within its limit. What a slice has is on the disk
+    anyway: to forget it would free nothing."""
+    found = {path: path.stat() for path in cache.iterdir() if not path.name.startswith(".")}
+    total = sum(stat.st_size for stat in found.values())
+    for path, stat in sorted(found.items(), key=lambda item: item[1].st_mtime):
+        if total <= limit:
+            return
+        if path != keep and stat.st_nlink == 1:
+            path.unlink()
+            total -= stat.st_size
 
 
 def link_into(cached: Path, directory: Path) -> None:

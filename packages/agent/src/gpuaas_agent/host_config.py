@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuaas_agent.errors import PermanentError
-from gpuaas_agent.slice_config import check_principals, instance_name
+from gpuaas_agent.slice_config import check_principals, instance_name, principal_lines
 from gpuaas_contract.access import PERSON_LOGIN
 from gpuaas_contract.agent_link import MACHINE_ARTIFACTS_PATH, HostCertificate, PrepareHost
 
@@ -109,5 +109,5 @@ def host_files(spec: PrepareHost, private_key: str, certificate: HostCertificate
         HostFile(USER_AUTHORITY, f"{certificate.user_authority.strip()}\n", 0o644),
     ]
     for login, principals in sorted(spec.principals.items()):
-        files.append(HostFile(PRINCIPALS / login, "".join(f"{principal}\n" for principal in principals), 0o644))
+        files.append(HostFile(PRINCIPALS / login, principal_lines(login, principals), 0o644))
     return files

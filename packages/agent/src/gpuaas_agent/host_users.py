@@ -1,94 +1,116 @@
-"""The users that people log in as on a host that is handed over: removed with all that they have."""
+"""The users that log in on a host that is handed over: made, and removed with all that they have."""
 
 import asyncio
 import grp
 import pwd
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuaas_agent.commands import call, run
 from gpuaas_agent.errors import PermanentError
 from gpuaas_agent.host_config import PEOPLE, PERSON_ID
-from gpuaas_contract.access import PERSON_LOGIN
+from gpuaas_contract.access import OBSERVER_ID, OBSERVER_LOGIN, PERSON_LOGIN
 
-HOME = Path("/home") / PERSON_LOGIN
 SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - to be cleaned, not to be written to
-_TRACE_DIRECTORIES = ("/var/mail", "/var/spool/mail", "/var/spool/cron/crontabs", "/var/lib/systemd/linger")
+TRACE_DIRECTORIES = ("/var/mail", "/var/spool/mail", "/var/spool/cron/crontabs", "/var/lib/systemd/linger")
 END_SECONDS = 15
 
 
+@dataclass(frozen=True)
+class HostUser:
+    login: str
+    number: int
+    home: Path | None = None
+    """None: it has none, and nothing of its own to write to."""
+
+    @property
+    def traces(self) -> list[Path]:
+        own = [] if self.home is None else [self.home]
+        return [*own, *(Path(directory) / self.login for directory in TRACE_DIRECTORIES)]
+
+
+USERS = (HostUser(PERSON_LOGIN, PERSON_ID, Path("/home") / PERSON_LOGIN), HostUser(OBSERVER_LOGIN, OBSERVER_ID))
+
+
 def find_names() -> list[str]:
-    """Who or what has the user's name or number now, in words."""
+    """Who or what has the name or number of one of them now, in words."""
+    names, numbers = {user.login for user in USERS}, {user.number for user in USERS}
     found = []
     for user in pwd.getpwall():
-        if user.pw_name == PERSON_LOGIN or user.pw_uid == PERSON_ID:
+        if user.pw_name in names or user.pw_uid in numbers:
             found.append(f"the user {user.pw_name} with uid {user.pw_uid}")
     for group in grp.getgrall():
-        if group.gr_name == PERSON_LOGIN or group.gr_gid == PERSON_ID:
+        if group.gr_name in names or group.gr_gid in numbers:
             found.append(f"the group {group.gr_name} with gid {group.gr_gid}")
     return found
 
 
-async def make_user() -> None:
-    number = str(PERSON_ID)
-    await run("groupadd", "--gid", number, PERSON_LOGIN)
-    words = ["--uid", number, "--gid", number, "--home-dir", str(HOME), "--create-home", "--shell", "/bin/bash"]
-    await run("useradd", *words, "--comment", "GPUaaS", PERSON_LOGIN)
+async def make_users() -> None:
+    for user in USERS:
+        number = str(user.number)
+        await run("groupadd", "--gid", number, user.login)
+        home = ["--no-create-home"] if user.home is None else ["--create-home"]
+        words = ["--uid", number, "--gid", number, "--home-dir", str(user.home or "/"), *home, "--shell", "/bin/bash"]
+        await run("useradd", *words, "--comment", "GPUaaS", user.login)
 
 
-async def remove_user(login: str = PERSON_LOGIN, uid: int = PERSON_ID) -> None:
+async def remove_users() -> None:
     """The sudo rule is gone before, so that nothing of theirs starts again; nothing here minds being repeated."""
-    if _exists(pwd.getpwnam, login):
-        await call("loginctl", "disable-linger", login)
-        await call("loginctl", "terminate-user", login)
-    await _end_processes(login, uid)
-    if _exists(pwd.getpwnam, login):
-        done = await call("userdel", "--force", "--remove", login)
-        if not done.ok and _exists(pwd.getpwnam, login):
-            raise PermanentError(f"cannot remove the user {login}: {done.said}")
-    if _exists(grp.getgrnam, login):
-        await run("groupdel", login)
-    await call("rm", "-rf", "--one-file-system", *map(str, _places(login)))
-    # The next one who gets this host may get the same uid.
-    await call("find", *SHARED_DIRECTORIES, "-xdev", "-uid", str(uid), "-delete")
+    for user in USERS:
+        await _remove(user)
 
 
 async def remove_people() -> None:
     """All that ever had a grant here; the directory that knows them goes later, with the rest."""
     for file in sorted(PEOPLE.iterdir()) if PEOPLE.is_dir() else []:
         if file.suffix == "":
-            await remove_user(file.name, int(file.read_text()))
+            await _remove(HostUser(file.name, int(file.read_text()), Path("/home") / file.name))
 
 
-def _places(login: str) -> list[Path]:
-    return [Path("/home") / login, *(Path(directory) / login for directory in _TRACE_DIRECTORIES)]
+async def _remove(user: HostUser) -> None:
+    if _exists(pwd.getpwnam, user):
+        await call("loginctl", "disable-linger", user.login)
+        await call("loginctl", "terminate-user", user.login)
+    await _end_processes(user)
+    if _exists(pwd.getpwnam, user):
+        home = [] if user.home is None else ["--remove"]
+        done = await call("userdel", "--force", *home, user.login)
+        if not done.ok and _exists(pwd.getpwnam, user):
+            raise PermanentError(f"cannot remove the user {user.login}: {done.said}")
+    if _exists(grp.getgrnam, user):
+        await run("groupdel", user.login)
+    await call("rm", "-rf", "--one-file-system", *map(str, user.traces))
+    # The next one who gets this host gets the same uid.
+    await call("find", *SHARED_DIRECTORIES, "-xdev", "-uid", str(user.number), "-delete")
 
 
-def _exists(find: Callable[[str], object], login: str) -> bool:
+def _exists(find: Callable[[str], object], user: HostUser) -> bool:
     try:
-        find(login)
+        find(user.login)
     except KeyError:
         return False
     return True
 
 
-async def _end_processes(login: str, uid: int) -> None:
+async def _end_processes(user: HostUser) -> None:
     deadline = asyncio.get_running_loop().time() + END_SECONDS
-    while await list_processes(uid):
-        await call("pkill", "-KILL", "--uid", str(uid))
+    while running := await _list_processes(user):
+        await call("pkill", "-KILL", "--uid", str(user.number))
         if asyncio.get_running_loop().time() > deadline:
-            raise PermanentError(f"processes of {login} do not end: {', '.join(await list_processes(uid))}")
+            raise PermanentError(f"processes of {user.login} do not end: {', '.join(running)}")
         await asyncio.sleep(0.1)
 
 
-async def list_processes(uid: int = PERSON_ID) -> list[str]:
-    found = await call("ps", "-o", "pid=,comm=", "-U", str(uid))
+async def _list_processes(user: HostUser) -> list[str]:
+    found = await call("ps", "-o", "pid=,comm=", "-U", str(user.number))
     return [" ".join(line.split()) for line in found.stdout.splitlines() if line.strip()]
 
 
 async def find_traces() -> list[str]:
-    """What is left of the user, in words."""
+    """What is left of them, in words."""
     found = find_names()
-    found += [f"the process {process}" for process in await list_processes()]
-    found += [str(path) for path in _places(PERSON_LOGIN) if path.exists()]
+    for user in USERS:
+        found += [f"the process {process}" for process in await _list_processes(user)]
+        found += [str(path) for path in user.traces if path.exists()]
     return found

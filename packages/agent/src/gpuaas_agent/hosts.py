@@ -115,8 +115,8 @@ class HostManager:
         key = make_host_key(spec.allocation_id)
         certificate = await self._api.create_host_certificate(spec.allocation_id, key.public)
         check_certificate(certificate.certificate, key)
-        progress("user", "making the user that people log in as")
-        await host_users.make_user()
+        progress("user", "making the users that people and observers log in as")
+        await host_users.make_users()
         progress("files", "host key, certificate, authority, principals")
         for directory in (SSH_DIR, PRINCIPALS, *map(Path, made)):
             directory.mkdir(mode=0o755, exist_ok=True)
@@ -193,7 +193,7 @@ class HostManager:
         for path in (SUDOERS, part_of(SUDOERS), part_of(DROP_IN), *of_people):
             path.unlink(missing_ok=True)
         await host_users.remove_people()
-        await host_users.remove_user()
+        await host_users.remove_users()
         for path in (SSH_DIR, *(Path(made) for made in reversed(record.made))):
             if path != ARTIFACTS.parent:
                 await asyncio.to_thread(_remove_tree, path)

@@ -146,6 +146,16 @@ class Lxd:
             await self._client.delete(output)
         return int(done["return"]), said.strip()
 
+    async def read_file(self, name: str, path: str) -> str:
+        """Of a stopped instance, too. The answer is the file itself, not an envelope."""
+        try:
+            answer = await self._client.get(f"/1.0/instances/{quote(name, safe='')}/files", params={"path": path})
+        except httpx.TransportError as error:
+            raise LxdUnavailableError(f"LXD does not answer at {self._socket}: {error!r}") from error
+        if answer.is_error:
+            raise LxdError(f"cannot read {path} of {name}: {answer.text.strip()}", status=answer.status_code)
+        return answer.text
+
     async def settle_instance(self, name: str) -> None:
         """Waits for what an earlier caller, perhaps one that was killed, still has under way.
 

@@ -31,10 +31,15 @@ class Settings:
     image_alias: str = "gpuaas/debian-12"
     gpu_devices: str = "/dev/nvidia[0-9]*"
     cpu_overcommit: float = 1.0
+    artifact_cache_gib: float = 20.0
 
     @property
     def artifact_cache(self) -> Path:
         return self.state_dir / "artifacts"
+
+    @property
+    def artifact_cache_bytes(self) -> int:
+        return int(self.artifact_cache_gib * (1 << 30))
 
     @property
     def slices_dir(self) -> Path:
@@ -53,6 +58,7 @@ environment:
   GPUAAS_IMAGE_ALIAS       default gpuaas/debian-12
   GPUAAS_GPU_DEVICES       glob of the host's GPU devices, default /dev/nvidia[0-9]*
   GPUAAS_CPU_OVERCOMMIT    how many CPUs to offer per CPU of the host, default 1
+  GPUAAS_ARTIFACT_CACHE_GIB  artifacts that no slice has are forgotten past this size, default 20
 """
 
 
@@ -85,15 +91,17 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         lxd_socket=Path(environ.get("GPUAAS_LXD_SOCKET", Settings.lxd_socket)),
         image_alias=environ.get("GPUAAS_IMAGE_ALIAS", Settings.image_alias),
         gpu_devices=environ.get("GPUAAS_GPU_DEVICES", Settings.gpu_devices),
-        cpu_overcommit=_factor(environ.get("GPUAAS_CPU_OVERCOMMIT", "1")),
+        cpu_overcommit=_number(environ, "GPUAAS_CPU_OVERCOMMIT", "1", 0.1, 64),
+        artifact_cache_gib=_number(environ, "GPUAAS_ARTIFACT_CACHE_GIB", "20", 0, 1_000_000),
     )
 
 
-def _factor(text: str) -> float:
+def _number(environ: Mapping[str, str], name: str, default: str, least: float, most: float) -> float:
+    text = environ.get(name, default)
     try:
-        factor = float(text)
+        number = float(text)
     except ValueError:
-        factor = 0.0
-    if not 0.1 <= factor <= 64:
-        raise PermanentError(f"cannot start: GPUAAS_CPU_OVERCOMMIT is {text!r}, not a number from 0.1 to 64")
-    return factor
+        number = least - 1
+    if not least <= number <= most:
+        raise PermanentError(f"cannot start: {name} is {text!r}, not a number from {least:g} to {most:g}")
+    return number

@@ -8,6 +8,7 @@ from typing import Any
 from gpuaas_agent.errors import PermanentError
 from gpuaas_agent.host_key import HostKey
 from gpuaas_agent.lxd import Instance, PushedFile
+from gpuaas_contract.access import OBSERVER_ID, OBSERVER_LOGIN
 from gpuaas_contract.agent_link import (
     MACHINE_ARTIFACTS_PATH,
     CreateSlice,
@@ -226,6 +227,28 @@ def machine_files(spec: CreateSlice, key: HostKey, certificate: HostCertificate)
         PushedFile("/etc/ssh/gpuaas_user_ca.pub", f"{certificate.user_authority.strip()}\n", 0o644),
     ]
     for login, principals in sorted(spec.principals.items()):
-        lines = "".join(f"{principal}\n" for principal in principals)
-        files.append(PushedFile(f"{PRINCIPALS}/{login}", lines, 0o644))
+        files.append(PushedFile(f"{PRINCIPALS}/{login}", principal_lines(login, principals), 0o644))
     return files
+
+
+def principal_lines(login: str, principals: list[str]) -> str:
+    """An observer gets commands run and no more: no forwarding, no terminal."""
+    options = "restrict " if login == OBSERVER_LOGIN else ""
+    return "".join(f"{options}{principal}\n" for principal in principals)
+
+
+ACCOUNT_LINES = {
+    "/etc/passwd": f"{OBSERVER_LOGIN}:x:{OBSERVER_ID}:{OBSERVER_ID}:GPUaaS observer:/:/bin/bash",
+    "/etc/group": f"{OBSERVER_LOGIN}:x:{OBSERVER_ID}:",
+    "/etc/shadow": f"{OBSERVER_LOGIN}:*:19000:0:99999:7:::",
+}
+"""The user that observers log in as, whatever image the machine is made from. It has no home of its own."""
+
+
+def with_line(content: str, line: str) -> str:
+    """The line at the end, unless its first word is there already."""
+    name = line.partition(":")[0]
+    if any(known.partition(":")[0] == name for known in content.splitlines()):
+        return content
+    separator = "" if not content or content.endswith("\n") else "\n"
+    return f"{content}{separator}{line}\n"

@@ -15,11 +15,12 @@ from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.errors import AgentError, LxdError, PermanentError, RetryLaterError
 from gpuaas_agent.gpus import GpuPool
 from gpuaas_agent.host_key import check_certificate, make_host_key
-from gpuaas_agent.lxd import Instance, Lxd
+from gpuaas_agent.lxd import Instance, Lxd, PushedFile
 from gpuaas_agent.machine_port import wait_for_sshd
 from gpuaas_agent.networks import NetworkManager
 from gpuaas_agent.settings import Settings
 from gpuaas_agent.slice_config import (
+    ACCOUNT_LINES,
     ALLOCATION_TAG,
     ENVIRONMENT,
     PENDING_TEMPLATES,
@@ -30,6 +31,7 @@ from gpuaas_agent.slice_config import (
     instance_name,
     machine_files,
     network_of,
+    with_line,
 )
 from gpuaas_agent.volumes import VolumeManager
 from gpuaas_contract.agent_link import CreateSlice, SliceReport
@@ -141,6 +143,9 @@ class SliceManager:
         await self._lxd.update_instance_config(name, {PENDING_TEMPLATES: ""})
         for file in machine_files(spec, key, certificate):
             await self._lxd.push_file(name, file)
+        for path, line in ACCOUNT_LINES.items():
+            content = with_line(await self._lxd.read_file(name, path), line)
+            await self._lxd.push_file(name, PushedFile(path, content, 0o640 if path == "/etc/shadow" else 0o644))
         progress("start", "starting the machine")
         await self._lxd.start_instance(name)
         progress("ssh", f"waiting for sshd on {spec.address}")

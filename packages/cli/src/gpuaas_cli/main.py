@@ -40,6 +40,8 @@ app = App(
 _NOUNS = {
     "allocation": "Machines of a project.",
     "app": "The catalogue: apps and their versions.",
+    "artifact": "Files for machines: pushed, signed, verified, promoted.",
+    "trusted-key": "Whose signatures on artifacts are believed.",
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
     "grant": "People with a user of their own on a machine.",
     "ssh-key": "Your own SSH public keys.",

@@ -8,6 +8,10 @@ PERSON_LOGIN = "gpuaas"
 """The machine's own user: uid 10000, may use sudo. Those who administer the machine log in as it without a grant."""
 OPERATOR_LOGIN = "root"
 """The user that the lease holder of an operation logs in as."""
+OBSERVER_LOGIN = "gpuaas-observer"
+"""The user that the holder of a reconcile lease, or of a preflight, logs in as: no sudo, no home, no forwarding."""
+OBSERVER_ID = 9_999
+"""Its uid and gid, below the platform's own range."""
 CERTIFICATE_SECONDS = 300
 MOST_CERTIFICATE_SECONDS = 900
 

@@ -18,7 +18,7 @@ AGENT_AUDIENCE = "gpuaas-agent"
 HEARTBEAT_SECONDS = 5
 OFFLINE_AFTER_SECONDS = 15
 MACHINE_ARTIFACTS_PATH = "/opt/gpuaas/artifacts"
-"""Where a machine sees, read-only, the artifacts that were delivered to it, each named by its digest."""
+"""Where a machine sees, read-only, the artifacts that were delivered to it, each named by the digest of its content."""
 
 
 class TaskKind(StrEnum):
@@ -90,7 +90,10 @@ class DeliverArtifact(Resource):
     kind: Literal[TaskKind.DELIVER_ARTIFACT] = TaskKind.DELIVER_ARTIFACT
     allocation_id: str
     digest: str
+    """Of the file itself."""
     size: int
+    repository: str = ""
+    """Where it is in the registry; empty in tasks of a platform that kept files itself."""
 
 
 class PrepareHost(Resource):
@@ -273,3 +276,15 @@ class HostCertificate(Resource):
     certificate: str
     user_authority: str
     """Public key of the owner's authority, for `TrustedUserCAKeys`."""
+
+
+# Over HTTP, with the same token: `GET /v1/agent/artifacts/{digest}`
+
+
+class ArtifactSource(Resource):
+    """Where the file of a delivery is, and a token that reads that repository for a few minutes."""
+
+    url: str
+    """Of the blob, in the registry."""
+    token: str
+    expires_in: int

@@ -6,14 +6,20 @@ from pydantic import AwareDatetime, Field
 
 from gpuaas_contract.base import JsonObject, Key, Message, Name, OwnedResource, Page, Request, Resource
 from gpuaas_contract.problems import AllowedAction
+from gpuaas_contract.reconcile import ReconcileLease
 
 
 class InstanceStatus(StrEnum):
     """Derived from desired state, conditions and operations; never written by hand."""
 
     DEPLOYING = "deploying"
+    STARTING = "starting"
     RUNNING = "running"
+    UPDATING = "updating"
+    """Usable, and another version, other inputs or a restart are under way."""
     DEGRADED = "degraded"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
     FAILED = "failed"
     DECOMMISSIONING = "decommissioning"
     DECOMMISSIONED = "decommissioned"
@@ -21,6 +27,7 @@ class InstanceStatus(StrEnum):
 
 class DesiredState(StrEnum):
     RUNNING = "running"
+    STOPPED = "stopped"
     DECOMMISSIONED = "decommissioned"
 
 
@@ -28,8 +35,12 @@ class MemberStatus(StrEnum):
     PENDING = "pending"
     CONFIGURING = "configuring"
     READY = "ready"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    STOPPED = "stopped"
     REMOVING = "removing"
     REMOVED = "removed"
+    """A tombstone: it stays with its history, and its machine is free."""
     FAILED = "failed"
 
 
@@ -59,6 +70,8 @@ class InstanceDeploy(Request):
     version: str | None = None
     """The newest published version where absent."""
     name: Name
+    mode: Key | None = None
+    """One of the app's modes; where absent, the first that fits the placement."""
     inputs: JsonObject = {}
     placement_intent: list[Placement] = Field(min_length=1, max_length=1_000)
 
@@ -77,11 +90,24 @@ class AccessNote(Resource):
     text: Message = ""
 
 
+class Unverified(Resource):
+    """What was written off without proof that it is gone."""
+
+    reason: str
+    """In the words of whoever wrote it off."""
+    by: str
+    at: AwareDatetime
+    operation_id: str
+    """The teardown that failed; its error and result say what was not verified."""
+    detail: str = ""
+
+
 class Instance(OwnedResource):
     project_id: str
     app_slug: str
     app_version_id: str
     name: str
+    mode: str | None = None
     inputs: JsonObject
     placement_intent: list[Placement]
     desired_state: DesiredState
@@ -92,6 +118,9 @@ class Instance(OwnedResource):
     conditions: list[Condition] = []
     versions: Versions
     access_notes: list[AccessNote] = []
+    reconcile_lease: ReconcileLease | None = None
+    """Who looks after it now, for its health and drift."""
+    unverified: Unverified | None = None
     correlation_id: str
     allowed_actions: list[AllowedAction] = []
 
@@ -103,7 +132,8 @@ class InstancePage(Page):
 class InstanceReport(Request):
     """What the app's controller says of an instance, under the lease of one of its operations."""
 
-    operation_id: str
+    operation_id: str | None = None
+    """None: under the reconcile lease of the instance, which is for conditions and the observed version only."""
     fencing_token: int
     conditions: list[Condition] | None = Field(default=None, max_length=20)
     access_notes: list[AccessNote] | None = Field(default=None, max_length=50)
@@ -117,9 +147,14 @@ class Member(OwnedResource):
     node_id: str | None = None
     status: MemberStatus
     conditions: list[Condition] = []
+    observed_runtime: str | None = None
     adapter_detail: JsonObject = {}
+    replaces_member_id: str | None = None
+    """The member whose place it takes or took."""
     last_operation_id: str | None = None
+    unverified: Unverified | None = None
     correlation_id: str
+    allowed_actions: list[AllowedAction] = []
 
 
 class MemberPage(Page):
@@ -127,8 +162,16 @@ class MemberPage(Page):
 
 
 class MemberReport(Request):
-    operation_id: str
+    operation_id: str | None = None
+    """None: under the reconcile lease of the instance, which does not change a member's status."""
     fencing_token: int
     status: MemberStatus | None = None
     conditions: list[Condition] | None = Field(default=None, max_length=20)
     adapter_detail: JsonObject | None = None
+    observed_runtime: str | None = Field(default=None, max_length=64)
+
+
+class WriteOff(Request):
+    """Give up on the proof that something is gone, and say why."""
+
+    reason: str = Field(min_length=1, max_length=1_000, pattern=r"^[^\x00]*\S[^\x00]*$")

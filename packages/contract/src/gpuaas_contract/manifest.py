@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from gpuaas_contract.base import Digest, JsonObject, Key, Message, Name, Request, Title
+from gpuaas_contract.operations import MEMBER_KINDS
 from gpuaas_contract.secrets import SecretSpec
 
 MANIFEST_SCHEMA = "gpuaas.app/v1"
@@ -36,11 +37,25 @@ class Component(Request):
     requires_capacity_shape: CapacityShape = CapacityShape()
 
 
+class ModeLimit(Request):
+    """How many members of a component an instance has in a mode; within the component's own limits."""
+
+    component: Key
+    min: int = Field(default=0, ge=0)
+    max: int = Field(ge=0)
+
+
 class Mode(Request):
+    """A way to run the app. An instance has one, chosen at its deploy or the first that fits its placement."""
+
     key: Key
     title: Title
     description: Message = ""
     actions: list[Key] = []
+    """The operations that can be asked for in this mode; all where empty. `decommission` always can be."""
+    limits: list[ModeLimit] = []
+    max_machines: int | None = Field(default=None, ge=1)
+    """On how many different machines its members are."""
 
 
 class ArtifactSlot(Request):
@@ -64,7 +79,8 @@ class OperationKind(Request):
     title: Title
     description: Message = ""
     component: Key | None = None
-    """The component that a member operation acts on; absent for operations on the whole instance."""
+    """The component that a member operation acts on. Absent for operations on the whole instance, and for member
+    operations that all components have."""
     input_schema: JsonObject = Field(default_factory=lambda: {"type": "object", "additionalProperties": False})
     deadline_seconds: int = Field(default=1800, ge=10, le=86_400)
 
@@ -94,6 +110,9 @@ class Manifest(Request):
         for component in self.components:
             if unknown := {*component.may_share_machine_with, *component.must_share_machine_with} - set(keys):
                 raise ValueError(f"component {component.key} names unknown components: {sorted(unknown)}")
+        declared = [(operation.kind, operation.component) for operation in self.operations]
+        if len(set(declared)) != len(declared):
+            raise ValueError("an operation is declared once for each component")
         for operation in self.operations:
             if operation.component is not None and operation.component not in keys:
                 raise ValueError(f"operation {operation.kind} names unknown component {operation.component}")
@@ -106,6 +125,8 @@ class Manifest(Request):
         for mode in self.modes:
             if unknown := set(mode.actions) - kinds:
                 raise ValueError(f"mode {mode.key} names unknown operations: {sorted(unknown)}")
+            if strange := {limit.component for limit in mode.limits} - set(keys):
+                raise ValueError(f"mode {mode.key} limits unknown components: {sorted(strange)}")
         return self
 
     @property
@@ -118,5 +139,26 @@ class Manifest(Request):
     def secret(self, name: str) -> DeclaredSecret | None:
         return next((secret for secret in self.secrets if secret.name == name), None)
 
-    def operation(self, kind: str) -> OperationKind | None:
-        return next((operation for operation in self.operations if operation.kind == kind), None)
+    def mode(self, key: str | None) -> Mode | None:
+        return next((mode for mode in self.modes if mode.key == key), None)
+
+    def operation(self, kind: str, component: str | None = None) -> OperationKind | None:
+        """As it is declared for the component, else for all or for the whole instance; for any component where none
+        is named."""
+        declared = {operation.component: operation for operation in self.operations if operation.kind == kind}
+        found = declared.get(component) or declared.get(None)
+        return found or (next(iter(declared.values()), None) if component is None else None)
+
+    def member_operation(self, kind: str, component: str) -> OperationKind | None:
+        """An operation on one member: what is declared for its component, or one of the kinds that are about members
+        and declared for all of them."""
+        declared = self.operation(kind, component)
+        return declared if declared and (declared.component == component or kind in MEMBER_KINDS) else None
+
+    def instance_operation(self, kind: str) -> OperationKind | None:
+        declared = None if kind in MEMBER_KINDS else self.operation(kind)
+        return declared if declared and declared.component is None else None
+
+    @property
+    def kinds(self) -> set[str]:
+        return {operation.kind for operation in self.operations}

@@ -10,8 +10,35 @@ from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.problems import AllowedAction
 
 LEASE_SECONDS = 15
-RESIZE = "resize"
-"""The kind of operation that asks a member whether its machine may have another size; see `ResizeQuestion`."""
+
+
+class Kind(StrEnum):
+    """Kinds whose meaning the platform knows. A manifest says which of them its app has, and may add its own."""
+
+    DEPLOY = "deploy"
+    START = "start"
+    STOP = "stop"
+    RESTART = "restart"
+    UPGRADE = "upgrade"
+    """Its input has `version`, and `inputs` where those change with it."""
+    CONFIGURE = "configure"
+    """Its input has `inputs`: the deploy inputs from now on."""
+    DECOMMISSION = "decommission"
+
+    ADD = "add"
+    DRAIN = "drain"
+    RESUME = "resume"
+    REMOVE = "remove"
+    REPLACE = "replace"
+    """Its input has `allocation_id`: the machine of the member that takes over."""
+    RECOVER = "recover"
+    RESIZE = "resize"
+    """Asks a member whether its machine may have another size; see `ResizeQuestion`."""
+
+
+MEMBER_KINDS = frozenset({Kind.ADD, Kind.DRAIN, Kind.RESUME, Kind.REMOVE, Kind.REPLACE, Kind.RECOVER, Kind.RESIZE})
+"""About one member each. Declared without a component, they are for the members of every component."""
+RESIZE = Kind.RESIZE.value
 
 
 class OperationState(StrEnum):
@@ -52,18 +79,28 @@ class OperationError(Resource):
 
 class Lease(Resource):
     holder: str
-    """The service account that holds it."""
+    """The process that holds it, as it calls itself."""
     expires_at: AwareDatetime
+    expired: bool = False
+    """Its holder is silent: the operation can be taken over by any controller of the app."""
 
 
 class Operation(OwnedResource):
     instance_id: str
     member_id: str | None = None
+    replacement_member_id: str | None = None
+    """Of a `replace`: the member that takes over."""
+    bulk_id: str | None = None
     project_id: str
     app_slug: str
     kind: str
     input: JsonObject
     state: OperationState
+    queued: bool = False
+    """Waits for operations that were asked for before it; nobody can claim it yet."""
+    waits_for: list[str] = []
+    cancel_requested: bool = False
+    """Its controller is asked to stop at the next boundary between steps."""
     steps: list[Step] = []
     attempt: int
     deadline: AwareDatetime
@@ -94,7 +131,10 @@ class OperationPage(Page):
 class OperationCreate(Request):
     kind: Key
     member_id: str | None = None
+    """Absent for an operation on the whole instance."""
     input: JsonObject = {}
+    queue: bool = False
+    """Wait for what runs already, instead of being refused. It is cancelled when that does not succeed."""
 
 
 class ClaimRequest(Request):
@@ -129,6 +169,14 @@ class CompleteRequest(Request):
     result: JsonObject = {}
     member_statuses: dict[str, MemberStatus] = Field(default={}, max_length=1_000)
     """Members of the operation that get this status in the same transaction: all of it, or nothing."""
+
+
+class CancelledRequest(Request):
+    """The controller has stopped, as it was asked to."""
+
+    fencing_token: int
+    result: JsonObject = {}
+    member_statuses: dict[str, MemberStatus] = Field(default={}, max_length=1_000)
 
 
 class FailRequest(Request):

@@ -31,6 +31,10 @@ class Code(StrEnum):
     STALE_LEASE = "stale_lease"
     LEASE_HELD = "lease_held"
     OPERATION_RUNNING = "operation_running"
+    ACTION_NOT_ALLOWED = "action_not_allowed"
+    COMPONENT_LIMIT = "component_limit"
+    POLICY_NOT_MET = "policy_not_met"
+    SECRET_SUSPECTED = "secret_suspected"  # noqa: S105 - a code, not a secret
     NO_CAPACITY = "no_capacity"
     QUOTA_EXCEEDED = "quota_exceeded"
     IMAGE_UNKNOWN = "image_unknown"
@@ -43,6 +47,9 @@ class Code(StrEnum):
     MANIFEST_INVALID = "manifest_invalid"
     VERSION_EXISTS = "version_exists"
     DIGEST_MISMATCH = "digest_mismatch"
+    ARTIFACT_INVALID = "artifact_invalid"
+    SIGNATURE_MISSING = "signature_missing"
+    SIGNATURE_INVALID = "signature_invalid"
     NODE_OFFLINE = "node_offline"
     JOIN_TOKEN_INVALID = "join_token_invalid"  # noqa: S105 - a code, not a secret
     CURSOR_INVALID = "cursor_invalid"

@@ -1,4 +1,4 @@
-"""The composition root: `gpuaas-platform serve`, `migrate` and `openapi`."""
+"""The composition root: `gpuaas-platform serve`, `migrate`, `registry-certificates` and `openapi`."""
 
 import argparse
 import asyncio
@@ -7,8 +7,8 @@ from types import FrameType
 
 import uvicorn
 
-from gpuaas_platform.adapters.blobs import BlobStore
 from gpuaas_platform.adapters.openbao import OpenBao
+from gpuaas_platform.adapters.registry import Registry
 from gpuaas_platform.api.app import create_app, declare_app
 from gpuaas_platform.observability.logs import configure_logs
 from gpuaas_platform.services import users
@@ -23,12 +23,15 @@ from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
 from gpuaas_platform.services.platform import Platform, StreamLimits
+from gpuaas_platform.services.presence import Presence
+from gpuaas_platform.services.reconcile import ObserverAccess
+from gpuaas_platform.services.registry import RegistryService, certificate_bundle
 from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.signing_keys import SigningKeys
 from gpuaas_platform.services.tasks import TaskService
 from gpuaas_platform.services.tokens import TokenService
-from gpuaas_platform.settings import DatabaseSettings, Settings
+from gpuaas_platform.settings import DatabaseSettings, Settings, VaultSettings
 from gpuaas_platform.storage.database import Database
 from gpuaas_platform.storage.migrations import SchemaError, migrate, require_current
 from gpuaas_platform.storage.wakeups import Wakeups
@@ -45,7 +48,7 @@ def build_platform(settings: Settings) -> Platform:
         database=database,
         wakeups=wakeups,
         openbao=openbao,
-        blobs=BlobStore(settings.state_dir / "artifacts"),
+        registry=RegistryService(openbao, Registry(settings.registry_url)),
         plan=plan,
         tokens=tokens,
         sessions=SessionService(database, tokens),
@@ -53,6 +56,8 @@ def build_platform(settings: Settings) -> Platform:
         authorities=authorities,
         person_access=PersonAccess(database, authorities),
         operation_access=OperationAccess(database, authorities),
+        observer_access=ObserverAccess(database, authorities),
+        presence=Presence(database),
         tasks=TaskService(database, plan),
         feed=FeedService(
             database,
@@ -87,6 +92,7 @@ async def serve(settings: Settings) -> None:
     await platform.database.open()
     await platform.tokens.keys.start()
     await platform.fingerprints.start()
+    await platform.registry.start()
     await _make_first_admin(platform, settings)
     config = uvicorn.Config(
         create_app(platform),
@@ -100,6 +106,7 @@ async def serve(settings: Settings) -> None:
     try:
         await Server(config, platform).serve()
     finally:
+        await platform.registry.registry.close()
         await platform.openbao.close()
         await platform.database.close()
 
@@ -125,6 +132,7 @@ def main() -> None:
     migration = commands.add_parser("migrate", help="bring the database schema up to date; needs GPUAAS_DATABASE_URL")
     migration.add_argument("--check", action="store_true", help="change nothing; fail where something is to be done")
     commands.add_parser("openapi", help="print the OpenAPI document; needs no database and no settings")
+    commands.add_parser("registry-certificates", help="print what a registry is to believe our tokens by")
     arguments = parser.parse_args()
     if arguments.command == "openapi":
         print(json.dumps(declare_app().openapi(), indent=2, sort_keys=True))
@@ -134,10 +142,20 @@ def main() -> None:
         if arguments.command == "migrate":
             prepare = require_current if arguments.check else migrate
             prepare(DatabaseSettings().database_url)
+        elif arguments.command == "registry-certificates":
+            print(asyncio.run(_registry_certificates(VaultSettings())), end="")
         else:
             run_server(Settings())
     except SchemaError as error:
         raise SystemExit(str(error)) from None
+
+
+async def _registry_certificates(settings: VaultSettings) -> str:
+    openbao = OpenBao(settings.vault_addr, settings.vault_token_file)
+    try:
+        return await certificate_bundle(openbao)
+    finally:
+        await openbao.close()
 
 
 def run_server(settings: Settings) -> None:

@@ -14,12 +14,18 @@ class DatabaseSettings(BaseSettings):
     database_url: str
 
 
-class Settings(DatabaseSettings):
+class VaultSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="GPUAAS_")
+
     vault_addr: str
     vault_token_file: Path
+
+
+class Settings(DatabaseSettings, VaultSettings):
+    registry_url: str = "http://127.0.0.1:8474"
+    """The OCI registry that holds artifacts, as this process, people and node agents reach it."""
     api_host: str = "127.0.0.1"
     api_port: int = 8470
-    state_dir: Path
     environment: str = "demo"
     network_range: IPv4Network = IPv4Network("10.83.0.0/16")
     """The platform-wide address plan: each project gets one /24 of it."""

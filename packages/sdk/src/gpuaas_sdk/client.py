@@ -21,8 +21,10 @@ from gpuaas_sdk.transport import Transport
 if TYPE_CHECKING:
     from gpuaas_sdk.changes import ChangeFeed
     from gpuaas_sdk.resources.allocations import Allocations
+    from gpuaas_sdk.resources.app_usage import AppUsage
+    from gpuaas_sdk.resources.artifacts import Artifacts, Registries, TrustedKeys
     from gpuaas_sdk.resources.audit import Audit
-    from gpuaas_sdk.resources.catalogue import Apps, AppVersions, Artifacts
+    from gpuaas_sdk.resources.catalogue import Apps, AppVersions
     from gpuaas_sdk.resources.credentials import AccessCredentials
     from gpuaas_sdk.resources.grants import Grants, SshKeys
     from gpuaas_sdk.resources.identity import Memberships, Projects, ServiceAccounts, Tenants, Users
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
     from gpuaas_sdk.resources.operations import Deliveries, Operations
     from gpuaas_sdk.resources.quotas import Quotas
+    from gpuaas_sdk.resources.reconcile import ReconcileLeases
     from gpuaas_sdk.resources.secrets import SecretDeliveries, Secrets
     from gpuaas_sdk.resources.sessions import Sessions
     from gpuaas_sdk.resources.usage import Usage
@@ -210,9 +213,21 @@ class GpuaasClient:
 
     @cached_property
     def artifacts(self) -> "Artifacts":
-        from gpuaas_sdk.resources.catalogue import Artifacts
+        from gpuaas_sdk.resources.artifacts import Artifacts
 
         return Artifacts(self._transport)
+
+    @cached_property
+    def trusted_keys(self) -> "TrustedKeys":
+        from gpuaas_sdk.resources.artifacts import TrustedKeys
+
+        return TrustedKeys(self._transport)
+
+    @cached_property
+    def registry(self) -> "Registries":
+        from gpuaas_sdk.resources.artifacts import Registries
+
+        return Registries(self._transport)
 
     @cached_property
     def instances(self) -> "Instances":
@@ -231,6 +246,20 @@ class GpuaasClient:
         from gpuaas_sdk.resources.operations import Operations
 
         return Operations(self._transport)
+
+    @cached_property
+    def reconcile_leases(self) -> "ReconcileLeases":
+        """The right to look after an instance."""
+        from gpuaas_sdk.resources.reconcile import ReconcileLeases
+
+        return ReconcileLeases(self._transport)
+
+    @cached_property
+    def app_usage(self) -> "AppUsage":
+        """What ran in instances, as their apps report it."""
+        from gpuaas_sdk.resources.app_usage import AppUsage
+
+        return AppUsage(self._transport)
 
     @cached_property
     def deliveries(self) -> "Deliveries":

@@ -16,7 +16,7 @@ GpuaasError
     ├── ConflictError         the present state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
     │   │   NotEmptyError, OperationRunningError, AllocationInUseError, VolumeInUseError, NoCapacityError,
-    │   │   QuotaExceededError, AlreadyDeliveredError, ShapeUnsupportedError
+    │   │   QuotaExceededError, AlreadyDeliveredError, ShapeUnsupportedError, SignatureError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -155,6 +155,10 @@ class AlreadyDeliveredError(ConflictError):
     """The lease had this secret already; the next lease gets it again."""
 
 
+class SignatureError(ConflictError):
+    """An artifact has no signature, or none with a key that its owner trusts."""
+
+
 class RevisionMismatchError(ConflictError):
     """It changed since it was read."""
 
@@ -243,6 +247,9 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.MANIFEST_INVALID: InvalidRequestError,
     Code.VERSION_EXISTS: VersionExistsError,
     Code.DIGEST_MISMATCH: InvalidRequestError,
+    Code.ARTIFACT_INVALID: InvalidRequestError,
+    Code.SIGNATURE_MISSING: SignatureError,
+    Code.SIGNATURE_INVALID: SignatureError,
     Code.NODE_OFFLINE: NodeOfflineError,
     Code.JOIN_TOKEN_INVALID: UnauthenticatedError,
     Code.CURSOR_INVALID: InvalidRequestError,

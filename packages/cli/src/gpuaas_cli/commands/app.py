@@ -1,6 +1,5 @@
 """The catalogue: apps and their versions."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,7 @@ from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.catalogue import AppVersion
-    from gpuaas_contract.manifest import Manifest
+    from gpuaas_contract.manifest import ArtifactSlot, Manifest
 
 app = noun("app", "The catalogue: apps and their versions.")
 
@@ -92,18 +91,23 @@ async def publish(
     *,
     artifact: Annotated[
         list[str] | None,
-        Parameter(negative="", help="NAME=FILE: upload a file for a slot of the manifest; may be repeated."),
+        Parameter(negative="", help="NAME=FILE: push a file for a slot of the manifest; may be repeated."),
+    ] = None,
+    sign_key: Annotated[
+        Path | None, Parameter(help="Sign the files with this private key; the app must trust its public half.")
     ] = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Publish a version of an app, with its artifacts. Doing it again with the same content changes nothing.
 
     ```
-    gpuaas app publish manifest.yaml --artifact bundle=bundle.tar
+    gpuaas trusted-key add builds key.pub --app APP
+    gpuaas app publish manifest.yaml --artifact bundle=bundle.tar --sign-key key.pem
     ```
     """
     import yaml
 
+    from gpuaas_cli import pushing
     from gpuaas_contract.manifest import Manifest
 
     try:
@@ -111,11 +115,12 @@ async def publish(
     except yaml.YAMLError as error:
         raise CliError(f"{manifest} is not YAML: {error}", USAGE) from None
     files = _artifact_files(parsed, artifact or [])
+    key = pushing.read_key(sign_key)
     async with open_session(options) as session:
         slots = []
         for slot in parsed.artifacts:
             if slot.name in files:
-                digest = await _upload(session, parsed.slug, files[slot.name], slot.media_type)
+                digest = await _bring(session, parsed.slug, slot, files[slot.name], key)
                 slot = slot.model_copy(update={"digest": digest})
             slots.append(slot)
         _show(await _publish(session, parsed.model_copy(update={"artifacts": slots})))
@@ -149,14 +154,12 @@ def _artifact_files(manifest: "Manifest", given: list[str]) -> dict[str, Path]:
     return files
 
 
-async def _upload(session: Session, slug: str, file: Path, media_type: str) -> str:
-    total = file.stat().st_size or 1  # noqa: ASYNC240 - local disk
-    is_terminal = sys.stderr.isatty()
+async def _bring(session: Session, slug: str, slot: "ArtifactSlot", file: Path, sign_key: str | None) -> str:
+    """Pushed, verified and promoted: a version names nothing less."""
+    from gpuaas_cli import pushing
 
-    def show(sent: int) -> None:
-        if is_terminal:
-            print(f"\r\x1b[K  {file.name} {100 * sent // total} %", end="", file=sys.stderr, flush=True)
-
-    made = await session.client.artifacts.upload(slug, file, media_type, on_progress=show)
-    print(f"{chr(13) if is_terminal else ''}  {file.name} {made.size} bytes {made.digest}", file=sys.stderr)
+    name = slot.name.replace("_", "-")
+    made = await pushing.push(session, file, name, {"app_slug": slug}, media_type=slot.media_type, sign_key=sign_key)
+    await session.client.artifacts.verify(made.id)
+    await session.client.artifacts.promote(made.id)
     return made.digest

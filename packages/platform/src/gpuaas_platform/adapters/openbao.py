@@ -12,6 +12,7 @@ from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.signing_keys import KeyVersion
 
 TOKEN_KEY = "gpuaas-tokens"  # noqa: S105 - the name of a key
+REGISTRY_KEY = "gpuaas-registry"
 
 
 _SSH_ROLES: dict[str, dict[str, Any]] = {
@@ -112,6 +113,24 @@ class OpenBao:
         answer = await self._call("POST", f"transit/sign/{TOKEN_KEY}", body)
         _, version, signature = answer["data"]["signature"].split(":", 2)
         return version.removeprefix("v"), base64.b64decode(signature)
+
+    # Tokens for the registry, which knows no ed25519
+
+    async def ensure_registry_key(self) -> None:
+        if not await self._call("GET", f"transit/keys/{REGISTRY_KEY}"):
+            await self._call("POST", f"transit/keys/{REGISTRY_KEY}", {"type": "ecdsa-p256"})
+
+    async def registry_keys(self) -> dict[str, str]:
+        """Public keys in PEM form, by version."""
+        answer = await self._call("GET", f"transit/keys/{REGISTRY_KEY}")
+        return {version: str(key["public_key"]) for version, key in answer["data"]["keys"].items()}
+
+    async def sign_registry_token(self, signing_input: bytes, version: str) -> str:
+        """In the form that a token ends with."""
+        body = {"input": base64.b64encode(signing_input).decode(), "key_version": int(version)}
+        body |= {"marshaling_algorithm": "jws", "hash_algorithm": "sha2-256"}
+        answer = await self._call("POST", f"transit/sign/{REGISTRY_KEY}", body)
+        return str(answer["data"]["signature"].split(":", 2)[2])
 
     # Documents that must not lie in the database that they speak about
 

@@ -200,6 +200,7 @@ async def authenticated_context(request: Request) -> Context:
     if authenticated.password_change_required and permission != Permission.OWN_LOGIN:
         raise password_change_required()
     check_query(request)
+    await platform.presence.saw(authenticated.caller)
     return Context(platform, authenticated.caller, str(request.state.correlation_id), authenticated, request)
 
 

@@ -46,6 +46,10 @@ FIELDS: dict[str, Any] = {
     "user_code": "WDJB-MJHT",
     "token": "a refresh token",
     "fencing_token": 7,
+    "record_id": "job-7/1",
+    "started_at": "2026-01-01T00:00:00Z",
+    "ended_at": "2026-01-01T00:01:00Z",
+    "unit": "gpu_seconds",
     "component_key": "head",
     "key": "head",
     "kind": "decommission",
@@ -86,6 +90,14 @@ VARIANTS: dict[str, dict[str, Json]] = {
     "AllocationBatchCreate": {
         "of a project": {"project_id": FIELDS["project_id"], "name": "several", "count": 2},
         "of a tenant": {"tenant_id": FIELDS["tenant_id"], "name": "several", "count": 2},
+    },
+    "ArtifactRegister": {
+        "of a project": {"project_id": FIELDS["project_id"], "name": "model", "digest": FIELDS["digest"]},
+        "of an app": {"app_slug": "echo", "name": "packages", "digest": FIELDS["digest"]},
+    },
+    "TrustedKeyCreate": {
+        "of a project": {"project_id": FIELDS["project_id"], "name": "builds", **_KEY},
+        "of an app": {"app_slug": "echo", "name": "builds", **_KEY},
     },
     "AppVersionPublish": {
         "two components": {

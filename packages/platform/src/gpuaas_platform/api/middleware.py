@@ -10,7 +10,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuaas_contract import ids
 from gpuaas_contract.problems import CORRELATION_HEADER, Code
-from gpuaas_platform.api.bodies import UPLOAD
 from gpuaas_platform.api.problems import internal_error, problem_response
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.observability.metrics import Metrics
@@ -20,7 +19,7 @@ log = structlog.get_logger()
 _CORRELATION_ID = re.compile(r"^[A-Za-z0-9._:-]{8,64}$")
 _TRACEPARENT = re.compile(r"^00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})$")
 BODY_LIMIT = 2 * 1024 * 1024
-"""Files go to disk as they come in, so their size is a matter of the disk and not of this limit."""
+"""Files go to the registry, past this process."""
 
 
 class RequestMiddleware:
@@ -50,7 +49,7 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            if scope["type"] == "http" and not UPLOAD.match(scope["path"]):
+            if scope["type"] == "http":
                 receive = _limited(receive, headers.get("content-length", ""))
             await self._app(scope, receive, send_with_headers)
         except Refusal as refusal:

@@ -34,16 +34,10 @@ _REFUSALS = {
     413: "The body is too large.",
     422: "The request is not valid, or its idempotency key was used for another one.",
     429: "Too many requests: wait for Retry-After.",
-    503: "The database, the secrets server or the machine's node is away: wait for Retry-After.",
+    503: "The database, the secrets server, the registry or the machine's node is away: wait for Retry-After.",
 }
 _OAUTH_REFUSALS = (400, 401, 413, 429, 503)
 _RETRY = {409, 429, 503}
-_FILE_BODY = {
-    "required": True,
-    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-}
-_UPLOADS = {"upload_artifact"}
-"""Routes that take their body as it comes in: the framework does not see that they have one."""
 
 
 def openapi_document(app: FastAPI) -> Json:
@@ -92,8 +86,6 @@ def _complete(operation: Json, route: APIRoute, method: str, schemas: Json) -> N
     owned = isinstance(route.response_model, type) and issubclass(route.response_model, OwnedResource)
     if owned and method == "GET":
         parameters.append({"$ref": "#/components/parameters/IfNoneMatch"})
-    if route.name in _UPLOADS:
-        operation["requestBody"] = _FILE_BODY
     _complete_body(operation, schemas)
     _complete_answers(operation, route, mutates=mutates, owned=owned)
     statuses = _refusals(operation, permission, mutates=mutates)
@@ -112,9 +104,7 @@ def _depends_on(route: APIRoute, dependency: object) -> bool:
 
 
 def _complete_body(operation: Json, schemas: Json) -> None:
-    for kind, media in operation.get("requestBody", {}).get("content", {}).items():
-        if kind == "application/octet-stream":
-            continue
+    for media in operation.get("requestBody", {}).get("content", {}).values():
         media["examples"] = {name: {"value": value} for name, value in examples_of(media["schema"], schemas).items()}
 
 

@@ -59,6 +59,8 @@ def problem_response(refusal: Refusal, correlation_id: str) -> JSONResponse:
 
 def _answer(request: Request, refusal: Refusal) -> JSONResponse:
     response = problem_response(refusal, _correlation_id(request))
+    if response.status_code == 401 and (challenge := getattr(request.state, "challenge", None)):
+        response.headers["WWW-Authenticate"] = challenge
     return _in_oauth_words(request, refusal, response) if request.url.path in OAUTH_ROUTES else response
 
 

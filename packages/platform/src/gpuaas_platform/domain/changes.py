@@ -13,10 +13,15 @@ READ_PERMISSION: dict[str, Permission] = {
     Noun.JOIN_TOKEN: Permission.NODE_MANAGE,
     Noun.ALLOCATION: Permission.ALLOCATION_READ,
     Noun.APP_VERSION: Permission.AUTHENTICATED,
-    Noun.ARTIFACT: Permission.APP_PUBLISH,
+    Noun.ARTIFACT: Permission.ARTIFACT_READ,
+    Noun.TRUSTED_KEY: Permission.ARTIFACT_READ,
     Noun.INSTANCE: Permission.INSTANCE_READ,
     Noun.MEMBER: Permission.INSTANCE_READ,
     Noun.OPERATION: Permission.INSTANCE_READ,
+    Noun.RECONCILE_LEASE: Permission.INSTANCE_READ,
+    Noun.PREFLIGHT: Permission.INSTANCE_READ,
+    Noun.APP_USAGE: Permission.USAGE_READ,
+    Noun.BULK: Permission.INSTANCE_READ,
     Noun.DELIVERY: Permission.INSTANCE_READ,
     Noun.QUOTA: Permission.QUOTA_READ,
     Noun.VOLUME: Permission.VOLUME_READ,
@@ -27,7 +32,7 @@ READ_PERMISSION: dict[str, Permission] = {
 }
 """A noun that is missing here is for those who see the whole platform only."""
 
-OPEN_NOUNS = sorted({Noun.APP_VERSION.value, Noun.ARTIFACT.value})
+OPEN_NOUNS = sorted({Noun.APP_VERSION.value, Noun.ARTIFACT.value, Noun.TRUSTED_KEY.value})
 """Nouns that belong to no tenant and that others than platform admins may see."""
 
 

@@ -54,6 +54,9 @@ class Permission(StrEnum):
     QUOTA_READ = "quota.read"
     QUOTA_SET = "quota.set"
     APP_PUBLISH = "app.publish"
+    ARTIFACT_READ = "artifact.read"
+    ARTIFACT_MANAGE = "artifact.manage"
+    """Push, register, verify, promote, retire, delete; and say which keys are trusted."""
     INSTANCE_DEPLOY = "instance.deploy"
     INSTANCE_READ = "instance.read"
     OPERATION_REQUEST = "operation.request"
@@ -107,6 +110,9 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.QUOTA_READ: _VIEWERS,
     Permission.QUOTA_SET: _TENANT_ADMINS,
     Permission.APP_PUBLISH: frozenset({Role.PLATFORM_ADMIN, Role.APP_PUBLISHER}),
+    # Those of apps belong to no tenant, and that is all that a publisher's role covers.
+    Permission.ARTIFACT_READ: _VIEWERS | {Role.APP_PUBLISHER},
+    Permission.ARTIFACT_MANAGE: _ADMINS | {Role.APP_PUBLISHER},
     Permission.INSTANCE_DEPLOY: _ADMINS,
     Permission.INSTANCE_READ: _VIEWERS,
     Permission.OPERATION_REQUEST: _ADMINS,
@@ -134,6 +140,8 @@ class RoleGrant:
     project_id: str | None = None
 
     def covers(self, scope: Scope) -> bool:
+        if self.role == Role.APP_PUBLISHER:
+            return scope.tenant_id is None and scope.project_id is None
         if self.project_id is not None:
             return self.project_id == scope.project_id
         if self.tenant_id is not None:

@@ -18,6 +18,6 @@ def login_for(email: str, uid: int, *, taken: bool) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", local).strip("-")[:MOST_CHARACTERS].strip("-")
     if not name or not name[0].isalpha():
         name = f"u{name}"
-    if taken or len(name) < 2 or name in _SYSTEM.split() or name.startswith("systemd"):
+    if taken or len(name) < 2 or name in _SYSTEM.split() or name.startswith(("systemd", "gpuaas")):
         return f"{name}-{uid}"
     return name

@@ -1,15 +1,16 @@
-"""The catalogue: publishing app versions and their artifacts."""
+"""The catalogue: publishing app versions."""
 
 import jsonschema
 
 from gpuaas_contract import ids
-from gpuaas_contract.artifacts import Artifact, ArtifactPage
+from gpuaas_contract.artifacts import ArtifactStatus
 from gpuaas_contract.catalogue import App, AppPage, AppVersion, AppVersionPublish
-from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.manifest import ArtifactSlot, Manifest
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services.pages import cut_page, decode_cursor
+from gpuaas_platform.storage import artifacts as artifact_store
 from gpuaas_platform.storage import catalogue as store
 from gpuaas_platform.storage.database import Row, Transaction
 
@@ -23,10 +24,7 @@ async def publish_version(tx: Transaction, caller: Caller, body: AppVersionPubli
     caller.require(Permission.APP_PUBLISH, Scope(), "app", manifest.slug)
     _check_schemas(manifest)
     for number, slot in enumerate(manifest.artifacts):
-        if slot.digest is None or await store.get_artifact(tx, manifest.slug, slot.digest) is None:
-            detail = f"artifact {slot.name!r} was not uploaded: PUT it, then publish with its digest"
-            pointer = f"/manifest/artifacts/{number}/digest"
-            raise Refusal(Code.MANIFEST_INVALID, detail, errors=[FieldError(pointer=pointer, detail=detail)])
+        await _check_artifact(tx, manifest.slug, slot, f"/manifest/artifacts/{number}")
     document = manifest.model_dump(mode="json", by_alias=True)
     row = await store.insert_version(tx, ids.new_id(ids.APP_VERSION), manifest.slug, manifest.version, document)
     if row is None:
@@ -41,6 +39,21 @@ async def publish_version(tx: Transaction, caller: Caller, body: AppVersionPubli
     await tx.changed("app_version", row, "published")
     await tx.audit("app_version.publish", row["id"])
     return AppVersion.model_validate(row)
+
+
+async def _check_artifact(tx: Transaction, app_slug: str, slot: ArtifactSlot, pointer: str) -> None:
+    """A version names what can be delivered, and of the kind that it says."""
+    rows = [] if slot.digest is None else await artifact_store.list_of_owner(tx, app_slug, None, slot.digest)
+    if not rows or rows[0]["status"] != ArtifactStatus.PROMOTED:
+        state = f"it is {rows[0]['status']}" if rows else "there is none with that digest"
+        detail = f"artifact {slot.name!r} is not promoted ({state}): push, verify and promote it, then publish"
+        pointer += "/digest"
+    elif rows[0]["media_type"] != slot.media_type:
+        detail = f"artifact {slot.name!r} is {rows[0]['media_type']}, not {slot.media_type}"
+        pointer += "/media_type"
+    else:
+        return
+    raise Refusal(Code.MANIFEST_INVALID, detail, errors=[FieldError(pointer=pointer, detail=detail)])
 
 
 def _check_schemas(manifest: Manifest) -> None:
@@ -82,27 +95,3 @@ async def list_apps(tx: Transaction, cursor: str | None, limit: int) -> AppPage:
         for row in rows
     ]
     return AppPage(items=apps, next_cursor=after)
-
-
-async def find_artifact(tx: Transaction, app_slug: str, digest: str) -> Artifact | None:
-    row = await store.get_artifact(tx, app_slug, digest)
-    return Artifact.model_validate(row) if row else None
-
-
-async def register_artifact(tx: Transaction, app_slug: str, digest: str, size: int, media_type: str) -> Artifact:
-    """The bytes are on disk already; a second upload of the same ones finds the first."""
-    row = await store.insert_artifact(tx, ids.new_id(ids.ARTIFACT), app_slug, digest, size, media_type)
-    if row is None:
-        row = await store.get_artifact(tx, app_slug, digest)
-        return Artifact.model_validate(row)
-    await tx.changed("artifact", row, "uploaded")
-    await tx.audit("artifact.upload", row["id"], detail={"app": app_slug, "digest": digest})
-    return Artifact.model_validate(row)
-
-
-async def list_artifacts(
-    tx: Transaction, caller: Caller, app_slug: str, cursor: str | None, limit: int
-) -> ArtifactPage:
-    caller.require(Permission.APP_PUBLISH, Scope(), "app", app_slug)
-    rows, after = cut_page(await store.list_artifacts(tx, app_slug, decode_cursor(cursor), limit + 1), limit)
-    return ArtifactPage(items=[Artifact.model_validate(row) for row in rows], next_cursor=after)

@@ -5,7 +5,7 @@ from gpuaas_contract.agent_link import DeliverArtifact
 from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliveryStatus
 from gpuaas_platform.domain.errors import not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
-from gpuaas_platform.services import operations, shapes
+from gpuaas_platform.services import artifacts, operations, shapes
 from gpuaas_platform.services.access import require_active
 from gpuaas_platform.services.access_operations import list_machines
 from gpuaas_platform.storage import allocations as allocation_store
@@ -23,10 +23,13 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
     assert machine is not None
     shapes.require_support(machine, "delivery")
     require_active(machine)
-    artifact = await catalogue_store.get_artifact(tx, operation["app_slug"], body.digest)
-    if artifact is None:
-        raise not_found("artifact", body.digest)
-    spec = DeliverArtifact(allocation_id=body.allocation_id, digest=body.digest, size=artifact["size"])
+    artifact = await artifacts.require_promoted(tx, operation["app_slug"], operation["project_id"], body.digest)
+    spec = DeliverArtifact(
+        allocation_id=body.allocation_id,
+        digest=artifact["content_digest"],
+        size=artifact["size"],
+        repository=artifact["repository"],
+    )
     task_id = ids.new_id(ids.TASK)
     await node_store.insert_task(
         tx,

@@ -9,14 +9,21 @@ from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal
 
 
-def check_inputs(inputs: JsonObject, schema: JsonObject, pointer: str) -> JsonObject:
-    """Validate, then fill in the defaults that the schema declares at its top level."""
-    problems = [
+def find_problems(inputs: JsonObject, schema: JsonObject, pointer: str) -> list[FieldError]:
+    return [
         FieldError(pointer=pointer + "".join(f"/{part}" for part in error.absolute_path), detail=error.message)
         for error in jsonschema.Draft202012Validator(schema).iter_errors(inputs)
     ]
-    if problems:
-        raise Refusal(Code.INPUTS_INVALID, "; ".join(problem.detail for problem in problems), errors=problems)
+
+
+def with_defaults(inputs: JsonObject, schema: JsonObject) -> JsonObject:
+    """What the schema declares at its top level, where nothing was given."""
     properties: dict[str, Any] = schema.get("properties", {})
     defaults = {key: value["default"] for key, value in properties.items() if "default" in value}
     return {**defaults, **inputs}
+
+
+def check_inputs(inputs: JsonObject, schema: JsonObject, pointer: str) -> JsonObject:
+    if problems := find_problems(inputs, schema, pointer):
+        raise Refusal(Code.INPUTS_INVALID, "; ".join(problem.detail for problem in problems), errors=problems)
+    return with_defaults(inputs, schema)

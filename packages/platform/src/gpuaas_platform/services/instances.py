@@ -16,6 +16,7 @@ from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services.catalogue import manifest_of
 from gpuaas_platform.services.identity import visible_projects
 from gpuaas_platform.services.pages import cut_page, decode_cursor
+from gpuaas_platform.services.reconcile_ends import end_lease
 from gpuaas_platform.storage import instances as store
 from gpuaas_platform.storage import secret_versions as version_store
 from gpuaas_platform.storage import secrets as secret_store
@@ -99,6 +100,7 @@ async def end_if_gone(tx: Transaction, instance_id: str) -> None:
     if row["desired_state"] == DesiredState.DECOMMISSIONED and gone and row["ended_at"] is None:
         ended = await store.end(tx, instance_id)
         await tx.changed("instance", ended, "decommissioned", project_id=row["project_id"], instance_id=instance_id)
+        await end_lease(tx, ended, "the instance is decommissioned")
         await _end_secrets(tx, ended)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from gpuaas_contract import ids
-from gpuaas_contract.access import OPERATOR_LOGIN, PERSON_LOGIN
+from gpuaas_contract.access import OBSERVER_LOGIN, OPERATOR_LOGIN, PERSON_LOGIN
 from gpuaas_contract.agent_link import CreateSlice, PrepareHost, ProjectNetwork
 from gpuaas_contract.allocations import AllocationStatus, Shape, ShapeKind
 from gpuaas_contract.base import Resource
@@ -169,7 +169,9 @@ async def order_machine(tx: Transaction, row: Row, plan: AddressPlan) -> None:
 
 
 def _principals(row: Row) -> dict[str, list[str]]:
-    return {login: [certificate_principal(login, row["id"])] for login in (OPERATOR_LOGIN, PERSON_LOGIN)}
+    return {
+        login: [certificate_principal(login, row["id"])] for login in (OPERATOR_LOGIN, PERSON_LOGIN, OBSERVER_LOGIN)
+    }
 
 
 async def order_slice(tx: Transaction, row: Row, plan: AddressPlan) -> None:

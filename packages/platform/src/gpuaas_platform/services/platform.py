@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from gpuaas_platform.adapters.blobs import BlobStore
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.services.access_operations import OperationAccess
 from gpuaas_platform.services.access_people import PersonAccess
@@ -13,6 +12,9 @@ from gpuaas_platform.services.fingerprints import Fingerprints
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
+from gpuaas_platform.services.presence import Presence
+from gpuaas_platform.services.reconcile import ObserverAccess
+from gpuaas_platform.services.registry import RegistryService
 from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.tasks import TaskService
@@ -32,7 +34,7 @@ class Platform:
     database: Database
     wakeups: Wakeups
     openbao: OpenBao
-    blobs: BlobStore
+    registry: RegistryService
     plan: AddressPlan
     tokens: TokenService
     sessions: SessionService
@@ -40,6 +42,8 @@ class Platform:
     authorities: Authorities
     person_access: PersonAccess
     operation_access: OperationAccess
+    observer_access: ObserverAccess
+    presence: Presence
     tasks: TaskService
     feed: FeedService
     limits: Limits

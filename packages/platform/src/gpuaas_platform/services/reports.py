@@ -1,29 +1,55 @@
-"""What an app's controller says of its instances and members, under the lease of an operation."""
+"""What an app's controller says of its instances and members, under the lease of an operation, or as an observer."""
 
 import json
 from datetime import UTC, datetime
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Condition, Instance, InstanceReport, Member, MemberReport
-from gpuaas_contract.problems import Code
+from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
+from gpuaas_platform.services import reconcile
 from gpuaas_platform.services.instances import require_instance, require_member, reread, to_model
 from gpuaas_platform.services.operations import require_lease
 from gpuaas_platform.storage import instances as store
-from gpuaas_platform.storage.database import Transaction
+from gpuaas_platform.storage.database import Row, Transaction
 
 DETAIL_LIMIT = 64 * 1024
 
 
 async def report_instance(tx: Transaction, caller: Caller, instance_id: str, body: InstanceReport) -> Instance:
     row = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK, lock=True)
-    await require_lease(tx, caller, body.operation_id, body.fencing_token, instance_id=instance_id)
+    operation = await _require_right(tx, caller, instance_id, body)
     conditions = _merge_conditions(row["conditions"], body.conditions)
+    if operation is None:
+        _refuse_change(body, "access_notes")
+        if _is_no_news(row, conditions=conditions, observed_runtime=body.observed_runtime):
+            return to_model(row)
     notes = None if body.access_notes is None else [note.model_dump() for note in body.access_notes]
     reported = await store.report(tx, instance_id, conditions, notes, body.observed_runtime)
     await tx.changed("instance", reported, "reported", project_id=row["project_id"], instance_id=instance_id)
     return to_model(await reread(tx, instance_id))
+
+
+async def _require_right(
+    tx: Transaction, caller: Caller, instance_id: str, body: InstanceReport | MemberReport
+) -> Row | None:
+    """The operation whose lease it is; None where it is the reconcile lease of the instance."""
+    if body.operation_id is None:
+        await reconcile.require_lease(tx, caller, instance_id, body.fencing_token)
+        return None
+    return await require_lease(tx, caller, body.operation_id, body.fencing_token, instance_id=instance_id)
+
+
+def _refuse_change(body: InstanceReport | MemberReport, field: str) -> None:
+    if getattr(body, field) is not None:
+        detail = f"{field} is changed under the lease of an operation; a reconcile lease is for what was observed"
+        raise Refusal(Code.FORBIDDEN, detail, errors=[FieldError(pointer=f"/{field}", detail=detail)])
+
+
+def _is_no_news(row: Row, **reported: object) -> bool:
+    """An observer says the same every few seconds: nobody needs to hear it twice."""
+    return all(value is None or value == row[field] for field, value in reported.items())
 
 
 def _merge_conditions(present: list[JsonObject], reported: list[Condition] | None) -> list[JsonObject] | None:
@@ -44,12 +70,16 @@ async def report_member(tx: Transaction, caller: Caller, member_id: str, body: M
     member = await require_member(tx, caller, member_id, Permission.OPERATION_WORK)
     instance_id = member["instance_id"]
     instance = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK, lock=True)
-    operation = await require_lease(tx, caller, body.operation_id, body.fencing_token, instance_id=instance_id)
-    if operation["member_id"] not in {None, member_id}:
+    operation = await _require_right(tx, caller, instance_id, body)
+    if operation is None:
+        _refuse_change(body, "status")
+    elif operation["member_id"] not in {None, member_id}:
         raise Refusal(Code.FORBIDDEN, "this operation is about another member")
     if body.adapter_detail is not None and len(json.dumps(body.adapter_detail)) > DETAIL_LIMIT:
         raise Refusal(Code.TOO_LARGE, f"adapter_detail is limited to {DETAIL_LIMIT} bytes")
     conditions = _merge_conditions(member["conditions"], body.conditions)
+    if operation is None and _is_no_news(member, conditions=conditions, adapter_detail=body.adapter_detail):
+        return Member.model_validate(member)
     row = await store.report_member(tx, member_id, body.status, conditions, body.adapter_detail)
     event = body.status.value if body.status is not None else "reported"
     await tx.changed("member", row, event, project_id=instance["project_id"], instance_id=instance_id)

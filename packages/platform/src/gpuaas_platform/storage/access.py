@@ -13,13 +13,14 @@ async def insert(
     login: str,
     seconds: int,
     operation_id: str | None = None,
+    reconciled_instance_id: str | None = None,
     grant_id: str | None = None,
 ) -> Row:
     row = await tx.one(
         """INSERT INTO access_grants (id, principal_id, project_id, owner_id, allocation_ids, login,
-                                      operation_id, grant_id, expires_at)
-           VALUES (%(id)s, %(principal)s, %(project)s, %(owner)s, %(allocations)s, %(login)s, %(operation)s, %(grant)s,
-                   now() + make_interval(secs => %(seconds)s)) RETURNING *""",
+                                      operation_id, reconciled_instance_id, grant_id, expires_at)
+           VALUES (%(id)s, %(principal)s, %(project)s, %(owner)s, %(allocations)s, %(login)s, %(operation)s,
+                   %(reconciled)s, %(grant)s, now() + make_interval(secs => %(seconds)s)) RETURNING *""",
         id=id,
         principal=tx.principal_id,
         project=project_id,
@@ -28,6 +29,7 @@ async def insert(
         login=login,
         operation=operation_id,
         grant=grant_id,
+        reconciled=reconciled_instance_id,
         seconds=seconds,
     )
     assert row is not None
@@ -46,6 +48,15 @@ async def end_of_operation(tx: Transaction, operation_id: str) -> None:
     await tx.run(
         "UPDATE access_grants SET ended_at = now() WHERE operation_id = %(id)s AND ended_at IS NULL",
         id=operation_id,
+    )
+    await tx.notify(ACCESS)
+
+
+async def end_of_reconcile(tx: Transaction, instance_id: str) -> None:
+    """The same for the reconcile lease of an instance."""
+    await tx.run(
+        "UPDATE access_grants SET ended_at = now() WHERE reconciled_instance_id = %(id)s AND ended_at IS NULL",
+        id=instance_id,
     )
     await tx.notify(ACCESS)
 
@@ -70,9 +81,11 @@ async def list_ended(tx: Transaction, grant_ids: list[str]) -> set[str]:
     """Which of these may not be used any more. A lease or a grant that has expired ends what it gave, too."""
     rows = await tx.all(
         """SELECT g.id FROM access_grants g LEFT JOIN operations o ON o.id = g.operation_id
+           LEFT JOIN reconcile_leases r ON r.instance_id = g.reconciled_instance_id
            LEFT JOIN grants p ON p.id = g.grant_id
            WHERE g.id = ANY(%(ids)s)
-             AND (g.ended_at IS NOT NULL OR o.lease_expires_at < now() OR p.expires_at < now())""",
+             AND (g.ended_at IS NOT NULL OR o.lease_expires_at < now() OR r.expires_at < now()
+                  OR p.expires_at < now())""",
         ids=grant_ids,
     )
     return {row["id"] for row in rows}

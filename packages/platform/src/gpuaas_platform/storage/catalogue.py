@@ -1,4 +1,4 @@
-"""Published app versions and their artifacts, and deliveries of artifacts to machines."""
+"""Published app versions, and deliveries of artifacts to machines."""
 
 from typing import Any
 
@@ -43,47 +43,15 @@ async def list_apps(tx: Transaction, after: str, limit: int) -> list[Row]:
     )
 
 
-async def insert_artifact(
-    tx: Transaction, id: str, app_slug: str, digest: str, size: int, media_type: str
-) -> Row | None:
-    return await tx.one(
-        """INSERT INTO artifacts (id, app_slug, digest, size, media_type)
-           VALUES (%(id)s, %(slug)s, %(digest)s, %(size)s, %(media_type)s)
-           ON CONFLICT DO NOTHING RETURNING *""",
-        id=id,
-        slug=app_slug,
-        digest=digest,
-        size=size,
-        media_type=media_type,
-    )
-
-
-async def get_artifact(tx: Transaction, app_slug: str, digest: str) -> Row | None:
-    return await tx.one(
-        "SELECT * FROM artifacts WHERE app_slug = %(slug)s AND digest = %(digest)s",
-        slug=app_slug,
-        digest=digest,
-    )
-
-
-async def list_artifacts(tx: Transaction, app_slug: str, after: str, limit: int) -> list[Row]:
-    return await tx.all(
-        "SELECT * FROM artifacts WHERE app_slug = %(slug)s AND id > %(after)s ORDER BY id LIMIT %(limit)s",
-        slug=app_slug,
-        after=after,
-        limit=limit,
-    )
-
-
-async def is_deliverable_to_node(tx: Transaction, digest: str, node_id: str) -> bool:
+async def get_delivered_task(tx: Transaction, digest: str, node_id: str) -> Row | None:
     """A node may fetch what one of its own open tasks names, and nothing else."""
-    row = await tx.one(
-        """SELECT 1 FROM node_tasks WHERE node_id = %(node)s AND state = 'queued'
-             AND spec->>'digest' = %(digest)s LIMIT 1""",
+    return await tx.one(
+        """SELECT spec->>'repository' AS repository FROM node_tasks
+           WHERE node_id = %(node)s AND state = 'queued' AND spec->>'digest' = %(digest)s
+           ORDER BY id DESC LIMIT 1""",
         node=node_id,
         digest=digest,
     )
-    return row is not None
 
 
 async def insert_delivery(

@@ -140,7 +140,9 @@ async def count_in_project(tx: Transaction, id: str) -> Row:
                   (SELECT count(*) FROM volumes WHERE project_id = %(id)s AND status <> 'deleted') AS volumes,
                   (SELECT count(*) FROM service_accounts WHERE project_id = %(id)s) AS service_accounts,
                   (SELECT count(*) FROM credentials WHERE project_id = %(id)s AND deleted_at IS NULL)
-                      AS credentials""",
+                      AS credentials,
+                  (SELECT count(*) FROM registry_artifacts WHERE project_id = %(id)s AND deleted_at IS NULL)
+                      AS artifacts""",
         id=id,
     )
     assert row is not None

@@ -7,6 +7,8 @@ from gpuaas_platform.storage.database import Row, Transaction, json_list
 # An app that refuses a resize is as well as before: those operations say nothing of its state.
 _SELECT = """
     SELECT i.*, p.tenant_id, v.version AS app_version, v.manifest,
+           (SELECT to_jsonb(r) || jsonb_build_object('expired', r.expires_at <= now())
+            FROM reconcile_leases r WHERE r.instance_id = i.id) AS reconcile_lease,
            coalesce((SELECT array_agg(m.status) FROM members m WHERE m.instance_id = i.id), '{}')
                AS member_statuses,
            coalesce((SELECT array_agg(o.state) FROM (
@@ -45,6 +47,15 @@ async def insert(
         placement=json_list(placement_intent),
         correlation=tx.correlation_id,
     )
+
+
+async def has_live_name(tx: Transaction, project_id: str, name: str) -> bool:
+    row = await tx.one(
+        "SELECT 1 FROM instances WHERE project_id = %(project)s AND name = %(name)s AND ended_at IS NULL",
+        project=project_id,
+        name=name,
+    )
+    return row is not None
 
 
 async def get(tx: Transaction, id: str) -> Row | None:
@@ -110,6 +121,15 @@ async def end(tx: Transaction, id: str) -> Row:
     )
     assert row is not None
     return row
+
+
+async def list_machine_ids(tx: Transaction, instance_id: str) -> list[str]:
+    rows = await tx.all(
+        """SELECT DISTINCT allocation_id FROM members WHERE instance_id = %(id)s AND status <> 'removed'
+           ORDER BY allocation_id""",
+        id=instance_id,
+    )
+    return [row["allocation_id"] for row in rows]
 
 
 async def insert_member(

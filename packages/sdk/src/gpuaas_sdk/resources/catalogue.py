@@ -1,18 +1,9 @@
-"""The catalogue: apps, their published versions and their artifacts."""
+"""The catalogue: apps and their published versions."""
 
-import hashlib
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-
-from gpuaas_contract.artifacts import Artifact, ArtifactPage
 from gpuaas_contract.catalogue import App, AppPage, AppVersion, AppVersionPublish
 from gpuaas_contract.manifest import Manifest
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
-from gpuaas_sdk.transport import parse
-
-CHUNK = 1 << 20
-UPLOAD_TIMEOUT = 600.0
 
 
 class Apps(ResourceRoutes):
@@ -27,40 +18,3 @@ class AppVersions(ResourceRoutes):
 
     async def get(self, slug: str, version: str = "latest") -> AppVersion:
         return await self._transport.get(f"/apps/{slug}/versions/{version}", AppVersion)
-
-
-class Artifacts(ResourceRoutes):
-    def list(self, slug: str, *, limit: int | None = None) -> Pager[Artifact]:
-        return self._list(f"/apps/{slug}/artifacts", ArtifactPage, limit=limit)
-
-    async def upload(
-        self,
-        slug: str,
-        path: Path,
-        media_type: str,
-        *,
-        on_progress: Callable[[int], None] = lambda sent: None,
-    ) -> Artifact:
-        """Send a file under the name of its content. Sending it twice is harmless, so no key is needed."""
-        digest = digest_of_file(path)
-        size = path.stat().st_size  # noqa: ASYNC240 - local disk
-
-        async def read() -> AsyncIterator[bytes]:
-            sent = 0
-            on_progress(0)
-            with path.open("rb") as file:
-                while chunk := file.read(CHUNK):
-                    yield chunk
-                    sent += len(chunk)
-                    on_progress(sent)
-
-        headers = {"Content-Type": media_type, "Content-Length": str(size)}
-        response = await self._transport.send(
-            "PUT", f"/apps/{slug}/artifacts/{digest}", headers=headers, content=read, timeout=UPLOAD_TIMEOUT
-        )
-        return parse(Artifact, response)
-
-
-def digest_of_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()

@@ -25,7 +25,9 @@ class HeldLease(Protocol):
     """What a write under a lease needs to carry."""
 
     @property
-    def operation_id(self) -> str: ...
+    def operation_id(self) -> str | None:
+        """None: the reconcile lease of the instance."""
+        ...
 
     @property
     def fencing_token(self) -> int: ...

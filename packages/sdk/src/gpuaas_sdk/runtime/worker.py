@@ -189,9 +189,23 @@ async def _cancelled(*tasks: "asyncio.Task[Any]") -> None:
 async def claim_operation(client: GpuaasClient, operation_id: str, holder: str) -> tuple[Claim, Lease] | None:
     """None where somebody else was faster, or nothing is left to do."""
     claimed_at = asyncio.get_running_loop().time()
+    claiming = asyncio.ensure_future(client.operations.claim(operation_id, holder))
     try:
-        claim = await client.operations.claim(operation_id, holder)
+        claim = await asyncio.shield(claiming)
+    except asyncio.CancelledError:
+        # Shutting down: the platform may have said yes already, and then the lease goes back.
+        await _give_back_claim(client, operation_id, claiming)
+        raise
     except (ConflictError, NotFoundError) as error:
         logger.info("%s: not claimed: %s", operation_id, error)
         return None
     return claim, Lease(client, claim, claimed_at=claimed_at)
+
+
+async def _give_back_claim(client: GpuaasClient, operation_id: str, claiming: "asyncio.Future[Claim]") -> None:
+    try:
+        async with asyncio.timeout(HAND_BACK_SECONDS):
+            claim = await claiming
+            await client.operations.yield_lease(operation_id, claim.fencing_token)
+    except (GpuaasError, TimeoutError) as error:
+        logger.info("%s: nothing to hand back, or it will run out: %s", operation_id, error)

@@ -1,11 +1,8 @@
 """What node agents call: their link, the streams that they were asked to open, certificates, artifacts."""
 
-from pathlib import Path as FilePath
-
 from fastapi import Request, WebSocket
-from fastapi.responses import FileResponse
 
-from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
+from gpuaas_contract.agent_link import ArtifactSource, HostCertificate, HostCertificateRequest
 from gpuaas_contract.nodes import AgentKey, Enrolment
 from gpuaas_platform.api.context import Agent, authenticated_agent, authenticated_context_of, platform_of
 from gpuaas_platform.api.links import AgentLinks
@@ -13,6 +10,7 @@ from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.api.streams import StreamBroker, refuse
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Permission
+from gpuaas_platform.domain.registry_access import PULL, Access
 from gpuaas_platform.services import access, nodes
 from gpuaas_platform.storage import catalogue as catalogue_store
 
@@ -64,11 +62,14 @@ async def offer_agent_key(request: Request, agent: Agent, body: AgentKey) -> Enr
         return await nodes.offer_key(tx, agent, body)
 
 
-@routes.get("/agent/artifacts/{digest}", Permission.AGENT, response_class=FileResponse)
-async def download_artifact(request: Request, agent: Agent, digest: str) -> FileResponse:
+@routes.get("/agent/artifacts/{digest}", Permission.AGENT, response_model=ArtifactSource)
+async def locate_artifact(request: Request, agent: Agent, digest: str) -> ArtifactSource:
+    """Where the file of an open delivery is, and a token that reads exactly that repository."""
     platform = platform_of(request)
     async with platform.database.system_transaction() as tx:
-        if not await catalogue_store.is_deliverable_to_node(tx, digest, agent.id):
-            raise not_found("artifact", digest)
-    path: FilePath = platform.blobs.path(digest)
-    return FileResponse(path, media_type="application/octet-stream")
+        task = await catalogue_store.get_delivered_task(tx, digest, agent.id)
+    if task is None or not task["repository"]:
+        raise not_found("artifact", digest)
+    found = await platform.registry.token(agent.id, Access(task["repository"], (PULL,)))
+    url = f"{platform.registry.registry.url}/v2/{task['repository']}/blobs/{digest}"
+    return ArtifactSource(url=url, token=found.token, expires_in=found.expires_in)

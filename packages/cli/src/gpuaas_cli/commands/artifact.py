@@ -1,0 +1,160 @@
+"""Artifacts: files in the registry that may be brought to machines once they are verified and promoted."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gpuaas_cli import output
+from gpuaas_cli.errors import NOT_FOUND, CliError
+from gpuaas_cli.inputs import Yes, confirm
+from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.session import Session, open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.artifacts import Artifact
+
+app = noun("artifact", "Files for machines: pushed, signed, verified, promoted.")
+
+AppName = Annotated[str | None, Parameter(name="--app", help="Of this app, not of the project.")]
+
+
+async def owner_of(session: Session, app_name: str | None) -> dict[str, str]:
+    return {"app_slug": app_name} if app_name else {"project_id": await session.project_id()}
+
+
+def _show(artifact: "Artifact") -> None:
+    output.one(
+        artifact,
+        {
+            "name": artifact.name,
+            "status": artifact.status,
+            "digest": artifact.digest,
+            "file": artifact.file_name,
+            "size": artifact.size,
+            "type": artifact.artifact_type,
+            "media type": artifact.media_type,
+            "content": artifact.content_digest,
+            "repository": artifact.repository,
+            "verified with": artifact.trusted_key_id,
+            "id": artifact.id,
+            "created": artifact.created_at,
+        },
+    )
+
+
+async def _find(session: Session, wanted: str, app_name: str | None) -> "Artifact":
+    """By id, by digest, or the newest of that name."""
+    from gpuaas_contract import ids
+
+    if ids.is_id(wanted, ids.ARTIFACT):
+        return await session.client.artifacts.get(wanted)
+    found = await session.client.artifacts.list(**await owner_of(session, app_name), limit=None).all()
+    matching = [artifact for artifact in found if wanted in (artifact.digest, artifact.name)]
+    if not matching:
+        raise CliError(f"there is no artifact {wanted!r}", NOT_FOUND, hint="gpuaas artifact list")
+    return max(matching, key=lambda artifact: artifact.id)
+
+
+@app.command
+async def push(
+    path: Annotated[Path, Parameter(help="A file, or a directory that is sent as one tar.")],
+    /,
+    *,
+    name: Annotated[str, Parameter(help="What it is called; several versions may have one name.")],
+    app_name: AppName = None,
+    sign_key: Annotated[
+        Path | None, Parameter(help="Sign it with this private key (PEM, ECDSA P-256 or ed25519).")
+    ] = None,
+    media_type: Annotated[str | None, Parameter(help="Of the file.")] = None,
+    artifact_type: Annotated[str | None, Parameter(help="What kind of artifact it is.")] = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Send a file to the registry and make it known. After an interruption, the same command goes on.
+
+    ```
+    gpuaas artifact push model.safetensors --name model --sign-key key.pem
+    gpuaas artifact push packages.tar --name packages --app APP --sign-key key.pem
+    ```
+    """
+    from gpuaas_cli import pushing
+
+    key = pushing.read_key(sign_key)
+    async with open_session(options) as session:
+        owner = await owner_of(session, app_name)
+        made = await pushing.push(
+            session, path, name, owner, media_type=media_type, artifact_type=artifact_type, sign_key=key
+        )
+    _show(made)
+    if made.status == "uploaded":
+        output.note(f"Next: gpuaas artifact verify {made.id}, then promote")
+
+
+@app.command
+async def register(
+    digest: str,
+    /,
+    *,
+    name: Annotated[str, Parameter(help="The last part of the repository.")],
+    app_name: AppName = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Make known what another program (oras, for example) pushed, by the digest of its manifest."""
+    async with open_session(options) as session:
+        made = await session.client.artifacts.register(name, digest, **await owner_of(session, app_name))
+    _show(made)
+
+
+@app.command(name="list")
+async def list_(*, app_name: AppName = None, options: Options = DEFAULTS) -> None:
+    """List the artifacts of the project, or of an app."""
+    async with open_session(options) as session:
+        found = await session.client.artifacts.list(**await owner_of(session, app_name), limit=None).all()
+    columns = {
+        "name": lambda a: a.name,
+        "status": lambda a: a.status,
+        "size": lambda a: a.size,
+        "digest": lambda a: a.digest,
+        "id": lambda a: a.id,
+    }
+    output.items(found, columns, empty="No artifacts: gpuaas artifact push FILE --name NAME")
+
+
+@app.command
+async def show(artifact: str, /, *, app_name: AppName = None, options: Options = DEFAULTS) -> None:
+    """Show one artifact, by id, by digest, or the newest of a name."""
+    async with open_session(options) as session:
+        _show(await _find(session, artifact, app_name))
+
+
+@app.command
+async def verify(artifact: str, /, *, app_name: AppName = None, options: Options = DEFAULTS) -> None:
+    """Check the signature with the trusted keys of its owner."""
+    async with open_session(options) as session:
+        found = await _find(session, artifact, app_name)
+        _show(await session.client.artifacts.verify(found.id))
+
+
+@app.command
+async def promote(artifact: str, /, *, app_name: AppName = None, options: Options = DEFAULTS) -> None:
+    """Let a verified artifact be delivered to machines."""
+    async with open_session(options) as session:
+        found = await _find(session, artifact, app_name)
+        _show(await session.client.artifacts.promote(found.id))
+
+
+@app.command
+async def retire(artifact: str, /, *, app_name: AppName = None, options: Options = DEFAULTS) -> None:
+    """Deliver it no more. What machines have already stays there."""
+    async with open_session(options) as session:
+        found = await _find(session, artifact, app_name)
+        _show(await session.client.artifacts.retire(found.id))
+
+
+@app.command
+async def delete(artifact: str, /, *, app_name: AppName = None, yes: Yes = False, options: Options = DEFAULTS) -> None:
+    """Delete an artifact that is not promoted, from the registry too."""
+    async with open_session(options) as session:
+        found = await _find(session, artifact, app_name)
+        confirm(f"Delete {found.name} {found.digest}?", found.name, yes=yes)
+        _show(await session.client.artifacts.delete(found.id, revision=found.revision))

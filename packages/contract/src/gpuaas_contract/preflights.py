@@ -1,0 +1,79 @@
+"""Looking before asking: everything that stands in the way of a deploy or an operation, and nothing changed."""
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import AwareDatetime, Field, model_validator
+
+from gpuaas_contract.base import JsonObject, OwnedResource, Request, Resource
+from gpuaas_contract.bulk import MemberOperationsCreate, MembersAdd
+from gpuaas_contract.findings import Finding
+from gpuaas_contract.operations import OperationCreate
+
+MOST_FINDINGS = 200
+
+
+class PreflightState(StrEnum):
+    RUNNING = "running"
+    """The app's own checks are under way; the platform's are all there."""
+    DONE = "done"
+
+
+class AppChecks(StrEnum):
+    """What became of the app's own checks."""
+
+    NOT_DECLARED = "not_declared"
+    """The app has none: its manifest has no operation `preflight`."""
+    NOT_RUN = "not_run"
+    """No controller is connected, or what was asked for makes no sense at all; a finding says so."""
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    """They did not come to an end; a finding says why. Nothing is known of what they would have found."""
+
+
+class Preflight(OwnedResource):
+    project_id: str
+    instance_id: str | None = None
+    """None for a deploy: there is no instance yet."""
+    app_slug: str
+    version: str | None = None
+    kind: str
+    """Of the operation that it is about: `deploy`, `add`, …"""
+    request: JsonObject
+    """The body that would be sent to do it."""
+    allocation_ids: list[str]
+    """The machines that the app's checks may look at."""
+    state: PreflightState
+    app_checks: AppChecks
+    findings: list[Finding]
+    ok: bool | None = None
+    """Whether nothing stands in the way; None while the app's checks run and nothing was found so far."""
+    operation_id: str | None = None
+    """The operation in which the app's controller looks."""
+    requested_by: str
+    correlation_id: str
+    ended_at: AwareDatetime | None = None
+
+
+class InstancePreflight(Request):
+    """Exactly one of the bodies that change an instance."""
+
+    operation: OperationCreate | None = None
+    """As for `POST /v1/app-instances/{id}/operations`."""
+    add: MembersAdd | None = None
+    """As for `POST /v1/app-instances/{id}/members`."""
+    member_operations: MemberOperationsCreate | None = None
+    """As for `POST /v1/app-instances/{id}/member-operations`."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if sum(part is not None for part in (self.operation, self.add, self.member_operations)) != 1:
+            raise ValueError("give exactly one of operation, add and member_operations")
+        return self
+
+
+class PreflightResult(Resource):
+    """What an app's `preflight` operation ends with."""
+
+    findings: list[Finding] = Field(default=[], max_length=MOST_FINDINGS)

@@ -1,0 +1,96 @@
+"""Whether machines suit the components that are to be placed on them. All that is wrong, not the first of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuaas_contract.allocations import AllocationStatus, Shape
+from gpuaas_contract.findings import Finding, Severity
+from gpuaas_contract.instances import Placement
+from gpuaas_contract.manifest import Component, Manifest
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """What is known of the machines that a request names."""
+
+    found: Mapping[str, Row]
+    """Allocations of the owner, by id. One that is somebody else's is not there."""
+    live: Sequence[Row]
+    """Members that use them already."""
+
+
+def problem(code: str, message: str, pointer: str, action: str = "") -> Finding:
+    return Finding(severity=Severity.ERROR, code=code, message=message, pointer=pointer, action=action)
+
+
+def check_placements(
+    placements: Sequence[Placement], manifest: Manifest, machines: Machines, pointer: str
+) -> Iterator[Finding]:
+    for number, placement in enumerate(placements):
+        yield from _check_one(placement, placements, manifest, machines, f"{pointer}/{number}")
+
+
+def check_counts(counts: Mapping[str, int], manifest: Manifest, pointer: str) -> Iterator[Finding]:
+    """How many members each component would have."""
+    for component in manifest.components:
+        count = counts.get(component.key, 0)
+        if not component.min <= count <= component.max:
+            message = f"{component.key}: {count} placed, between {component.min} and {component.max} needed"
+            yield problem("count_out_of_range", message, pointer, f"place as many as {component.title} needs")
+
+
+def _check_one(
+    placement: Placement, placements: Sequence[Placement], manifest: Manifest, machines: Machines, pointer: str
+) -> Iterator[Finding]:
+    component = manifest.component(placement.component_key)
+    if component is None:
+        known = ", ".join(component.key for component in manifest.components)
+        message = f"{manifest.slug} has no component {placement.component_key!r}"
+        yield problem("component_unknown", message, pointer, f"choose one of {known}")
+    row = machines.found.get(placement.allocation_id)
+    if row is None:
+        message = f"the project has no allocation {placement.allocation_id!r}"
+        yield problem("allocation_unknown", message, pointer, "choose one of the project's own allocations")
+        return
+    if row["status"] != AllocationStatus.ACTIVE:
+        message = f"allocation {row['name']} is {row['status']}, not active"
+        yield problem("allocation_not_active", message, pointer, "wait until it is active, or choose another")
+    for member in machines.live:
+        if member["allocation_id"] == placement.allocation_id:
+            message = f"allocation {row['name']} is used by {member['instance_name']} already"
+            yield problem("allocation_in_use", message, pointer, "choose one that is free")
+            break
+    if component is not None:
+        yield from _check_sharing(placement, placements, component, row, pointer)
+        yield from check_size(component, row, pointer)
+
+
+def _check_sharing(
+    placement: Placement, placements: Sequence[Placement], component: Component, row: Row, pointer: str
+) -> Iterator[Finding]:
+    sharing = [
+        other for other in placements if other is not placement and other.allocation_id == placement.allocation_id
+    ]
+    present = {other.component_key for other in sharing}
+    if missing := [key for key in component.must_share_machine_with if key not in present]:
+        message = f"{component.key} must be placed on the same allocation as {', '.join(missing)}"
+        yield problem("must_share_machine", message, pointer, f"place {', '.join(missing)} on {row['name']}, too")
+    for key in sorted({other.component_key for other in sharing} - set(component.may_share_machine_with)):
+        message = f"{component.key} may not share allocation {row['name']} with {key}"
+        yield problem("may_not_share_machine", message, pointer, "place each on an allocation of its own")
+
+
+def check_size(component: Component, row: Row, pointer: str) -> Iterator[Finding]:
+    shape, needs = Shape.model_validate(row["shape"]), component.requires_capacity_shape
+    if shape.cpus < needs.cpus or shape.memory_mib < needs.memory_mib:
+        message = (
+            f"allocation {row['name']} is too small for {component.key}: it has {shape.cpus} CPUs and "
+            f"{shape.memory_mib} MiB, {needs.cpus} CPUs and {needs.memory_mib} MiB needed"
+        )
+        yield problem("shape_too_small", message, pointer, "resize it, or choose a larger one")
+    if shape.gpus < needs.gpus:
+        message = f"allocation {row['name']} has {shape.gpus} GPUs, {component.key} needs {needs.gpus}"
+        yield problem("too_few_gpus", message, pointer, "choose one with more GPUs")

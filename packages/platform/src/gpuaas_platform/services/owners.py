@@ -1,0 +1,38 @@
+"""Things that belong to an app or to a project: who may do what with them, and whose a list shows."""
+
+from gpuaas_platform.domain.errors import not_found
+from gpuaas_platform.domain.policy import Caller, Permission, Scope
+from gpuaas_platform.services.identity import require_project, visible_projects
+from gpuaas_platform.storage.database import Row, Transaction
+
+
+async def require_owner_of_artifacts(
+    tx: Transaction, caller: Caller, app_slug: str | None, project_id: str | None, permission: Permission
+) -> None:
+    """An app belongs to no tenant, so what is its own is a matter of the whole platform."""
+    if project_id is not None:
+        await require_project(tx, caller, project_id, permission)
+    else:
+        assert app_slug is not None
+        caller.require(permission, Scope(), "app", app_slug)
+
+
+def require_owned(caller: Caller, row: Row | None, permission: Permission, noun: str, id: str) -> Row:
+    """The thing itself, where the caller has the permission where it belongs."""
+    if row is None:
+        raise not_found(noun, id)
+    scope = Scope() if row["project_id"] is None else Scope(row["tenant_id"], row["project_id"])
+    caller.require(permission, scope, noun, id)
+    return row
+
+
+async def seen_owners(
+    tx: Transaction, caller: Caller, app_slug: str | None, project_id: str | None
+) -> tuple[list[str] | None, bool]:
+    """The projects that a list covers (None: all of them), and whether it covers apps."""
+    permission = Permission.ARTIFACT_READ
+    if app_slug is not None:
+        caller.require(permission, Scope(), "app", app_slug)
+        return ([] if project_id is None else await visible_projects(tx, caller, project_id, permission)), True
+    projects = await visible_projects(tx, caller, project_id, permission)
+    return projects, project_id is None and caller.may(permission, Scope())

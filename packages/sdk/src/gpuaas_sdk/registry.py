@@ -1,0 +1,234 @@
+"""Pushing to an OCI registry: blobs in chunks that go on where they were interrupted, then the manifest."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from urllib.parse import urljoin
+
+import httpx
+
+from gpuaas_contract import oci
+from gpuaas_sdk.errors import GpuaasError, TransportError
+
+CHUNK = 16 << 20
+_PIECE = 1 << 18
+ATTEMPTS = 6
+Progress = Callable[[int], None]
+
+
+class RegistryError(GpuaasError):
+    """The registry refused, and said why."""
+
+
+class UploadLostError(GpuaasError):
+    """The registry does not know this upload any more, or not as far as we do."""
+
+
+class UploadNotes:
+    """Where an upload was, kept in a file: so that another call of a program can go on with it."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+
+    def _path(self, repository: str, digest: str) -> Path | None:
+        name = hashlib.sha256(f"{repository} {digest}".encode()).hexdigest()
+        return None if self._directory is None else self._directory / f"{name}.json"
+
+    def read(self, repository: str, digest: str) -> str | None:
+        path = self._path(repository, digest)
+        try:
+            return None if path is None else str(json.loads(path.read_text())["location"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, repository: str, digest: str, location: str) -> None:
+        if (path := self._path(repository, digest)) is not None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.write_text(json.dumps({"location": location}))
+
+    def forget(self, repository: str, digest: str) -> None:
+        if (path := self._path(repository, digest)) is not None:
+            path.unlink(missing_ok=True)
+
+
+class RegistryClient:
+    """One repository of a registry. `fetch_token` gives a token that is good for some minutes."""
+
+    def __init__(
+        self,
+        url: str,
+        repository: str,
+        fetch_token: Callable[[], Awaitable[str]],
+        *,
+        notes: UploadNotes | None = None,
+        chunk: int = CHUNK,
+    ) -> None:
+        self._url = f"{url.rstrip('/')}/v2/{repository}/"
+        self._repository = repository
+        self._fetch_token = fetch_token
+        self._notes = notes or UploadNotes(None)
+        self._chunk = chunk
+        self._token: str | None = None
+        self._http = httpx.AsyncClient(timeout=httpx.Timeout(30, read=120, write=120))
+
+    async def __aenter__(self) -> "RegistryClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: dict[str, str] | None = None,
+        content: Callable[[], AsyncIterator[bytes]] | bytes | None = None,
+        accept: tuple[int, ...] = (),
+    ) -> httpx.Response:
+        for renewed in (False, True):
+            if self._token is None or renewed:
+                self._token = await self._fetch_token()
+            sent = {"Authorization": f"Bearer {self._token}", **(headers or {})}
+            body = content() if callable(content) else content
+            try:
+                answer = await self._http.request(method, urljoin(self._url, url), headers=sent, content=body)
+            except httpx.TransportError as error:
+                raise TransportError(f"cannot reach the registry: {str(error) or type(error).__name__}") from error
+            if answer.status_code != 401:
+                break
+        if answer.status_code == 401:
+            raise RegistryError(f"you may not {method} in {self._repository}")
+        if answer.status_code == 405:
+            raise TransportError("the registry only reads just now (its garbage is being collected); try again")
+        if answer.status_code == 429 or answer.status_code >= 500:
+            raise TransportError(f"the registry is not ready: {answer.status_code}")
+        if answer.is_error and answer.status_code not in accept:
+            raise RegistryError(f"the registry refused {method} in {self._repository}: {_reason(answer)}")
+        return answer
+
+    async def has_blob(self, digest: str) -> bool:
+        return (await self._send("HEAD", f"blobs/{digest}", accept=(404,))).status_code == 200
+
+    async def push_bytes(self, content: bytes) -> str:
+        digest = digest_of(content)
+        if not await self.has_blob(digest):
+            started = await self._send("POST", "blobs/uploads/", headers={"Content-Length": "0"})
+            url = str(httpx.URL(self._absolute(started)).copy_merge_params({"digest": digest}))
+            await self._send("PUT", url, headers={"Content-Type": oci.FILE}, content=content)
+        return digest
+
+    async def push_file(self, path: Path, digest: str, on_progress: Progress = lambda sent: None) -> None:
+        """What the registry has already is not sent again: all of it, or the first part of an interrupted upload."""
+        size = path.stat().st_size  # noqa: ASYNC240 - local disk
+        if await self.has_blob(digest):
+            on_progress(size)
+            return
+        failures = 0
+        while True:
+            try:
+                await self._upload(path, size, digest, on_progress)
+                return
+            except UploadLostError:
+                self._notes.forget(self._repository, digest)
+                failures += 1
+                if failures >= ATTEMPTS:
+                    raise
+            except TransportError:
+                failures += 1
+                if failures >= ATTEMPTS:
+                    raise
+                await asyncio.sleep(min(0.2 * 2**failures, 5))
+
+    async def _upload(self, path: Path, size: int, digest: str, on_progress: Progress) -> None:
+        location, offset = await self._begin(digest)
+        on_progress(offset)
+        while offset < size:
+            length = min(self._chunk, size - offset)
+            headers = {
+                "Content-Type": oci.FILE,
+                "Content-Length": str(length),
+                "Content-Range": f"{offset}-{offset + length - 1}",
+            }
+            content = _part(path, offset, length, on_progress)
+            answer = await self._send("PATCH", location, headers=headers, content=content, accept=(404, 416))
+            if answer.status_code in {404, 416} or _last(answer) != offset + length - 1:
+                raise UploadLostError("the registry lost the upload; it begins anew")
+            location, offset = self._absolute(answer), offset + length
+            self._notes.write(self._repository, digest, location)
+            on_progress(offset)
+        url = str(httpx.URL(location).copy_merge_params({"digest": digest}))
+        answer = await self._send("PUT", url, headers={"Content-Length": "0"}, accept=(404,))
+        if answer.status_code == 404:
+            raise UploadLostError("the registry lost the upload; it begins anew")
+        self._notes.forget(self._repository, digest)
+
+    async def _begin(self, digest: str) -> tuple[str, int]:
+        """Where an earlier attempt was, as the registry sees it; else a new upload."""
+        if (known := self._notes.read(self._repository, digest)) is not None:
+            answer = await self._send("GET", known, accept=(400, 404))
+            if answer.is_success:
+                return self._absolute(answer) if "location" in answer.headers else known, _offset(answer)
+        answer = await self._send("POST", "blobs/uploads/", headers={"Content-Length": "0"})
+        location = self._absolute(answer)
+        self._notes.write(self._repository, digest, location)
+        return location, 0
+
+    def _absolute(self, answer: httpx.Response) -> str:
+        return urljoin(self._url, answer.headers["location"])
+
+    async def read_manifest(self, reference: str) -> bytes | None:
+        answer = await self._send("GET", f"manifests/{reference}", headers={"Accept": oci.MANIFEST}, accept=(404,))
+        return answer.content if answer.is_success else None
+
+    async def push_manifest(self, content: bytes, reference: str | None = None) -> str:
+        """By its digest, or under a tag."""
+        digest = digest_of(content)
+        await self._send(
+            "PUT", f"manifests/{reference or digest}", headers={"Content-Type": oci.MANIFEST}, content=content
+        )
+        return digest
+
+
+def _part(path: Path, start: int, length: int, on_progress: Progress) -> Callable[[], AsyncIterator[bytes]]:
+    async def read() -> AsyncIterator[bytes]:
+        with path.open("rb") as file:
+            file.seek(start)
+            left = length
+            while left and (piece := file.read(min(_PIECE, left))):
+                yield piece
+                left -= len(piece)
+                on_progress(start + length - left)
+
+    return read
+
+
+def _offset(answer: httpx.Response) -> int:
+    """How much of an upload the registry has. One that has nothing yet says 0-0, like one that has a byte: nobody
+    sends a single byte and then more."""
+    last = _last(answer)
+    return last + 1 if last > 0 else 0
+
+
+def _last(answer: httpx.Response) -> int:
+    """The end of a range, which counts from zero."""
+    found = answer.headers.get("range", "").rpartition("-")[2]
+    return int(found) if found.isdigit() else -1
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        return "; ".join(str(error["message"]) for error in answer.json()["errors"]) or str(answer.status_code)
+    except (ValueError, KeyError, TypeError):
+        return str(answer.status_code)
+
+
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()

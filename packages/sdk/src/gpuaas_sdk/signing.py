@@ -1,0 +1,50 @@
+"""Signatures in cosign's format, made with a private key in PEM form (ECDSA P-256 or ed25519)."""
+
+import base64
+import json
+from typing import TYPE_CHECKING
+
+from gpuaas_contract import oci
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+
+def read_private_key(pem: str) -> "EllipticCurvePrivateKey | Ed25519PrivateKey":
+    """ValueError for what is no such key, or needs a password."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(pem.encode(), None)
+    except (TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"cannot read the signing key: {error}") from None
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return key
+    if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1):
+        return key
+    raise ValueError("a signing key is ECDSA P-256 or ed25519")
+
+
+def payload_of(repository: str, digest: str) -> bytes:
+    """What is signed: a small document that names the manifest."""
+    critical = {
+        "identity": {"docker-reference": repository},
+        "image": {"docker-manifest-digest": digest},
+        "type": oci.SIGNATURE_TYPE,
+    }
+    return json.dumps({"critical": critical, "optional": None}, separators=(",", ":"), sort_keys=True).encode()
+
+
+def sign(payload: bytes, private_key_pem: str) -> str:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+    key = read_private_key(private_key_pem)
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        signature = key.sign(payload)
+    else:
+        signature = key.sign(payload, ec.ECDSA(hashes.SHA256()))
+    return base64.b64encode(signature).decode()

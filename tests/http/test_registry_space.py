@@ -1,0 +1,77 @@
+"""Space in the registry, on a stack of its own: it is started anew to collect garbage."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuaas_contract.artifacts import Artifact
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.credentials import PasswordCredentials
+from gpuaas_sdk.registry import RegistryClient, UploadNotes, digest_of_file
+from gpuaas_stack.settings import Settings
+from tests.support.artifacts import push
+from tests.support.services import admin_credentials, own_stack
+
+
+def blob(settings: Settings, artifact: Artifact) -> Path:
+    _, _, hexadecimal = artifact.content_digest.partition(":")
+    blobs = settings.state_dir / "registry/data/docker/registry/v2/blobs/sha256"
+    return blobs / hexadecimal[:2] / hexadecimal / "data"
+
+
+async def test_a_deleted_artifact_is_freed_and_the_others_are_kept() -> None:
+    with own_stack("garbage") as stack:
+        stack.ensure_platform()
+        credentials = PasswordCredentials(*admin_credentials(stack.settings))
+        async with GpuaasClient(stack.settings.api_url, credentials) as admin:
+            kept = await push(admin, b"kept", app_slug="one")
+            deleted = await push(admin, b"deleted", app_slug="one")
+            await admin.artifacts.delete(deleted.id)
+            assert blob(stack.settings, deleted).exists()
+            assert "freed" in stack.collect_garbage()
+            assert not blob(stack.settings, deleted).exists()
+            assert blob(stack.settings, kept).read_bytes() == b"kept"
+            # It takes pushes again, and the name is free.
+            await push(admin, b"deleted", app_slug="one")
+
+
+class StoppedError(Exception):
+    pass
+
+
+async def test_a_push_goes_on_where_an_earlier_one_stopped(admin: GpuaasClient, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(range(256)) * 4_000)
+    url, repository = (await admin.registry.get()).url, "apps/one/resumed"
+
+    async def token() -> str:
+        return (await admin.registry.token(repository, push=True)).token
+
+    def stop(sent: int) -> None:
+        if sent == 300_000:
+            raise StoppedError
+
+    async def upload(on_progress) -> None:  # type: ignore[no-untyped-def]
+        notes = UploadNotes(tmp_path / "notes")
+        async with RegistryClient(url, repository, token, notes=notes, chunk=100_000) as registry:
+            await registry.push_file(file, digest_of_file(file), on_progress)
+
+    seen: list[int] = []
+    with pytest.raises(StoppedError):
+        # The third chunk is whole when it is stopped: this registry loses what is cut inside of one.
+        await upload(stop_after_whole_chunk(stop))
+    await upload(seen.append)
+    assert seen[0] == 300_000
+    assert seen[-1] == file.stat().st_size
+
+
+def stop_after_whole_chunk(stop):  # type: ignore[no-untyped-def]
+    """Progress is told twice at the end of a chunk: when all of it was read, and when the registry has it."""
+    told: set[int] = set()
+
+    def show(sent: int) -> None:
+        if sent in told:
+            stop(sent)
+        told.add(sent)
+
+    return show
