@@ -96,6 +96,7 @@ NO_NOUN = {
     "audit_checkpoints": "the audit trail's seals",
     "idempotency_keys": "answers that are kept for repeated requests",
     "used_assertions": "what a caller showed once and must not show again",
+    "ssh_authorities": "the first of an owner is made by whoever needs it; rotations tell of the others",
     "unix_users": "a person's number; the grants of the person tell of it",
     "access_grants": "certificates for minutes; no route shows them again",
     "secret_versions": "intents and ends of values in OpenBao; the credential or secret tells of those in use",
@@ -109,6 +110,8 @@ NO_NOUN = {
 }
 
 NO_NEWS = {
+    ("allocations", frozenset({"authority_newest"})): "the authority itself tells of the change",
+    ("allocations", frozenset({"authority_oldest"})): "the authority itself tells of the change",
     ("grants", frozenset({"task_id"})): "which task tells the machine of it",
     ("nodes", frozenset({"last_seen_at"})): "a heart-beat: whether the node is there is in its status",
     ("nodes", frozenset({"link_id"})): "which process holds the agent's connection",
@@ -264,6 +267,10 @@ async def walk_work(walk: Walk, world: World) -> None:
     await walk_allocation(walk, world, first.id)
     await walk_volume(walk, world, first.id)
     await walk_grants(walk, world, first.id)
+    authorities = admin.ssh_authorities
+    for _ in range(2):
+        await walk("rotate_ssh_authority", Noun.SSH_AUTHORITY, authorities.rotate(world.project.id))
+    await walk("retire_ssh_authority", Noun.SSH_AUTHORITY, authorities.retire(world.project.id, force=True))
     await walk("release_allocation", Noun.ALLOCATION, admin.allocations.release(first.id))
 
 

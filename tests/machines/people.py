@@ -113,7 +113,7 @@ class SshFiles:
     ) -> list[str]:
         """`stream` is the access whose stream carries it; the certificate may be of another one, or none."""
         hosts = self.directory / f"hosts-{secrets.token_hex(4)}"
-        believed = authorities or stream.get("host_authorities") or [stream["host_authority"]]
+        believed = authorities or stream["host_authority"].splitlines()
         hosts.write_text("".join(f"@cert-authority {principal or allocation_id} {line}\n" for line in believed))
         proxy = f"{sys.executable} -m gpuaas_cli.ssh_proxy {stream['id']} {allocation_id}"
         settings = {

@@ -11,7 +11,7 @@ import pytest
 
 from gpuaas_stack.platform_services import ADMIN_EMAIL
 from gpuaas_stack.stack import Stack
-from tests.e2e.command_line import CommandLine
+from tests.e2e.command_line import GPUAAS, CommandLine
 from tests.machines.conftest import pid_of
 from tests.machines.people import Person, SshFiles, log_in, make_person
 from tests.machines.test_life import SMALL, release
@@ -142,6 +142,7 @@ def test_the_authority_of_another_project_opens_nothing(
         assert "Host key verification failed" in done.stderr
     finally:
         release(cli, there["id"])
+        cli.run("project", "delete", "elsewhere", "--yes")
 
 
 def test_certificates_and_grants_end_by_themselves(
@@ -177,7 +178,7 @@ def test_revoked_within_a_second(
     made = grant(cli, "one", ada, "--sudo")
     public = files.key()
     certificate = ada.access(machines["one"], public)["certificate"]
-    gpuaas = str(Path(pytest.__file__).parents[4] / "bin" / "gpuaas")
+    gpuaas = str(GPUAAS)
     session = ada.start(gpuaas, "ssh", "one", "--", "echo ready; sleep 600", stdin=subprocess.DEVNULL)
     assert session.stdout is not None
     assert session.stdout.readline().strip() == "ready"
@@ -274,7 +275,7 @@ def test_directly_where_there_is_a_route(
     ada = people("ada")
     made = grant(cli, "one", ada)
     assert ada.cli.run("ssh", "one", "--direct", "--", "id -un").strip() == made["login"]
-    gpuaas = str(Path(pytest.__file__).parents[4] / "bin" / "gpuaas")
+    gpuaas = str(GPUAAS)
     session = ada.start(gpuaas, "ssh", "one", "--direct", "--", "echo ready; sleep 600", stdin=subprocess.DEVNULL)
     assert session.stdout is not None
     assert session.stdout.readline().strip() == "ready"

@@ -269,6 +269,7 @@ _OF_PROJECT = _OF_INSTANCE | {
     "volume_id",
     "access_grant_id",
     "grant_id",
+    "owner_id",
     "service_account_id",
     "membership_id",
     "credential_id",

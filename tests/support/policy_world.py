@@ -161,6 +161,7 @@ async def _values(world: World) -> dict[str, str]:
         "secret_delivery_id": wrapped.id,
         "tenant_id": world.tenant.id,
         "project_id": world.project.id,
+        "owner_id": world.project.id,
         "allocation_id": allocation.id,
         "instance_id": instance.id,
         "member_id": members[0].id,

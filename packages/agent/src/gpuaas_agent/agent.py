@@ -38,6 +38,7 @@ from gpuaas_contract.agent_link import (
     DeliverArtifact,
     DetachVolume,
     PrepareHost,
+    RenewTrust,
     ResizeSlice,
     RestartHost,
     RestartSlice,
@@ -89,7 +90,7 @@ async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     gpus = GpuPool(lxd, settings.gpu_devices)
     volumes = VolumeManager(lxd, settings.storage_pool, settings.environment)
     slices = SliceManager(settings, lxd, api, networks, gpus, volumes)
-    changer = SliceChanger(lxd, slices, gpus, volumes)
+    changer = SliceChanger(lxd, api, slices, gpus, volumes)
     artifacts = ArtifactManager(settings.artifact_cache, api, slices, limit=settings.artifact_cache_bytes)
     streams = StreamManager(api, dial_slices(slices), outbox.put)
 
@@ -106,6 +107,8 @@ async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
                 await changer.resize(message.spec, progress)
             case SetUsers():
                 await changer.set_users(message.spec, progress)
+            case RenewTrust():
+                await changer.renew_trust(message.spec, progress)
             case AttachVolume():
                 await changer.attach_volume(message.spec, message.task_id, progress)
             case DetachVolume():
@@ -149,6 +152,8 @@ async def serve_host(settings: Settings, api: PlatformApi) -> None:
                 await host.restart(message.spec, message.task_id, progress)
             case SetUsers():
                 await host.set_users(message.spec, progress)
+            case RenewTrust():
+                await host.renew_trust(message.spec, progress)
             case DeliverArtifact():
                 return await artifacts.deliver(message.spec, progress)
             case _:

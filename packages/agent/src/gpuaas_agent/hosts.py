@@ -14,13 +14,14 @@ from pathlib import Path
 
 from gpuaas_agent import host_users, sshd
 from gpuaas_agent.api import PlatformApi
-from gpuaas_agent.commands import call
+from gpuaas_agent.commands import call, run
 from gpuaas_agent.errors import AgentError, PermanentError, RetryLaterError
 from gpuaas_agent.files import part_of, write_atomically
 from gpuaas_agent.host_config import (
     ARTIFACTS,
     CERTIFICATE,
     DROP_IN,
+    HOST_KEY,
     KEYS,
     OWN_PATHS,
     PEOPLE,
@@ -33,14 +34,15 @@ from gpuaas_agent.host_config import (
     check_sshd,
     drop_in,
     host_files,
+    trust_files,
 )
-from gpuaas_agent.host_key import check_certificate, make_host_key
+from gpuaas_agent.host_key import HostKey, check_certificate, make_host_key
 from gpuaas_agent.host_record import HostRecord, HostRecordFile
 from gpuaas_agent.machine_port import READ_LIMIT
 from gpuaas_agent.people import SCRIPT, wanted_people
 from gpuaas_agent.settings import Settings
 from gpuaas_agent.slices import Progress
-from gpuaas_contract.agent_link import OpenStream, PrepareHost, RestartHost, SetUsers, SliceReport
+from gpuaas_contract.agent_link import OpenStream, PrepareHost, RenewTrust, RestartHost, SetUsers, SliceReport
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +167,19 @@ class HostManager:
             done = await call("/bin/sh", "-c", SCRIPT, "gpuaas-users", *paths)
             if not done.ok:
                 raise PermanentError(done.said or "cannot set the people of this host")
+
+    async def renew_trust(self, spec: RenewTrust, progress: Progress) -> None:
+        async with self._lock:
+            if await self.find(spec.allocation_id) is None:
+                raise PermanentError(f"this host is not handed over as {spec.allocation_id}")
+            progress("trust", f"authorities from version {spec.oldest} to {spec.newest}")
+            public_key = " ".join((await run("ssh-keygen", "-y", "-f", str(HOST_KEY))).split()[:2])
+            certificate = await self._api.create_host_certificate(spec.allocation_id, public_key)
+            check_certificate(certificate.certificate, HostKey(private="", public=public_key))
+            for file in trust_files(certificate):
+                write_atomically(file.path, file.content.encode(), mode=file.mode)
+            await sshd.reload()
+            await self._wait_for_sshd()
 
     # -- given back -------------------------------------------------------------------------------------
 

@@ -69,9 +69,9 @@ def write_certificate(directory: Path, access: "AccessGrant", allocation_id: str
     """The certificate beside the key, and the only authority that is believed about the machine."""
     (directory / f"{name}-cert.pub").write_text(access.certificate + "\n")
     machine = machine_of(access, allocation_id)
-    (directory / f"{name}-known_hosts").write_text(
-        f"@cert-authority {machine.host_principal} {access.host_authority}\n"
-    )
+    keys = access.host_authority.splitlines()
+    believed = "".join(f"@cert-authority {machine.host_principal} {key}\n" for key in keys)
+    (directory / f"{name}-known_hosts").write_text(believed)
 
 
 def proxy_command(*arguments: str) -> str:

@@ -45,6 +45,7 @@ _NOUNS = {
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
     "grant": "People with a user of their own on a machine.",
     "ssh-key": "Your own SSH public keys.",
+    "ssh-authority": "The SSH authority that a project's machines trust.",
     "volume": "Disks that outlive machines, also shared by several.",
     "usage": "What machines are charged for.",
     "quota": "How much a project may have at once.",

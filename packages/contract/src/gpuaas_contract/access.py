@@ -60,6 +60,7 @@ class AccessGrant(Resource):
     login: str
     certificate: str
     host_authority: str
-    """Public key of the authority that signs host certificates: the only thing to trust."""
+    """Public key of the authority that signs host certificates: the only thing to trust. Two, one on each line, while
+    the authority is rotated."""
     machines: list[MachineAddress]
     expires_at: AwareDatetime

@@ -34,6 +34,7 @@ class TaskKind(StrEnum):
     DETACH_VOLUME = "detach_volume"
     DELETE_VOLUME = "delete_volume"
     SET_USERS = "set_users"
+    RENEW_TRUST = "renew_trust"
 
 
 class ProjectNetwork(Resource):
@@ -156,6 +157,16 @@ class SetUsers(Resource):
     users: list[MachineUser]
 
 
+class RenewTrust(Resource):
+    """Ask for a host certificate anew, and trust exactly the authorities that come with it."""
+
+    kind: Literal[TaskKind.RENEW_TRUST] = TaskKind.RENEW_TRUST
+    allocation_id: str
+    oldest: int
+    newest: int
+    """The versions that are valid, for those who read the task."""
+
+
 AnyTask = (
     CreateSlice
     | DeleteSlice
@@ -169,6 +180,7 @@ AnyTask = (
     | ClearHost
     | RestartHost
     | SetUsers
+    | RenewTrust
 )
 TaskSpec = Annotated[AnyTask, Field(discriminator="kind")]
 task_spec_adapter: TypeAdapter[AnyTask] = TypeAdapter(TaskSpec)
@@ -275,7 +287,7 @@ class HostCertificateRequest(Request):
 class HostCertificate(Resource):
     certificate: str
     user_authority: str
-    """Public key of the owner's authority, for `TrustedUserCAKeys`."""
+    """Public keys of the owner's authority, one on each line, for `TrustedUserCAKeys`: two while it is rotated."""
 
 
 # Over HTTP, with the same token: `GET /v1/agent/artifacts/{digest}`

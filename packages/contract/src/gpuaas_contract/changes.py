@@ -46,6 +46,7 @@ class Noun(StrEnum):
     SECRET = "secret"  # noqa: S105 - a noun, not a secret
     GRANT = "grant"
     SSH_KEY = "ssh_key"
+    SSH_AUTHORITY = "ssh_authority"
 
 
 class Change(Resource):

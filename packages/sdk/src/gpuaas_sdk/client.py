@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.reconcile import ReconcileLeases
     from gpuaas_sdk.resources.secrets import SecretDeliveries, Secrets
     from gpuaas_sdk.resources.sessions import Sessions
+    from gpuaas_sdk.resources.ssh_authorities import SshAuthorities
     from gpuaas_sdk.resources.usage import Usage
     from gpuaas_sdk.resources.volumes import Volumes
     from gpuaas_sdk.streams import ByteStream
@@ -291,6 +292,12 @@ class GpuaasClient:
         from gpuaas_sdk.resources.grants import Grants
 
         return Grants(self._transport)
+
+    @cached_property
+    def ssh_authorities(self) -> "SshAuthorities":
+        from gpuaas_sdk.resources.ssh_authorities import SshAuthorities
+
+        return SshAuthorities(self._transport)
 
     @cached_property
     def ssh_keys(self) -> "SshKeys":

@@ -50,7 +50,7 @@ class Terminal:
             login=given.grant.login,
             key=key,
             certificate=given.grant.certificate,
-            host_authorities=[given.grant.host_authority],
+            host_authorities=given.grant.host_authority.splitlines(),
         )
         async with self._broker.join(given.access, given.machine, self._correlation_id) as joined:
             ours, theirs = socket.socketpair()

@@ -29,6 +29,7 @@ READ_PERMISSION: dict[str, Permission] = {
     Noun.SECRET: Permission.INSTANCE_READ,
     Noun.GRANT: Permission.ALLOCATION_READ,
     Noun.SSH_KEY: Permission.USER_MANAGE,
+    Noun.SSH_AUTHORITY: Permission.SSH_AUTHORITY_READ,
 }
 """A noun that is missing here is for those who see the whole platform only."""
 

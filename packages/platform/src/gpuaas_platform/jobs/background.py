@@ -75,6 +75,7 @@ async def sweep(platform: Platform) -> None:
 async def sweep_secrets(platform: Platform) -> None:
     """In a loop of its own: nothing else waits while the secrets server is away."""
     await platform.secrets.sweep()
+    await platform.authorities.sweep()
     await asyncio.sleep(SWEEP_SECONDS)
 
 
