@@ -2,9 +2,10 @@
 
 import pytest
 
-from gpuaas_sdk import CommandResult, MachineUnreachableError, OperationFailed, RetryLater, SecretValue
+from gpuaas_sdk import CommandResult, MachineUnreachableError, OperationFailed, RetryLater, SecretValue, probe
 from gpuaas_sdk.testing import FakeMachine
-from reference_app import receipt, software
+from reference_app import software
+from reference_app.receipt import checks
 from reference_app.software import Role
 
 
@@ -52,8 +53,7 @@ async def test_a_worker_leaves_what_the_controller_beside_it_needs() -> None:
 
 
 async def test_what_could_not_be_looked_at_is_not_clean() -> None:
-    machine = FakeMachine(
-        answers={"pgrep": MachineUnreachableError("gone"), "getent": CommandResult(0, "rollcall", "")}
-    )
-    found = {check["check"]: check["ok"] for check in await receipt.read_receipt(machine, [Role.WORKER], [], 7400)}
+    answers = {"ps -e": MachineUnreachableError("gone"), "getent": CommandResult(0, "rollcall", "")}
+    machine = FakeMachine(answers=answers)
+    found = {check["check"]: check["ok"] for check in await probe(machine, checks([Role.WORKER], [], 7400))}
     assert found == {"units": True, "configuration": True, "processes": None, "users": False, "paths": True}

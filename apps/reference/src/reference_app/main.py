@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError
+from gpuaas_sdk.runtime.program import ACCOUNT_SETTING
 from reference_app.bundle import RUNTIME_VERSION, make_bundle
-from reference_app.controller import ACCOUNT_SETTING, run
+from reference_app.controller import run
 
 
 def main() -> None:

@@ -49,9 +49,11 @@ if TYPE_CHECKING:
     from gpuaas_sdk.retry import RetryPolicy
     from gpuaas_sdk.runtime.context import OperationContext, StepHandle
     from gpuaas_sdk.runtime.controller import Controller
-    from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+    from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
     from gpuaas_sdk.runtime.observing import ObserveContext
     from gpuaas_sdk.runtime.phases import Phase, member_in_work, run_phases
+    from gpuaas_sdk.runtime.program import run_controller
+    from gpuaas_sdk.runtime.receipts import probe, receipt_of
     from gpuaas_sdk.secret_value import SecretValue
 
 _HOME = {
@@ -91,8 +93,10 @@ _HOME = {
     "runtime.context": ["OperationContext", "StepHandle"],
     "runtime.controller": ["Controller"],
     "runtime.observing": ["ObserveContext"],
-    "runtime.errors": ["OperationFailed", "RetryLater"],
+    "runtime.errors": ["OperationCancelled", "OperationFailed", "RetryLater"],
     "runtime.phases": ["Phase", "member_in_work", "run_phases"],
+    "runtime.program": ["run_controller"],
+    "runtime.receipts": ["probe", "receipt_of"],
     "secret_value": ["SecretValue"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -121,6 +125,7 @@ __all__ = [
     "Observation",
     "ObserveContext",
     "ObservedMachine",
+    "OperationCancelled",
     "OperationContext",
     "OperationFailed",
     "PasswordCredentials",
@@ -141,7 +146,10 @@ __all__ = [
     "UnavailableError",
     "member_in_work",
     "on_each",
+    "probe",
     "read_facts",
+    "receipt_of",
+    "run_controller",
     "run_phases",
 ]
 

@@ -2,11 +2,11 @@
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import MemberStatus
-from gpuaas_sdk import Machine, OperationContext, OperationFailed, on_each
+from gpuaas_sdk import Machine, OperationContext, OperationFailed, on_each, probe, receipt_of
 from reference_app import software
 from reference_app.cluster import Cluster
 from reference_app.operations.deploy import report_not_ready
-from reference_app.receipt import read_receipt, receipt_of
+from reference_app.receipt import checks
 
 
 async def reconcile(operation: OperationContext) -> JsonObject:
@@ -24,7 +24,7 @@ async def reconcile(operation: OperationContext) -> JsonObject:
     async with operation.step("prove-removal", "Look for what is left") as step:
         port = int(cluster.inputs["port"])
         found = {
-            machine.allocation_id: await read_receipt(machine, cluster.roles_on(machine.allocation_id), [], port)
+            machine.allocation_id: await probe(machine, checks(cluster.roles_on(machine.allocation_id), [], port))
             for machine in machines
         }
         made = receipt_of(cluster.members, found)

@@ -5,10 +5,11 @@ import asyncio
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Member, MemberStatus
 from gpuaas_contract.operations import ResizeQuestion
-from gpuaas_sdk import OperationContext, OperationFailed, member_in_work, run_phases
-from reference_app import phases, receipt, software
+from gpuaas_sdk import OperationContext, OperationFailed, member_in_work, probe, receipt_of, run_phases
+from reference_app import phases, software
 from reference_app.cluster import Cluster
 from reference_app.phases import PROVE, Work
+from reference_app.receipt import checks
 from reference_app.software import Role
 
 POLL_SECONDS = 0.3
@@ -75,8 +76,8 @@ async def _take_away(operation: OperationContext, cluster: Cluster, member: Memb
     async with operation.step("strike-off", "Strike it off the roll"):
         await software.ensure_told(cluster.controller_machine, "forget", machine.hostname)
     async with operation.step("prove-removal", "Look for what is left") as step:
-        found = await receipt.read_receipt(machine, [role], staying, int(cluster.inputs["port"]))
-        made = receipt.receipt_of([member], {member.allocation_id: found})
+        found = await probe(machine, checks([role], staying, int(cluster.inputs["port"])))
+        made = receipt_of([member], {member.allocation_id: found})
         step.evidence = {"receipt": made}
         if not made["ok"]:
             detail = f"something is left on {machine.hostname}"

@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0011"
-down_revision = "0010"
+revision = "0012"
+down_revision = "0011"
 
 _STATEMENTS = [
     # No row stands for an authority that nobody has used yet, or that was made before there were versions.
