@@ -1,11 +1,13 @@
 """Access to machines for the holder of an operation's lease."""
 
 from gpuaas_contract import ids
-<<<<<<< HEAD
-from gpuaas_contract.access import OBSERVER_LOGIN, OPERATOR_LOGIN, AccessGrant, OperationAccessRequest
-=======
-from gpuaas_contract.access import CERTIFICATE_SECONDS, OPERATOR_LOGIN, AccessGrant, OperationAccessRequest
->>>>>>> main
+from gpuaas_contract.access import (
+    CERTIFICATE_SECONDS,
+    OBSERVER_LOGIN,
+    OPERATOR_LOGIN,
+    AccessGrant,
+    OperationAccessRequest,
+)
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_platform.domain.policy import Caller
 from gpuaas_platform.services import operations
