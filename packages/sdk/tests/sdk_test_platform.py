@@ -9,7 +9,7 @@ from gpuaas_contract.changes import Change
 from gpuaas_contract.identity import Principal
 from gpuaas_contract.operations import Claim, Operation, OperationError, OperationState, Step, StepStatus
 from gpuaas_contract.problems import Code, Problem
-from gpuaas_sdk import GpuaasClient, Machine, MachineUnreachableError, Relist
+from gpuaas_sdk import GpuaasClient, Machine, MachineUnreachableError, Relist, clock
 from gpuaas_sdk.errors import ApiError, TransportError, error_from_problem
 from gpuaas_sdk.runtime.controller import Controller
 from gpuaas_sdk.runtime.worker import Handler
@@ -58,7 +58,7 @@ class MemoryPlatform:
             "kind": kind,
             "state": OperationState.PENDING,
             "attempt": 0,
-            "deadline": datetime.now(UTC) + timedelta(seconds=seconds),
+            "deadline": clock.now() + timedelta(seconds=seconds),
             "steps": [],
             "token": None,
             "lease_until": 0.0,

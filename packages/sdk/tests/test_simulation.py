@@ -15,7 +15,7 @@ import pytest
 from sdk_test_platform import MemoryPlatform, NoMachines
 
 from gpuaas_contract.changes import Change
-from gpuaas_sdk import OperationContext, OperationFailed, Relist, RetryLater
+from gpuaas_sdk import OperationContext, OperationFailed, Relist, RetryLater, clock
 from gpuaas_sdk.errors import TransportError
 from gpuaas_sdk.runtime.controller import Controller
 from gpuaas_sdk.testing import VirtualTimeLoop
@@ -48,6 +48,7 @@ class World:
         self.rule(not mine or now <= row["lease_until"], f"{holder} acts on {row['id']} after its lease ran out")
         later = [token for token in self.platform.claims[row["id"]] if token > context.fencing_token]
         self.rule(not later, f"{holder} acts on {row['id']} although {later} were claimed after it")
+        self.rule(clock.now() <= row["deadline"], f"{holder} acts on {row['id']} after its deadline")
         announced = f"step {row['id']} {step} running" in self.platform.log
         self.rule(announced, f"{holder} acts on {row['id']} before it announced {step}")
 
@@ -243,7 +244,7 @@ class Simulation:
             match draw.choice(["request", "request", "request", "preempt", "kill", "stop", "away"]):
                 case "request":
                     kind = draw.choice(["add", "drain", "remove"])
-                    self.platform.request(kind, member=draw.choice(members), seconds=86_400)
+                    self.platform.request(kind, member=draw.choice(members), seconds=draw.choice([2, 20, 86_400]))
                 case "preempt":
                     unfinished = [i for i, row in self.platform.rows.items() if row["state"] in ("pending", "running")]
                     for operation_id in unfinished:

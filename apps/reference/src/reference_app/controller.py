@@ -1,6 +1,7 @@
 """The controller process: a service account, the public API, and one handler for each kind of operation."""
 
 from gpuaas_sdk import preflight_handler, run_controller
+from reference_app.observing import OBSERVE_SECONDS, observe
 from reference_app.operations import decommission, deploy, lifecycle, members, preflight
 
 HANDLERS = {
@@ -23,4 +24,4 @@ HANDLERS = {
 
 
 def run() -> None:
-    run_controller(HANDLERS)
+    run_controller(HANDLERS, observe=observe, observe_seconds=OBSERVE_SECONDS)

@@ -4,6 +4,7 @@ import asyncio
 import selectors
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import httpx
 
@@ -13,6 +14,7 @@ from gpuaas_sdk.machines.base import CommandError, CommandResult
 from gpuaas_sdk.retry import RetryPolicy
 
 Answer = httpx.Response | Exception
+_WALL_START = datetime(2030, 1, 1, tzinfo=UTC)
 FAST = RetryPolicy(attempts=4, first_delay=0.001, longest_delay=0.002)
 
 
@@ -113,6 +115,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._virtual_now
+
+    def wall_clock(self) -> datetime:
+        """What `gpuaas_sdk.clock.now` says in this loop: deadlines jump along."""
+        return _WALL_START + timedelta(seconds=self._virtual_now)
 
     def _jump(self, seconds: float | None) -> None:
         if seconds is None:

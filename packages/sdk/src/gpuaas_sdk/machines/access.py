@@ -3,13 +3,14 @@ external machines the key of an access credential, held in memory for as long as
 
 import asyncio
 from abc import ABC, abstractmethod
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import asyncssh
 
 from gpuaas_contract.access import AccessGrant, MachineAddress
 from gpuaas_contract.operations import Claim
 from gpuaas_contract.reconcile import ReconcileClaim
+from gpuaas_sdk import clock
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.machines.base import MachineUnreachableError
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
@@ -46,7 +47,7 @@ class GrantedAccess(ABC):
 
     @staticmethod
     def is_stale(grant: AccessGrant) -> bool:
-        return grant.expires_at - datetime.now(UTC) < RENEW_BEFORE
+        return grant.expires_at - clock.now() < RENEW_BEFORE
 
     @staticmethod
     def address_in(grant: AccessGrant, allocation_id: str) -> MachineAddress | None:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from gpuaas_contract.changes import Change
 from gpuaas_contract.identity import PrincipalKind
 from gpuaas_contract.operations import Claim, Operation
+from gpuaas_sdk import clock
 from gpuaas_sdk.changes import Relist
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.correlation import correlation
 from gpuaas_sdk.errors import GpuaasError
 from gpuaas_sdk.retry import RetryPolicy
+from gpuaas_sdk.runtime.breaker import Breakers
 from gpuaas_sdk.runtime.context import MachineAccess, OperationContext
 from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError, OperationFailed, RetryLater
 from gpuaas_sdk.runtime.lease import Lease
@@ -102,6 +104,7 @@ class Controller:
         self._observed_machines = observed_machines
         self._observer: Observer | None = None
         self._jobs: dict[str, _Job] = {}
+        self._breakers = Breakers()
         self._wake = _Wake()
         self._stopping = asyncio.Event()
 
@@ -209,6 +212,11 @@ class Controller:
         # Ids sort by time of creation: one object's operations run in the order they were asked for.
         for operation in sorted(operations, key=lambda operation: operation.id):
             job = self._jobs.get(operation.id) or _Job(operation)
+            # Not beyond its deadline: then it is claimed once more, to be failed.
+            open_until = min(self._breakers.open_until(_object_of(operation)), now + _seconds_left(operation))
+            job.not_before = max(job.not_before, open_until)
+            if job.task is None and job.not_before > now:
+                self._jobs[operation.id] = job
             if job.task is not None or job.not_before > now or self._is_busy(operation):
                 continue
             self._jobs[operation.id] = job
@@ -257,11 +265,23 @@ class Controller:
             job.lease = None
             if later is None:
                 self._jobs.pop(operation.id, None)
+                self._breakers.succeeded(_object_of(operation))
             else:
                 job.failures += 1
+                if later.after is None:
+                    self._breakers.failed(_object_of(operation), asyncio.get_running_loop().time())
                 pause = TRY_AGAIN.delay(job.failures) if later.after is None else later.after
                 job.not_before = asyncio.get_running_loop().time() + pause
             self._wake.event.set()
+
+
+def _object_of(operation: Operation) -> str:
+    """What one worker at a time works on: a member, or the whole instance."""
+    return str(operation.member_id or operation.instance_id)
+
+
+def _seconds_left(operation: Operation) -> float:
+    return (operation.deadline - clock.now()).total_seconds()
 
 
 def _ssh_machines(client: GpuaasClient, claim: Claim) -> MachineAccess:

@@ -5,11 +5,11 @@ import logging
 import traceback
 import uuid
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.operations import Claim, OperationError
+from gpuaas_sdk import clock
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.correlation import correlation
 from gpuaas_sdk.errors import (
@@ -120,7 +120,7 @@ class Worker:
 
     async def _handle(self, context: OperationContext) -> JsonObject | None:
         operation = self._claim.operation
-        seconds_left = (operation.deadline - datetime.now(UTC)).total_seconds()
+        seconds_left = (operation.deadline - clock.now()).total_seconds()
         try:
             async with asyncio.timeout(max(seconds_left, 0.0)) as limit:
                 await self._machines.prepare()
@@ -137,7 +137,7 @@ class Worker:
     async def _give_way(self, later: RetryLater) -> RetryLater | None:
         """Hand the lease back to try again, unless the deadline leaves no time for that."""
         operation = self._claim.operation
-        if operation.deadline <= datetime.now(UTC):
+        if operation.deadline <= clock.now():
             await self._fail(OperationFailed("deadline_exceeded", words_for(later), retryable=True))
             return None
         logger.info("%s: later: %s", operation.id, later.reason)
