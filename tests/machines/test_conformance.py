@@ -20,6 +20,7 @@ from tests.machines.rollcall import APP, SLUG, SMALL, Controllers
 
 KIT = Path(sys.executable).parent / "gpuaas-conformance"
 BROKEN = Path(__file__).parent / "broken_rollcall.py"
+STUMBLING = Path(__file__).parent / "stumbling_rollcall.py"
 SEED = int(os.environ.get("GPUAAS_SEED", time.time_ns() % 100_000))
 FAMILIES = {
     "unannounced": ("plain", "announced"),
@@ -65,6 +66,14 @@ def test_the_reference_app_keeps_every_rule(stack: Stack, machines: list[str], t
     verdicts = {check["check"]: check["verdict"] for check in result["checks"]}
     assert set(verdicts.values()) == {"kept"}, json.dumps(result, indent=1)
     assert (code, result["ok"]) == (0, True)
+
+
+def test_every_step_may_fail_half_way_and_run_twice(stack: Stack, machines: list[str], tmp_path: Path) -> None:
+    """Deploy, restart with another token, decommission: the machines end as they would have without that."""
+    command = f"{sys.executable} {STUMBLING}"
+    words = ["--controller", command, "--scenario", "plain", "--scenario", "pre-empted"]
+    code, result = conformance(stack, machines, *words, log=tmp_path / "log")
+    assert code == 0, json.dumps(result, indent=1)
 
 
 @pytest.mark.parametrize("broken", SAMPLE)

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from gpuaas_contract.app_usage import AppUsageReport
 from gpuaas_contract.instances import Condition, ConditionStatus, InstanceStatus, Member, MemberStatus
-from gpuaas_sdk import ConflictError, MachineUnreachableError, Observation
+from gpuaas_sdk import ConflictError, ForbiddenError, MachineUnreachableError, Observation
 from gpuaas_sdk.observations import Answer, all_of, unknown
 from gpuaas_sdk.runtime.observing import ObserveContext
 from reference_app.software import Role, observe_running
@@ -58,8 +58,8 @@ def _condition(context: ObserveContext, kind: str, seen: Observation) -> Conditi
 
 
 async def _ask_for_repair(context: ObserveContext, member: Member) -> None:
-    # A conflict: something is under way already.
-    with suppress(ConflictError):
+    # A conflict: something is under way already. Forbidden: its account may only report, and people ask for the repair.
+    with suppress(ConflictError, ForbiddenError):
         await context.request("recover", member_id=member.id)
 
 

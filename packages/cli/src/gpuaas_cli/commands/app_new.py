@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from gpuaas_cli import output
 from gpuaas_cli.errors import CONFLICT, USAGE, CliError
+from gpuaas_cli.options import DEFAULTS, Options
 
 _SLUG = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 LONGEST_SLUG = 28
@@ -22,6 +23,7 @@ def new(
     *,
     directory: Annotated[Path | None, Parameter(help="Where to make it; the slug where left out.")] = None,
     title: Annotated[str | None, Parameter(help="What people read; made from the slug where left out.")] = None,
+    options: Options = DEFAULTS,
 ) -> None:
     """Make a new app: manifest, controller, tests and packaging that work, to be changed from there."""
     if not _SLUG.fullmatch(slug) or len(slug) > LONGEST_SLUG:
