@@ -109,6 +109,7 @@ class Subject:
             InstanceDeploy(
                 project_id=self.project_id,
                 app_slug=self.app.manifest.slug,
+                version=self.app.manifest.version,
                 name=name,
                 placement_intent=self.placement(),
             )
