@@ -41,6 +41,7 @@ def own_machines() -> Iterator[Stack]:
         postgres_port=8581,
         openbao_port=8582,
         openbao_cluster_port=8583,
+        registry_port=8584,
         subnet="10.95.0.0/16",
         pool_size="20GiB",
         app_dirs=(),
