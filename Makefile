@@ -49,6 +49,7 @@ unit: setup ## tests of each package
 
 alone: setup ## contract, sdk and every app, each by its wheel in an empty environment
 	scripts/test-alone packages/contract packages/sdk $(patsubst %/pyproject.toml,%,$(wildcard apps/*/pyproject.toml))
+	scripts/test-skeleton
 
 machines: setup ## tests of each package that need real machines
 	GPUAAS_ENVIRONMENT=tests GPUAAS_STATE_DIR=/var/lib/gpuaas-tests GPUAAS_SUBNET=10.87.0.0/16 \
@@ -60,6 +61,8 @@ http: setup ## the API on real PostgreSQL and OpenBao
 
 reference: setup ## write what docs/reference holds of the routes and who may call them
 	$(BIN)/gpuaas-platform openapi >docs/reference/openapi.json
+	$(BIN)/gpuaas app schema >docs/reference/app-manifest.schema.json
+	cp docs/reference/app-manifest.schema.json packages/contract/src/gpuaas_contract/
 	GPUAAS_WRITE_REFERENCE=1 $(BIN)/python -m pytest tests/http/test_policy.py
 
 soak: setup ## the long versions of tests that are sampled in `make test`

@@ -88,8 +88,8 @@ def machines(cli: CommandLine, project: str, node: str) -> dict[str, dict[str, o
 
 
 @pytest.fixture(scope="session")
-def published(stack: Stack, cli: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> str:
-    (pack,) = find_packs([APPS])
+def published(stack: Stack, cli: CommandLine, project: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    (pack,) = [pack for pack in find_packs([APPS]) if pack.slug == "slurm"]
     bundle = tmp_path_factory.mktemp("bundle") / "packages.tar"
     assert stack.image is not None
     pack.build_bundle(bundle, stack.image.dpkg_status)
@@ -99,6 +99,7 @@ def published(stack: Stack, cli: CommandLine, tmp_path_factory: pytest.TempPathF
     public.write_text(key.public)
     cli.run("trusted-key", "add", "builds", str(public), "--app", pack.slug)
     cli.run("app", "publish", str(pack.manifest_path), "--artifact", f"packages={bundle}", "--sign-key", str(private))
+    cli.run("entitlement", "grant", "acme", pack.slug)
     return pack.slug
 
 

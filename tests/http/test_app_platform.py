@@ -225,12 +225,22 @@ async def test_a_controller_has_its_own_app_in_its_own_project_and_nothing_else(
     with pytest.raises(ForbiddenError):
         await admin.operations.claim((await world.claimable())[0], "a-person")
 
-    # A controller of another app in the same project sees the instance, and may not touch it.
+    # A controller of another app in the same project does not even know of the instance.
     account = await admin.service_accounts.create(world.project.id, "stranger", public, app_slug="something-else")
     async with GpuaasClient(admin.api_url, ServiceAccountCredentials(account.id, private)) as stranger:
+        assert [op async for op in stranger.operations.list()] == []
         assert [op async for op in stranger.operations.list(claimable=True)] == []
-        with pytest.raises(ForbiddenError):
-            await stranger.operations.claim((await world.claimable())[0], "stranger")
+        assert [found async for found in stranger.instances.list()] == []
+        for hidden_call in (
+            stranger.instances.get(instance.id),
+            stranger.operations.claim((await world.claimable())[0], "stranger"),
+            stranger.changes(instance_id=instance.id).page(wait=0),
+        ):
+            with pytest.raises(NotFoundError):
+                await hidden_call
+        seen = await stranger.changes(project_id=world.project.id, since="start").page(wait=0)
+        assert {change.noun for change in seen.items} & {"instance", "member", "operation"} == set()
+        assert {change.noun for change in seen.items} >= {"allocation"}
 
 
 async def test_allocations_wait_for_capacity_and_say_so(world: World) -> None:

@@ -260,7 +260,8 @@ async def test_who_may_push_where(settings: Settings, world: World) -> None:
         await person(Role.PROJECT_ADMIN, project_id=world.project.id) as owner,
         await person(Role.PROJECT_VIEWER, project_id=world.project.id) as viewer,
         await person(Role.PROJECT_ADMIN, project_id=other.id) as neighbour,
-        await person(Role.APP_PUBLISHER) as publisher,
+        await person(Role.APP_PUBLISHER, app_slug=world.app_slug) as publisher,
+        await person(Role.APP_PUBLISHER, app_slug="another") as other_publisher,
     ):
         made = await push(owner, b"mine", project_id=world.project.id)
         for stranger in (viewer, neighbour, publisher):
@@ -272,8 +273,9 @@ async def test_who_may_push_where(settings: Settings, world: World) -> None:
         async with await repository_access(viewer, made.repository) as registry:
             accept = {"Accept": oci.MANIFEST}
             assert (await registry.get(f"manifests/{made.digest}", headers=accept)).status_code == 200
-        with pytest.raises(RegistryError, match="you may not"):
-            await push(owner, b"an app's", app_slug=world.app_slug)
+        for stranger in (owner, other_publisher):
+            with pytest.raises(RegistryError, match="you may not"):
+                await push(stranger, b"an app's", app_slug=world.app_slug)
         await push(publisher, b"an app's", app_slug=world.app_slug)
         with pytest.raises(ForbiddenError):
             await viewer.artifacts.retire(made.id)

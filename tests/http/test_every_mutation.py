@@ -25,6 +25,7 @@ from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.settings import Settings
 from tests.support.artifacts import push, signing_key
 from tests.support.database import connect
+from tests.support.lifecycle import manifest
 from tests.support.world import World, make_key
 from tests.support.writes import Transaction, Writes, tables
 
@@ -64,6 +65,7 @@ NOUN_OF = {
     "allocations": Noun.ALLOCATION,
     "allocation_timeline": Noun.ALLOCATION,
     "app_versions": Noun.APP_VERSION,
+    "entitlements": Noun.ENTITLEMENT,
     "registry_artifacts": Noun.ARTIFACT,
     "trusted_keys": Noun.TRUSTED_KEY,
     "instances": Noun.INSTANCE,
@@ -110,6 +112,7 @@ NO_NEWS = {
     ("operations", frozenset({"lease_expires_at"})): "a heart-beat of the lease's holder",
     ("operations", frozenset({"lease_expires_at", "updated_at"})): "a heart-beat of the lease's holder",
     ("reconcile_leases", frozenset({"expires_at"})): "a heart-beat of the lease's holder",
+    ("members", frozenset({"last_operation_id", "updated_at"})): "told by the operation itself",
     ("service_account_keys", frozenset({"last_used_at"})): "each login moves it",
     ("tenants", frozenset({"network_index"})): "how its machines are reached is told by them",
     ("join_tokens", frozenset({"used_by_node_id"})): "told by the node that it enrolled",
@@ -218,7 +221,13 @@ async def walk_nodes_and_catalogue(walk: Walk, admin: GpuaasClient, world: World
     await walk("offer_agent_key", Noun.NODE, world.node.offer_key(make_key()[1]))
     version = await admin.app_versions.get(world.app_slug)
     newer = version.manifest.model_copy(update={"version": "1.0.1"})
-    await walk("publish_app_version", Noun.APP_VERSION, admin.app_versions.publish(newer))
+    newer = await walk("publish_app_version", Noun.APP_VERSION, admin.app_versions.publish(newer))
+    await walk("deprecate_app_version", Noun.APP_VERSION, admin.app_versions.deprecate(newer.id))
+    await walk("retire_app_version", Noun.APP_VERSION, admin.app_versions.retire(newer.id))
+    other = await admin.tenants.create("entitled")
+    granting = admin.entitlements.grant(other.id, world.app_slug)
+    entitlement = await walk("create_entitlement", Noun.ENTITLEMENT, granting)
+    await walk("delete_entitlement", Noun.ENTITLEMENT, admin.entitlements.revoke(entitlement.id))
 
 
 async def walk_work(walk: Walk, world: World) -> None:
@@ -253,12 +262,45 @@ async def walk_work(walk: Walk, world: World) -> None:
     await walk("retry_operation", Noun.OPERATION, admin.operations.retry(operation_id))
     claim = await work.claim(operation_id, "walker")
     await walk("complete_operation", Noun.OPERATION, work.complete(operation_id, claim.fencing_token))
+    await walk_members(walk, world)
     ending = await walk("request_operation", Noun.OPERATION, admin.instances.request(instance.id, "decommission"))
     claim = await work.claim(ending.id, "walker")
     await work.complete(ending.id, claim.fencing_token, member_statuses={member.id: MemberStatus.REMOVED})
     await walk_allocation(walk, world, first.id)
     await walk_volume(walk, world, first.id)
     await walk("release_allocation", Noun.ALLOCATION, admin.allocations.release(first.id))
+
+
+async def walk_members(walk: Walk, world: World) -> None:
+    """Of another instance of another app version, which has all kinds of operations."""
+    admin, work = world.admin, world.controller.operations
+    await admin.app_versions.publish(manifest(world.app_slug))
+    machine, second = await world.allocation("walked-head"), await world.allocation("walked-tail")
+    walked = await world.deploy(head=machine, name="walked")
+    deploy = next(op for op in await admin.operations.list(instance_id=walked.id).all())
+    claim = await work.claim(deploy.id, "walker")
+    await work.complete(deploy.id, claim.fencing_token)
+    await walk("add_members", Noun.BULK, admin.instances.add_members(walked.id, "tail", [second.id]))
+    adding = next(op for op in await admin.operations.list(instance_id=walked.id).all() if op.kind == "add")
+    claim = await work.claim(adding.id, "walker")
+    tail = str(adding.member_id)
+    await work.complete(adding.id, claim.fencing_token, member_statuses={tail: MemberStatus.READY})
+    tuning = admin.instances.request_on_members(walked.id, "tune", [tail])
+    bulk = await walk("request_member_operations", Noun.BULK, tuning)
+    tune_id = str(bulk.results[0].operation_id)
+    claim = await work.claim(tune_id, "walker")
+    await walk("cancel_operation", Noun.OPERATION, admin.operations.cancel(tune_id))
+    stopping = work.end_cancelled(tune_id, claim.fencing_token)
+    await walk("end_cancelled_operation", Noun.OPERATION, stopping)
+    removal = await admin.instances.request(walked.id, "remove", member_id=tail)
+    error = OperationError(code="walked", detail="on purpose", retryable=True)
+    claim = await work.claim(removal.id, "walker")
+    await work.fail(removal.id, claim.fencing_token, error)
+    await walk("forget_member", Noun.MEMBER, admin.members.forget(tail, "on purpose"))
+    ending = await admin.instances.request(walked.id, "decommission")
+    claim = await work.claim(ending.id, "walker")
+    await work.fail(ending.id, claim.fencing_token, error)
+    await walk("abandon_instance", Noun.INSTANCE, admin.instances.abandon(walked.id, "on purpose"))
 
 
 async def walk_observing(walk: Walk, world: World, instance_id: str) -> None:

@@ -167,7 +167,7 @@ async def test_memberships_are_seen_by_those_they_concern(settings: Settings, wo
         (found,) = [m async for m in client.memberships.list(user_id=ada.id)]
         assert (found.id, found.user_email) == (hers.id, ada.email)
         await client.memberships.delete(hers.id, revision=hers.revision)
-    platform_role = await admin.memberships.create(boss.id, Role.APP_PUBLISHER)
+    platform_role = await admin.memberships.create(boss.id, Role.APP_PUBLISHER, app_slug="echo")
     async with GpuaasClient(settings.api_url, PasswordCredentials(ada.email, PASSWORD)) as client:
         with pytest.raises(NotFoundError):
             await client.memberships.delete(platform_role.id)

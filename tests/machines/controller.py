@@ -30,6 +30,7 @@ async def controller_on(stack: Stack, project_id: str, allocation_id: str) -> As
     async with GpuaasClient(url, PasswordCredentials(ADMIN_EMAIL, password)) as admin:
         slug = f"echo-{secrets.token_hex(4)}"
         await admin.app_versions.publish(Manifest.model_validate({**MANIFEST, "slug": slug}))
+        await admin.entitlements.grant((await admin.projects.get(project_id)).tenant_id, slug)
         private, public = make_key()
         account = await admin.service_accounts.create(project_id, slug, public, app_slug=slug)
         async with GpuaasClient(url, ServiceAccountCredentials(account.id, private)) as client:

@@ -11,6 +11,7 @@ from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.machines.controller import controller_on
 from tests.machines.stand_in import StandIn, build_agent, stand_in
+from tests.machines.test_leases import app_on, check_observer
 from tests.machines.test_life import release, steps, usage
 from tests.support.artifacts import promoted
 from tests.support.waiting import wait_until
@@ -125,6 +126,15 @@ async def test_a_controller_works_on_it_and_gets_artifacts(stack: Stack, cli: Co
     release(cli, "worked")
     assert second.snapshot() == before
     assert "artifacts" not in second.sh("ls /var/lib/gpuaas-agent"), "the next one would be given what this one had"
+
+
+async def test_an_observer_can_look_and_nothing_else(stack: Stack, cli: CommandLine, second: StandIn) -> None:
+    before = second.snapshot()
+    made = cli.json("allocation", "create", "--name", "watched", "--host", *LEAST, "--wait")
+    async with app_on(stack, made["project_id"], made["id"]) as app:
+        await check_observer(app, made["id"])
+    release(cli, "watched")
+    assert second.snapshot() == before
 
 
 def test_what_cannot_be_removed_is_named(cli: CommandLine, second: StandIn) -> None:

@@ -137,9 +137,12 @@ async def _values(world: World) -> dict[str, str]:
     delivery = await world.controller.operations.deliver(
         operation_id, claim.fencing_token, allocation_id=allocation.id, digest=own.digest
     )
+    bulk = await world.admin.instances.add_members(instance.id, "tail", [allocation.id])
     volume = await world.admin.volumes.create(world.project.id, "home", size_gib=1)
     credential = await world.admin.credentials.create(world.project.id, "matrix")
     lease = (operation_id, claim.fencing_token)
+    version = await world.admin.app_versions.get(world.app_slug)
+    (entitlement,) = await world.admin.entitlements.list(app_slug=world.app_slug).all()
     secret = await world.controller.secrets.ensure(*lease, "matrix", SecretSpec(kind=SecretKind.BYTES))
     wrapped = await world.controller.secrets.deliver(secret.id, *lease)
     return {
@@ -154,9 +157,12 @@ async def _values(world: World) -> dict[str, str]:
         "instance_id": instance.id,
         "member_id": members[0].id,
         "operation_id": operation_id,
+        "bulk_id": bulk.id,
         "delivery_id": delivery.id,
         "node_id": world.node.node_id,
         "stream_id": ids.new_id(ids.STREAM),
+        "app_version_id": version.id,
+        "entitlement_id": entitlement.id,
         "slug": world.app_slug,
         "app_slug": world.app_slug,
         "version": "latest",
@@ -195,7 +201,7 @@ class _Makers:
             await self._person("other tenant's admin", Role.TENANT_ADMIN, other_tenant.id, None, stranger=True),
             await self._person("other project's admin", Role.PROJECT_ADMIN, tenant, other_project.id, stranger=True),
             Asker("platform admin", _token(admin), _caller((RoleGrant(Role.PLATFORM_ADMIN),)), admin),
-            await self._person("app publisher", Role.APP_PUBLISHER, None, None, stranger=True),
+            await self._person("app publisher", Role.APP_PUBLISHER, None, None, app=world.app_slug, stranger=True),
             await self._person("tenant admin", Role.TENANT_ADMIN, tenant, None),
             await self._person("project admin", Role.PROJECT_ADMIN, tenant, project),
             await self._person("project member", Role.PROJECT_MEMBER, tenant, project),
@@ -210,17 +216,25 @@ class _Makers:
         ]
 
     async def _person(
-        self, title: str, role: Role, tenant_id: str | None, project_id: str | None, *, stranger: bool = False
+        self,
+        title: str,
+        role: Role,
+        tenant_id: str | None,
+        project_id: str | None,
+        *,
+        app: str | None = None,
+        stranger: bool = False,
     ) -> Asker:
         admin = self.world.admin
         user = await admin.users.create(
             f"{title.replace(' ', '-').replace(chr(39), '')}-{self.name}@example.com", PASSWORD
         )
         where = {"project_id": project_id} if project_id else {"tenant_id": tenant_id} if tenant_id else {}
+        where |= {"app_slug": app} if app else {}
         await admin.memberships.create(user.id, role, **where)
         client = GpuaasClient(admin.api_url, PasswordCredentials(user.email, PASSWORD))
         await self.stack.enter_async_context(client)
-        grant = RoleGrant(role, where.get("tenant_id"), project_id)
+        grant = RoleGrant(role, where.get("tenant_id"), project_id, app)
         caller = _caller((grant,), tenant_ids=frozenset({tenant_id} if tenant_id else ()))
         return Asker(title, _token(client), caller, client, is_stranger=stranger)
 

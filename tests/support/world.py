@@ -173,6 +173,7 @@ class World:
         project = await admin.projects.create(tenant.id, f"prj-{name}")
         app_slug = f"echo-{name}"
         await admin.app_versions.publish(Manifest.model_validate({**MANIFEST, "slug": app_slug}))
+        await admin.entitlements.grant(tenant.id, app_slug)
         private, public = make_key()
         account = await admin.service_accounts.create(project.id, "controller", public, app_slug=app_slug)
         node_private, node_public = make_key()

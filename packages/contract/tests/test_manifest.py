@@ -1,50 +1,184 @@
-"""The app manifest refuses what does not hang together."""
+"""The app manifest refuses what does not hang together, all of it at once and by its place."""
 
+import json
+import time
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
-from pydantic import ValidationError
 
-from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.json_schemas import find_schema_problems, find_value_problems
+from gpuaas_contract.manifest import Manifest, manifest_schema
+from gpuaas_contract.manifest_rules import find_problems
 
 GOOD: dict[str, Any] = {
     "schema": "gpuaas.app/v1",
     "slug": "echo",
     "title": "Echo",
+    "icon": "bell",
     "version": "1.2.3",
     "runtime": {"name": "echo", "version": "7"},
     "components": [
         {"key": "head", "title": "Head", "primary": True, "may_share_machine_with": ["tail"]},
-        {"key": "tail", "title": "Tail", "max": 3},
+        {"key": "tail", "title": "Tail", "max": 3, "ui": {"label": "T", "order": 2, "help": "Where it ends."}},
     ],
-    "operations": [{"kind": "deploy", "title": "Deploy"}, {"kind": "decommission", "title": "Decommission"}],
+    "modes": [
+        {"key": "one", "title": "One", "actions": ["decommission"], "limits": [{"component": "tail", "max": 0}]},
+        {"key": "many", "title": "Many", "ui": {"order": 1}},
+    ],
+    "ports": [{"name": "voice", "component": "head", "number": 7, "clients": ["tail"]}],
+    "inputs": {
+        "type": "object",
+        "properties": {"greeting": {"type": "string", "pattern": "^[a-z]+$", "default": "hello"}},
+    },
+    "input_hints": {"greeting": {"label": "Greeting", "order": 1}},
+    "operations": [
+        {"kind": "deploy", "title": "Deploy"},
+        {"kind": "drain", "title": "Drain a tail", "component": "tail"},
+        {"kind": "drain", "title": "Drain the head", "component": "head"},
+        {"kind": "decommission", "title": "End", "ui": {"confirm": True, "confirm_text": "All echoes end."}},
+    ],
 }
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "app-manifest.schema.json"
+CATASTROPHIC = "^(([a-z])+.)+[A-Z]([a-z])+$"
+"""With a backtracking engine, some thirty letters keep it busy for hours."""
 
 
 def test_a_good_one() -> None:
+    assert find_problems(GOOD) == []
     manifest = Manifest.model_validate(GOOD)
     assert manifest.primary.key == "head"
     assert manifest.component("tail") is not None
     assert manifest.operation("dance") is None
+    # The kind alone does not name it: each component has its own.
+    titles = [manifest.operation("drain", component).title for component in ("head", "tail")]  # type: ignore[union-attr]
+    assert titles == ["Drain the head", "Drain a tail"]
     # By its own words on the wire, and back.
     assert Manifest.model_validate(manifest.model_dump(mode="json", by_alias=True)) == manifest
 
 
+def _component(**changes: Any) -> dict[str, Any]:
+    return {"components": [GOOD["components"][0], {**GOOD["components"][1], **changes}]}
+
+
+def _operation(**fields: Any) -> dict[str, Any]:
+    return {"operations": [*GOOD["operations"], {"title": "More", **fields}]}
+
+
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "pointer", "complaint"),
     [
-        ({"slug": "Not A Name"}, "slug"),
-        ({"version": "1.2"}, "version"),
-        ({"colour": "red"}, "colour"),
-        ({"components": []}, "components"),
-        ({"components": [{"key": "a", "title": "A"}]}, "exactly one component must be primary"),
-        ({"components": [GOOD["components"][0]]}, "unknown components"),
-        ({"components": [GOOD["components"][1], {**GOOD["components"][1], "primary": True}]}, "keys must differ"),
-        ({"operations": [{"kind": "deploy", "title": "Deploy"}]}, "decommission"),
-        ({"operations": [*GOOD["operations"], {"kind": "add", "title": "A", "component": "x"}]}, "unknown component"),
-        ({"modes": [{"key": "m", "title": "M", "actions": ["fly"]}]}, "unknown operations"),
+        ({"slug": "Not A Name"}, "/slug", "does not match"),
+        ({"version": "1.2"}, "/version", "does not match"),
+        ({"colour": "red"}, "/colour", "there is no field 'colour'"),
+        ({"schema": "gpuaas.app/v9"}, "/schema", "gpuaas.app/v1"),
+        ({"icon": "data:text/html;base64,PGI+"}, "/icon", "does not match"),
+        ({"icon": "data:image/png;base64," + "A" * 50_000}, "/icon", "at most"),
+        ({"components": []}, "/components", "at least 1"),
+        ({"components": [{"key": "tail", "title": "A"}]}, "/components", "exactly one component must be primary"),
+        (_component(primary=True, max=1), "/components/1/primary", "exactly one"),
+        (_component(key="head"), "/components/1/key", "there twice"),
+        (_component(min=4), "/components/1/min", "more than max"),
+        (_component(may_share_machine_with=["nose"]), "/components/1/may_share_machine_with/0", "no component 'nose'"),
+        (_component(must_share_machine_with=["head"]), "/components/1/must_share_machine_with/0", "has to name it"),
+        ({"operations": GOOD["operations"][:1]}, "/operations", "'decommission' is missing"),
+        (_operation(kind="add", component="x"), "/operations/4/component", "no component 'x'"),
+        (_operation(kind="drain", component="tail"), "/operations/4/kind", "'drain:tail' is there twice"),
+        (_operation(kind="stop", component="tail"), "/operations/4/component", "about the whole instance"),
+        (_operation(kind="Fly!"), "/operations/4/kind", "does not match"),
+        ({"modes": [{"key": "m", "title": "M", "actions": ["fly"]}]}, "/modes/0/actions/0", "no operation 'fly'"),
+        (
+            {"modes": [{"key": "m", "title": "M", "limits": [{"component": "x", "max": 1}]}]},
+            "/modes/0/limits/0/component",
+            "no component 'x'",
+        ),
+        ({"ports": [{"name": "p", "component": "head", "number": 0}]}, "/ports/0/number", "greater than"),
+        ({"ports": [{"name": "p", "component": "x", "number": 1}]}, "/ports/0/component", "no component 'x'"),
+        ({"ports": [GOOD["ports"][0], {**GOOD["ports"][0], "name": "again"}]}, "/ports/1/number", "already: voice"),
+        ({"input_hints": {"volume": {}}}, "/input_hints/volume", "no input 'volume'"),
+        ({"inputs": {"type": "array"}}, "/inputs", "type must be object"),
+        ({"inputs": {"type": "objekt"}}, "/inputs/type", "not valid"),
+        (_operation(kind="say", input_schema={"type": 7}), "/operations/4/input_schema/type", "not valid"),
     ],
 )
-def test_bad_ones(change: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValidationError, match=complaint):
-        Manifest.model_validate({**GOOD, **change})
+def test_bad_ones(change: dict[str, Any], pointer: str, complaint: str) -> None:
+    found = [problem.detail for problem in find_problems({**GOOD, **change}) if problem.pointer == pointer]
+    assert any(complaint in detail for detail in found), find_problems({**GOOD, **change})
+
+
+def test_all_problems_at_once() -> None:
+    wrong = {**GOOD, "modes": [{"key": "m", "title": "M", "actions": ["fly"]}], "input_hints": {"x": {}}}
+    wrong["inputs"] = {"type": "object", "properties": {"a": {"pattern": "("}, "b": {"$ref": "http://elsewhere/"}}}
+    pointers = [problem.pointer for problem in find_problems(wrong)]
+    assert pointers == [
+        "/modes/0/actions/0",
+        "/input_hints/x",
+        "/inputs/properties/a/pattern",
+        "/inputs/properties/b/$ref",
+    ]
+
+
+def test_documents_that_are_meant_to_hurt() -> None:
+    deep: Any = {}
+    for _ in range(5_000):
+        deep = {"properties": deep}
+    assert "levels deep" in find_problems({**GOOD, "inputs": deep})[0].detail
+    assert "bytes" in find_problems({**GOOD, "inputs": {"type": "object", "title": "x" * 300_000}})[0].detail
+    large = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(5_000)}}
+    assert find_schema_problems(large, "/inputs")[0].detail == "the schema has more than 65536 bytes"
+    for document in ([], "text", None, {"operations": "x", "inputs": []}):
+        assert find_problems(document)
+
+
+@pytest.mark.parametrize("keyword", ["patternProperties", "unevaluatedProperties", "$dynamicRef", "$id"])
+def test_keywords_without_a_bound_are_refused(keyword: str) -> None:
+    values = {"patternProperties": {"^a": {}}, "unevaluatedProperties": {}, "$dynamicRef": "#x", "$id": "urn:x"}
+    (problem,) = find_schema_problems({"type": "object", keyword: values[keyword]}, "")
+    assert "not supported" in problem.detail
+
+
+def test_patterns_take_linear_time() -> None:
+    """The pattern is fine, so it may be published; and a text that is made for it costs nothing."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": CATASTROPHIC}}}
+    assert find_schema_problems(schema, "") == []
+    began = time.process_time()
+    assert find_value_problems({"a": "a" * 60_000}, schema)[0].pointer == "/a"
+    assert time.process_time() - began < 5
+    for hostile in ("(?=a)b", r"(a)\1", "(", "a{1000000}"):
+        (problem,) = find_schema_problems({"type": "object", "properties": {"a": {"pattern": hostile}}}, "")
+        assert (problem.pointer, "RE2" in problem.detail) == ("/properties/a/pattern", True)
+
+
+def test_a_check_has_a_budget() -> None:
+    """References that multiply, that lead nowhere, and arrays under large schemas end with a sentence."""
+    doubled = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)} | {"d30": {"type": "null"}}
+    endless = {"x": {"allOf": [{"$ref": "#/$defs/x"}]}}
+    for defs, start in ((doubled, "d0"), (endless, "x")):
+        schema = {"type": "object", "$defs": defs, "properties": {"a": {"$ref": f"#/$defs/{start}"}}}
+        assert find_schema_problems(schema, "") == []
+        (problem,) = find_value_problems({"a": None}, schema)
+        assert "takes too long" in problem.detail
+    wide = {"type": "object", "properties": {"a": {"uniqueItems": True, "items": {"allOf": [{}] * 500}}}}
+    assert find_value_problems({"a": [[n, {}] for n in range(5_000)]}, wide)
+    assert find_value_problems({"a": [1, 1]}, wide)[0].detail == "the items are not all different"
+
+
+def test_defaults_must_fit() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "default": "seven"}}}
+    (problem,) = find_schema_problems(schema, "/inputs")
+    assert problem.pointer == "/inputs/properties/n/default"
+
+
+def test_the_published_schema_is_current_and_agrees() -> None:
+    schema = manifest_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    assert not list(validator.iter_errors(GOOD))
+    assert list(validator.iter_errors({**GOOD, "colour": "red"}))
+    packaged = json.loads(
+        (Path(__import__("gpuaas_contract").__file__).parent / "app-manifest.schema.json").read_text()
+    )
+    assert packaged == schema, "run make reference"
+    if DOCUMENT.exists():
+        assert json.loads(DOCUMENT.read_text()) == schema, "run make reference"

@@ -93,6 +93,8 @@ class Lease:
 def example(annotation: Any, file: Path) -> Any:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return example(next(part for part in typing.get_args(annotation) if part is not type(None)), file)
+    if typing.get_origin(annotation) is Sequence:
+        return [example(typing.get_args(annotation)[0], file)]
     made: dict[Any, Any] = {
         str: "name-1",
         int: 1,

@@ -157,6 +157,8 @@ class DemoSeed:
             version = await self._client.app_versions.get(manifest.slug, manifest.version)
         except NotFoundError:
             version = await self._publish(pack, manifest)
+        if not await self._client.entitlements.list(tenant_id=project.tenant_id, app_slug=manifest.slug).all():
+            await self._client.entitlements.grant(project.tenant_id, manifest.slug)
         if not self._settings.service_account_file(pack.slug).exists():
             await self._make_service_account(pack, project)
         with self._progress.phase(f"controller of {pack.slug}"):

@@ -40,6 +40,7 @@ app = App(
 _NOUNS = {
     "allocation": "Machines of a project.",
     "app": "The catalogue: apps and their versions.",
+    "entitlement": "Which tenants may have which apps.",
     "artifact": "Files for machines: pushed, signed, verified, promoted.",
     "trusted-key": "Whose signatures on artifacts are believed.",
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",

@@ -28,6 +28,7 @@ class Noun(StrEnum):
     JOIN_TOKEN = "join_token"  # noqa: S105 - a noun, not a secret
     ALLOCATION = "allocation"
     APP_VERSION = "app_version"
+    ENTITLEMENT = "entitlement"
     ARTIFACT = "artifact"
     TRUSTED_KEY = "trusted_key"
     INSTANCE = "instance"

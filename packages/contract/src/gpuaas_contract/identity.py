@@ -102,12 +102,14 @@ class UserPage(Page):
 
 
 class MembershipCreate(Request):
-    """Give a user a role in a tenant or in a project (exactly one of the two)."""
+    """Give a user a role: in a tenant, in a project, for an app (a publisher), or on the platform."""
 
     user_id: str
     role: Role
     tenant_id: str | None = None
     project_id: str | None = None
+    app_slug: Name | None = None
+    """The app whose versions an app_publisher publishes; it need not exist yet."""
 
 
 class Membership(OwnedResource):
@@ -117,6 +119,7 @@ class Membership(OwnedResource):
     role: Role
     tenant_id: str | None = None
     project_id: str | None = None
+    app_slug: str | None = None
 
 
 class MembershipPage(Page):

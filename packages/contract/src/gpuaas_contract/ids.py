@@ -26,6 +26,7 @@ CREDENTIAL = "crd"
 SECRET = "sec"  # noqa: S105 - a prefix, not a secret
 SECRET_DELIVERY = "sdl"  # noqa: S105 - a prefix, not a secret
 APP_VERSION = "apv"
+ENTITLEMENT = "ent"
 ARTIFACT = "art"
 TRUSTED_KEY = "tky"
 DELIVERY = "dlv"

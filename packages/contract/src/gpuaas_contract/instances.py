@@ -82,6 +82,9 @@ class Versions(Resource):
     app: str
     expected_runtime: str
     observed_runtime: str | None = None
+    app_status: str = "published"
+    """`deprecated` or `retired` where the publisher said so; `app_status_reason` says why."""
+    app_status_reason: str = ""
 
 
 class AccessNote(Resource):

@@ -1,14 +1,27 @@
-"""The app manifest: all that the platform ever knows of an app."""
+"""The app manifest: all that the platform ever knows of an app.
 
-from typing import Literal
+These models say what the fields are. What they must say about each other is in `manifest_rules`, which the platform
+asks when a version is published and the command line when a file is checked; a version that is published stays
+readable when a rule is added."""
 
-from pydantic import Field, model_validator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
 
 from gpuaas_contract.base import Digest, JsonObject, Key, Message, Name, Request, Title
 from gpuaas_contract.operations import MEMBER_KINDS
 from gpuaas_contract.secrets import SecretSpec
 
 MANIFEST_SCHEMA = "gpuaas.app/v1"
+ICON_LIMIT = 48 * 1024
+Icon = Annotated[
+    str,
+    StringConstraints(
+        max_length=ICON_LIMIT,
+        pattern=r"^([a-z][a-z0-9-]{0,62}|data:image/(png|webp|svg\+xml);base64,[A-Za-z0-9+/]+={0,2})$",
+    ),
+]
+"""The name of an icon that the reader has, or a small picture as a data URL."""
 
 
 class RuntimeLabel(Request):
@@ -24,25 +37,43 @@ class CapacityShape(Request):
     gpus: int = Field(default=0, ge=0)
 
 
+class Hints(Request):
+    """How a person is shown something. Nothing depends on it."""
+
+    label: Title | None = None
+    """Instead of the title, where there is little room."""
+    order: int = Field(default=0, ge=-1_000, le=1_000)
+    """What has the smaller number comes first; equal ones stay as they are in the manifest."""
+    help: Message = ""
+
+
+class ActionHints(Hints):
+    confirm: bool = False
+    """Ask before it is done: it takes something away, or cannot be undone."""
+    confirm_text: Message = ""
+    """What is asked then."""
+
+
 class Component(Request):
     key: Key
     title: Title
     description: Message = ""
     primary: bool = False
-    min: int = Field(default=1, ge=0)
-    max: int = Field(default=1, ge=1)
-    may_share_machine_with: list[Key] = []
-    must_share_machine_with: list[Key] = []
+    min: int = Field(default=1, ge=0, le=100_000)
+    max: int = Field(default=1, ge=1, le=100_000)
+    may_share_machine_with: list[Key] = Field(default=[], max_length=50)
+    must_share_machine_with: list[Key] = Field(default=[], max_length=50)
     """Each of its members is placed on a machine that also carries these components."""
     requires_capacity_shape: CapacityShape = CapacityShape()
+    ui: Hints = Hints()
 
 
 class ModeLimit(Request):
     """How many members of a component an instance has in a mode; within the component's own limits."""
 
     component: Key
-    min: int = Field(default=0, ge=0)
-    max: int = Field(ge=0)
+    min: int = Field(default=0, ge=0, le=100_000)
+    max: int = Field(ge=0, le=100_000)
 
 
 class Mode(Request):
@@ -51,11 +82,24 @@ class Mode(Request):
     key: Key
     title: Title
     description: Message = ""
-    actions: list[Key] = []
+    actions: list[Key] = Field(default=[], max_length=200)
     """The operations that can be asked for in this mode; all where empty. `decommission` always can be."""
-    limits: list[ModeLimit] = []
+    limits: list[ModeLimit] = Field(default=[], max_length=50)
     max_machines: int | None = Field(default=None, ge=1)
     """On how many different machines its members are."""
+    ui: Hints = Hints()
+
+
+class Port(Request):
+    """A port that a component listens on, and who connects to it."""
+
+    name: Key
+    component: Key
+    number: int = Field(ge=1, le=65_535)
+    protocol: Literal["tcp", "udp"] = "tcp"
+    description: Message = ""
+    clients: list[Key] = Field(default=[], max_length=50)
+    """Components that connect to it. None: it is for people and programs of the project."""
 
 
 class ArtifactSlot(Request):
@@ -72,7 +116,9 @@ class DeclaredSecret(SecretSpec):
 
 
 class OperationKind(Request):
-    """A manifest that has the kind `resize` is asked before a machine under a live member gets another size; the
+    """What can be asked of an instance or of a member. Kind and component together name it.
+
+    A manifest that has the kind `resize` is asked before a machine under a live member gets another size; the
     platform makes the input of that one itself (`ResizeQuestion`)."""
 
     kind: Key
@@ -83,6 +129,7 @@ class OperationKind(Request):
     operations that all components have."""
     input_schema: JsonObject = Field(default_factory=lambda: {"type": "object", "additionalProperties": False})
     deadline_seconds: int = Field(default=1800, ge=10, le=86_400)
+    ui: ActionHints = ActionHints()
 
 
 class Manifest(Request):
@@ -90,44 +137,20 @@ class Manifest(Request):
     slug: Name
     title: Title
     description: Message = ""
-    version: str = Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")
+    icon: Icon | None = None
+    version: str = Field(pattern=r"^[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}$")
+    """Of the app: of its manifest and its controller."""
     runtime: RuntimeLabel
-    scopes: list[Literal["project", "tenant"]] = ["project"]
-    components: list[Component] = Field(min_length=1)
-    modes: list[Mode] = []
-    artifacts: list[ArtifactSlot] = []
+    scopes: list[Literal["project", "tenant"]] = Field(default=["project"], min_length=1, max_length=2)
+    components: list[Component] = Field(min_length=1, max_length=50)
+    modes: list[Mode] = Field(default=[], max_length=20)
+    ports: list[Port] = Field(default=[], max_length=100)
+    artifacts: list[ArtifactSlot] = Field(default=[], max_length=50)
     secrets: list[DeclaredSecret] = Field(default=[], max_length=50)
     inputs: JsonObject = {"type": "object", "additionalProperties": False}
-    operations: list[OperationKind] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _check_references(self) -> "Manifest":
-        keys = [component.key for component in self.components]
-        if len(set(keys)) != len(keys):
-            raise ValueError("component keys must differ")
-        if [component.primary for component in self.components].count(True) != 1:
-            raise ValueError("exactly one component must be primary")
-        for component in self.components:
-            if unknown := {*component.may_share_machine_with, *component.must_share_machine_with} - set(keys):
-                raise ValueError(f"component {component.key} names unknown components: {sorted(unknown)}")
-        declared = [(operation.kind, operation.component) for operation in self.operations]
-        if len(set(declared)) != len(declared):
-            raise ValueError("an operation is declared once for each component")
-        for operation in self.operations:
-            if operation.component is not None and operation.component not in keys:
-                raise ValueError(f"operation {operation.kind} names unknown component {operation.component}")
-        kinds = {operation.kind for operation in self.operations}
-        if missing := {"deploy", "decommission"} - kinds:
-            raise ValueError(f"operations must include {sorted(missing)}")
-        names = [secret.name for secret in self.secrets]
-        if len(set(names)) != len(names):
-            raise ValueError("names of secrets must differ")
-        for mode in self.modes:
-            if unknown := set(mode.actions) - kinds:
-                raise ValueError(f"mode {mode.key} names unknown operations: {sorted(unknown)}")
-            if strange := {limit.component for limit in mode.limits} - set(keys):
-                raise ValueError(f"mode {mode.key} limits unknown components: {sorted(strange)}")
-        return self
+    input_hints: dict[Key, Hints] = Field(default={}, max_length=200)
+    """By the name of an input."""
+    operations: list[OperationKind] = Field(min_length=1, max_length=200)
 
     @property
     def primary(self) -> Component:
@@ -162,3 +185,14 @@ class Manifest(Request):
     @property
     def kinds(self) -> set[str]:
         return {operation.kind for operation in self.operations}
+
+
+def manifest_schema() -> dict[str, Any]:
+    """The shape of a manifest as JSON Schema 2020-12, for editors; the rules between fields are not in it."""
+    schema = Manifest.model_json_schema(by_alias=True)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:gpuaas:app-manifest:v1",
+        **schema,
+        "title": "GPUaaS app manifest",
+    }

@@ -46,6 +46,8 @@ class Code(StrEnum):
     INPUTS_INVALID = "inputs_invalid"
     MANIFEST_INVALID = "manifest_invalid"
     VERSION_EXISTS = "version_exists"
+    VERSION_RETIRED = "version_retired"
+    NOT_ENTITLED = "not_entitled"
     DIGEST_MISMATCH = "digest_mismatch"
     ARTIFACT_INVALID = "artifact_invalid"
     SIGNATURE_MISSING = "signature_missing"

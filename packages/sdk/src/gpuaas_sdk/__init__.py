@@ -36,12 +36,24 @@ if TYPE_CHECKING:
         UnauthenticatedError,
         UnavailableError,
     )
-    from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine, MachineUnreachableError
+    from gpuaas_sdk.machines.base import (
+        CommandError,
+        CommandResult,
+        Machine,
+        MachineUnreachableError,
+        ObservedMachine,
+    )
+    from gpuaas_sdk.machines.facts import MachineFacts, read_facts
+    from gpuaas_sdk.machines.parallel import on_each
     from gpuaas_sdk.observations import Observation
     from gpuaas_sdk.retry import RetryPolicy
     from gpuaas_sdk.runtime.context import OperationContext, StepHandle
     from gpuaas_sdk.runtime.controller import Controller
     from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+    from gpuaas_sdk.runtime.observing import ObserveContext
+    from gpuaas_sdk.runtime.phases import Phase, member_in_work, run_phases
+    from gpuaas_sdk.runtime.program import run_controller
+    from gpuaas_sdk.runtime.receipts import probe, receipt_of
     from gpuaas_sdk.secret_value import SecretValue
 
 _HOME = {
@@ -73,12 +85,18 @@ _HOME = {
         "UnauthenticatedError",
         "UnavailableError",
     ],
-    "machines.base": ["CommandError", "CommandResult", "Machine", "MachineUnreachableError"],
+    "machines.base": ["CommandError", "CommandResult", "Machine", "MachineUnreachableError", "ObservedMachine"],
+    "machines.facts": ["MachineFacts", "read_facts"],
+    "machines.parallel": ["on_each"],
     "observations": ["Observation"],
     "retry": ["RetryPolicy"],
     "runtime.context": ["OperationContext", "StepHandle"],
     "runtime.controller": ["Controller"],
+    "runtime.observing": ["ObserveContext"],
     "runtime.errors": ["OperationFailed", "RetryLater"],
+    "runtime.phases": ["Phase", "member_in_work", "run_phases"],
+    "runtime.program": ["run_controller"],
+    "runtime.receipts": ["probe", "receipt_of"],
     "secret_value": ["SecretValue"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -100,13 +118,17 @@ __all__ = [
     "LeaseHeldError",
     "LeaseLostError",
     "Machine",
+    "MachineFacts",
     "MachineFencedError",
     "MachineUnreachableError",
     "NotFoundError",
     "Observation",
+    "ObserveContext",
+    "ObservedMachine",
     "OperationContext",
     "OperationFailed",
     "PasswordCredentials",
+    "Phase",
     "ProtocolError",
     "RefreshTokenCredentials",
     "Relist",
@@ -121,6 +143,13 @@ __all__ = [
     "TransportError",
     "UnauthenticatedError",
     "UnavailableError",
+    "member_in_work",
+    "on_each",
+    "probe",
+    "read_facts",
+    "receipt_of",
+    "run_controller",
+    "run_phases",
 ]
 
 

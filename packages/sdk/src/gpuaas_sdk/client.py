@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.audit import Audit
     from gpuaas_sdk.resources.catalogue import Apps, AppVersions
     from gpuaas_sdk.resources.credentials import AccessCredentials
+    from gpuaas_sdk.resources.entitlements import Entitlements
     from gpuaas_sdk.resources.identity import Memberships, Projects, ServiceAccounts, Tenants, Users
-    from gpuaas_sdk.resources.instances import Instances, Members
+    from gpuaas_sdk.resources.instances import BulkOperations, Instances, Members
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
     from gpuaas_sdk.resources.operations import Deliveries, Operations
     from gpuaas_sdk.resources.quotas import Quotas
@@ -211,6 +212,12 @@ class GpuaasClient:
         return AppVersions(self._transport)
 
     @cached_property
+    def entitlements(self) -> "Entitlements":
+        from gpuaas_sdk.resources.entitlements import Entitlements
+
+        return Entitlements(self._transport)
+
+    @cached_property
     def artifacts(self) -> "Artifacts":
         from gpuaas_sdk.resources.artifacts import Artifacts
 
@@ -233,6 +240,12 @@ class GpuaasClient:
         from gpuaas_sdk.resources.instances import Instances
 
         return Instances(self._transport)
+
+    @cached_property
+    def bulk_operations(self) -> "BulkOperations":
+        from gpuaas_sdk.resources.instances import BulkOperations
+
+        return BulkOperations(self._transport)
 
     @cached_property
     def members(self) -> "Members":

@@ -14,9 +14,10 @@ GpuaasError
     ├── NotFoundError
     ├── CursorExpiredError    list again, then follow the feed from now
     ├── ConflictError         the present state forbids it
-    │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError,
+    │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError, NotEntitledError,
     │   │   NotEmptyError, OperationRunningError, AllocationInUseError, VolumeInUseError, NoCapacityError,
-    │   │   QuotaExceededError, AlreadyDeliveredError, ShapeUnsupportedError, SignatureError
+    │   │   QuotaExceededError, AlreadyDeliveredError, ShapeUnsupportedError, ActionNotAllowedError,
+    │   │   ComponentLimitError, PolicyNotMetError, SignatureError
     │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
@@ -143,6 +144,10 @@ class VersionExistsError(ConflictError):
     """That version was published before; versions never change."""
 
 
+class NotEntitledError(ConflictError):
+    """The tenant may not have this app; its publisher or an operator grants that."""
+
+
 class InvalidStateError(ConflictError):
     """Not possible in the state that it is in."""
 
@@ -165,6 +170,18 @@ class RevisionMismatchError(ConflictError):
 
 class OperationRunningError(ConflictError):
     """Another operation on the same member is not finished."""
+
+
+class ActionNotAllowedError(ConflictError):
+    """Not an action for this state, this mode or this member; `allowed_actions` of the resource has those that are."""
+
+
+class ComponentLimitError(ConflictError):
+    """The component would have more members than it may, or fewer than it needs."""
+
+
+class PolicyNotMetError(ConflictError):
+    """Too few of many can be done for the policy of the request; nothing was done. `context` has each result."""
 
 
 class ShapeUnsupportedError(ConflictError):
@@ -235,6 +252,10 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.STALE_LEASE: StaleLeaseError,
     Code.LEASE_HELD: LeaseHeldError,
     Code.OPERATION_RUNNING: OperationRunningError,
+    Code.ACTION_NOT_ALLOWED: ActionNotAllowedError,
+    Code.COMPONENT_LIMIT: ComponentLimitError,
+    Code.POLICY_NOT_MET: PolicyNotMetError,
+    Code.SECRET_SUSPECTED: InvalidRequestError,
     Code.NO_CAPACITY: NoCapacityError,
     Code.QUOTA_EXCEEDED: QuotaExceededError,
     Code.ALLOCATION_IN_USE: AllocationInUseError,
@@ -246,6 +267,8 @@ BY_CODE: dict[Code, type[ApiError]] = {
     Code.INPUTS_INVALID: InvalidRequestError,
     Code.MANIFEST_INVALID: InvalidRequestError,
     Code.VERSION_EXISTS: VersionExistsError,
+    Code.VERSION_RETIRED: InvalidStateError,
+    Code.NOT_ENTITLED: NotEntitledError,
     Code.DIGEST_MISMATCH: InvalidRequestError,
     Code.ARTIFACT_INVALID: InvalidRequestError,
     Code.SIGNATURE_MISSING: SignatureError,

@@ -166,7 +166,6 @@ class RegistryClient:
 
     async def _push(self, path: Path, size: int, digest: str, note: UploadNote, on_progress: Progress) -> None:
         failures, reached = 0, 0
-        lost: list[str] = []
         while True:
             try:
                 location, offset = await self._begin(note)
@@ -185,20 +184,11 @@ class RegistryClient:
                     raise
             except TransportError as error:
                 failures += 1
-                if isinstance(error, RegistryFailedError) and note.location is not None:
-                    lost.append(note.location)
+                if isinstance(error, RegistryFailedError):
                     note.forget()
                 if failures >= ATTEMPTS:
-                    await self._cancel(lost)
                     raise
                 await asyncio.sleep(min(0.2 * 2**failures, 5))
-
-    async def _cancel(self, locations: list[str]) -> None:
-        """Leave room for others; what cannot be cancelled now is forgotten by the registry some day."""
-        for location in locations:
-            with suppress(GpuaasError):
-                found = await self._find_upload(_upload_id(location))
-                await self._send("DELETE", found[0] if found else location)
 
     async def _upload(
         self,

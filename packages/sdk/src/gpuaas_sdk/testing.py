@@ -1,13 +1,15 @@
-"""For tests of programs that use the SDK: the one trivial fake at the client's seam, and time that jumps."""
+"""For tests of programs that use the SDK: the one trivial fake at each seam, and time that jumps."""
 
 import asyncio
 import selectors
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import httpx
 
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import Credentials, StaticToken
+from gpuaas_sdk.machines.base import CommandError, CommandResult
 from gpuaas_sdk.retry import RetryPolicy
 
 Answer = httpx.Response | Exception
@@ -53,6 +55,50 @@ def problem(code: str, status: int, **more: object) -> httpx.Response:
         **more,
     }
     return httpx.Response(status, json=body, headers={"content-type": "application/problem+json"})
+
+
+@dataclass
+class FakeMachine:
+    """Records what it is asked, and answers what it was told to: for "given facts, expect commands". Whether a script
+    works is only shown by a real machine."""
+
+    hostname: str = "node-1"
+    address: str = "10.0.0.1"
+    allocation_id: str = "alc_1"
+    answers: dict[str, CommandResult | Exception] = field(default_factory=dict)
+    """By a piece of the script, or by the name of the step. Success without a word where nothing fits."""
+    reads: list[str] = field(default_factory=list)
+    steps: dict[str, str] = field(default_factory=dict)
+    """The newest script of each step."""
+    files: dict[str, tuple[str | bytes, int, str]] = field(default_factory=dict)
+    """Content, mode and owner."""
+
+    def _answer(self, *keys: str) -> CommandResult:
+        for piece, answer in self.answers.items():
+            if any(piece in key for key in keys):
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+        return CommandResult(0, "", "")
+
+    async def read(self, script: str, *, timeout: float = 30) -> CommandResult:
+        self.reads.append(script)
+        return self._answer(script)
+
+    async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
+        self.steps[step] = script
+        answer = self._answer(step, script)
+        if not answer.ok:
+            raise CommandError(f"run step {step} on {self.hostname}", answer)
+        return answer
+
+    async def write_file(
+        self, path: str, content: str | bytes, *, mode: int = 0o644, owner: str = "root", group: str = "root"
+    ) -> None:
+        self.files[path] = (content, mode, owner)
+
+    async def deliver(self, digest: str) -> str:
+        return f"/artifacts/{digest}"
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from gpuaas_contract.manifest import ArtifactSlot, Manifest
 
 app = noun("app", "The catalogue: apps and their versions.")
+app.command("gpuaas_cli.commands.app_new:new", name="new", help="Make a new app that works, to be changed from there.")
+_MANIFEST, _VERSIONS = "gpuaas_cli.commands.app_manifest", "gpuaas_cli.commands.app_versions"
+app.command(f"{_MANIFEST}:validate", name="validate", help="Say all that is wrong with a manifest, line by line.")
+app.command(f"{_MANIFEST}:schema", name="schema", help="The JSON Schema of a manifest.")
+app.command(f"{_VERSIONS}:versions", name="versions", help="The versions of an app.")
+app.command(f"{_VERSIONS}:deprecate", name="deprecate", help="Deploy a version only where it is asked for.")
+app.command(f"{_VERSIONS}:retire", name="retire", help="Deploy a version nowhere any more.")
 
 
 @app.command(name="list")
@@ -26,6 +33,7 @@ async def list_(*, options: Options = DEFAULTS) -> None:
         "app": lambda a: a.slug,
         "title": lambda a: a.title,
         "version": lambda a: a.latest_version,
+        "status": lambda a: a.status,
         "published": lambda a: a.published_at,
     }
     output.items(found, columns, empty="The catalogue is empty: gpuaas app publish manifest.yaml")
@@ -55,6 +63,7 @@ def _show(found: "AppVersion") -> None:
             "title": manifest.title,
             "description": manifest.description,
             "version": manifest.version,
+            "status": f"{found.status}{': ' + found.reason if found.reason else ''}",
             "runtime": f"{manifest.runtime.name} {manifest.runtime.version}",
             "published": found.created_at,
         }

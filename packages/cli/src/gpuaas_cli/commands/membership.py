@@ -17,7 +17,7 @@ app = noun("membership", "Who has which role where.")
 
 
 def _where(membership: "Membership") -> str:
-    return membership.project_id or membership.tenant_id or "platform"
+    return membership.project_id or membership.tenant_id or membership.app_slug or "platform"
 
 
 def _show(membership: "Membership") -> None:
@@ -64,14 +64,16 @@ async def create(
     /,
     *,
     tenant: Annotated[str | None, Parameter(help="The tenant of a tenant role.")] = None,
+    app: Annotated[str | None, Parameter(name="--app", help="The app of an app_publisher.")] = None,
     from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give a user a role: in a tenant (--tenant), in a project (--project), or on the platform.
+    """Give a user a role: in a tenant (--tenant), in a project (--project), for an app (--app), or on the platform.
 
     ```
     gpuaas membership create ada@example.org project_admin --project research
     gpuaas membership create bob@example.org tenant_admin --tenant acme
+    gpuaas membership create eve@example.org app_publisher --app echo
     ```
     """
     async with open_session(options) as session:
@@ -79,7 +81,7 @@ async def create(
 
         if role is not None and role not in {known.value for known in Role}:
             raise CliError(f"there is no role {role!r} (there is: {', '.join(Role)})", USAGE)
-        fields = merge(from_file, role=role)
+        fields = merge(from_file, role=role, app_slug=app)
         if user is not None:
             fields["user_id"] = (await resolve.user(session, user)).id
         if tenant is not None:
@@ -88,7 +90,7 @@ async def create(
             fields["project_id"] = await session.project_id()
         body = MembershipCreate.model_validate(fields)
         made = await session.client.memberships.create(
-            body.user_id, body.role, tenant_id=body.tenant_id, project_id=body.project_id
+            body.user_id, body.role, tenant_id=body.tenant_id, project_id=body.project_id, app_slug=body.app_slug
         )
     _show(made)
 

@@ -25,6 +25,10 @@ FIELDS: dict[str, Any] = {
     "instance_id": _id("ins"),
     "member_id": _id("mem"),
     "operation_id": _id("op"),
+    "bulk_id": _id("blk"),
+    "member_ids": [_id("mem")],
+    "allocation_ids": [_id("alc")],
+    "reason": "the machine was stolen",
     "wrapping_token": "s.shown-once",
     "name": "research",
     "node_name": "rack-7",
@@ -75,7 +79,7 @@ VARIANTS: dict[str, dict[str, Json]] = {
     "MembershipCreate": {
         "project role": {**_ROLE, "role": "project_viewer", "project_id": FIELDS["project_id"]},
         "tenant role": {**_ROLE, "role": "tenant_admin", "tenant_id": FIELDS["tenant_id"]},
-        "platform role": {**_ROLE, "role": "app_publisher"},
+        "publisher of an app": {**_ROLE, "role": "app_publisher", "app_slug": "echo"},
     },
     "ServiceAccountCreate": {
         "of a project": {"project_id": FIELDS["project_id"], "name": "automation", **_KEY},

@@ -12,7 +12,8 @@ READ_PERMISSION: dict[str, Permission] = {
     Noun.NODE: Permission.NODE_READ,
     Noun.JOIN_TOKEN: Permission.NODE_MANAGE,
     Noun.ALLOCATION: Permission.ALLOCATION_READ,
-    Noun.APP_VERSION: Permission.AUTHENTICATED,
+    Noun.APP_VERSION: Permission.APP_PUBLISH,
+    Noun.ENTITLEMENT: Permission.TENANT_READ,
     Noun.ARTIFACT: Permission.ARTIFACT_READ,
     Noun.TRUSTED_KEY: Permission.ARTIFACT_READ,
     Noun.INSTANCE: Permission.INSTANCE_READ,
@@ -36,8 +37,6 @@ OPEN_NOUNS = sorted({Noun.APP_VERSION.value, Noun.ARTIFACT.value, Noun.TRUSTED_K
 
 def may_see(caller: Caller, noun: str, scope: Scope) -> bool:
     permission = READ_PERMISSION.get(noun)
-    if permission == Permission.AUTHENTICATED:
-        return True
     return caller.is_platform_admin if permission is None else caller.may(permission, scope)
 
 

@@ -1,64 +1,88 @@
-"""What follows from the state of an instance: its status, and what can be done next."""
+"""What follows from the state of an instance: its status, and the conditions that the platform finds by itself."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpuaas_contract.instances import ConditionStatus, DesiredState, InstanceStatus, MemberStatus
-from gpuaas_contract.operations import RESIZE, OperationState
-from gpuaas_contract.problems import AllowedAction
+from gpuaas_contract.instances import Condition, ConditionStatus, DesiredState, InstanceStatus, MemberStatus
+from gpuaas_contract.manifest import RuntimeLabel
+from gpuaas_contract.operations import Kind
 
 Row = Mapping[str, Any]
+READY = "Ready"
+IN_SYNC = "InSync"
+VERSION_DRIFT = "VersionDrift"
+_UPDATES = {Kind.UPGRADE, Kind.CONFIGURE, Kind.RESTART}
 
 
-def _condition_is_true(conditions: Iterable[Row], kind: str, generation: int) -> bool:
-    return any(
-        c["type"] == kind and c["status"] == ConditionStatus.TRUE and c["observed_generation"] == generation
-        for c in conditions
-    )
+def _find(conditions: Iterable[Row], kind: str) -> Row | None:
+    return next((condition for condition in conditions if condition["type"] == kind), None)
 
 
-def derive_status(instance: Row, member_statuses: Iterable[str], last_states: Iterable[str]) -> InstanceStatus:
-    """`last_states` holds the state of the newest operation of each member, and of the instance itself."""
-    states = list(last_states)
-    failed = OperationState.FAILED in states
+def _is_true(conditions: Iterable[Row], kind: str, since: int) -> bool:
+    found = _find(conditions, kind)
+    return found is not None and found["status"] == ConditionStatus.TRUE and found["observed_generation"] >= since
+
+
+def derive_status(instance: Row) -> InstanceStatus:
+    """From what is wanted, what the controller reported, and how the newest operations ended.
+
+    `failed` says that the newest operation of some target failed and left it unusable. What was ready stays ready
+    while members come and go; after a stop it has to be reported anew."""
+    failed, members = instance["failed"], instance["live_statuses"]
+    under_way = {operation["kind"] for operation in instance["open_operations"]}
+    if instance["ended_at"] is not None:
+        return InstanceStatus.DECOMMISSIONED
     if instance["desired_state"] == DesiredState.DECOMMISSIONED:
-        if all(status == MemberStatus.REMOVED for status in member_statuses) and not failed:
-            still_working = any(not OperationState(state).is_final for state in states)
-            return InstanceStatus.DECOMMISSIONING if still_working else InstanceStatus.DECOMMISSIONED
         return InstanceStatus.FAILED if failed else InstanceStatus.DECOMMISSIONING
-    ready = _condition_is_true(instance["conditions"], "Ready", instance["generation"])
-    if not ready:
-        return InstanceStatus.FAILED if failed else InstanceStatus.DEPLOYING
-    if failed or _condition_is_true(instance["conditions"], "Degraded", instance["generation"]):
+    if instance["desired_state"] == DesiredState.STOPPED:
+        if Kind.STOP in under_way:
+            return InstanceStatus.STOPPING
+        return InstanceStatus.FAILED if failed else InstanceStatus.STOPPED
+    if Kind.START in under_way:
+        return InstanceStatus.STARTING
+    if not _is_true(instance["conditions"], READY, instance["ready_since"]):
+        if failed:
+            return InstanceStatus.FAILED
+        return InstanceStatus.STARTING if instance["ready_since"] > 1 else InstanceStatus.DEPLOYING
+    if failed or MemberStatus.FAILED in members or _is_true(instance["conditions"], "Degraded", 0):
         return InstanceStatus.DEGRADED
-    return InstanceStatus.RUNNING
+    return InstanceStatus.UPDATING if under_way & _UPDATES else InstanceStatus.RUNNING
 
 
-def instance_actions(instance: Row, status: InstanceStatus) -> list[AllowedAction]:
-    if status == InstanceStatus.DECOMMISSIONED or instance["desired_state"] == DesiredState.DECOMMISSIONED:
-        return []
-    return [
-        AllowedAction(
-            action="decommission",
-            title="Tear the instance down and free its machines",
-            method="POST",
-            href=f"/v1/app-instances/{instance['id']}/operations",
-        )
-    ]
+def version_drift(expected: RuntimeLabel, observed: str | None, generation: int) -> Condition:
+    """What the software itself reports, against what the catalogue expects of this version."""
+    wanted = f"{expected.name} {expected.version}"
+    if observed is None:
+        status, reason, message = ConditionStatus.UNKNOWN, "NotObserved", "no version was reported yet"
+    elif observed in {wanted, expected.version}:
+        status, reason, message = ConditionStatus.FALSE, "AsExpected", f"{wanted}, as expected"
+    else:
+        status, reason = ConditionStatus.TRUE, "OtherVersion"
+        message = f"{wanted} is expected, {observed} was observed"
+    return Condition(type=VERSION_DRIFT, status=status, reason=reason, message=message, observed_generation=generation)
 
 
-def operation_actions(operation: Row, *, is_latest: bool) -> list[AllowedAction]:
-    """A failed operation is retried in place, unless a later one took over its target."""
-    error = operation["error"] or {}
-    if operation["kind"] == RESIZE:
-        return []  # The resize is asked for again, with the size that is wanted then.
-    if operation["state"] == OperationState.FAILED and is_latest and error.get("retryable", True):
-        return [
-            AllowedAction(
-                action="retry",
-                title="Run the operation again from its first step",
-                method="POST",
-                href=f"/v1/operations/{operation['id']}/retry",
-            )
-        ]
-    return []
+def shown_conditions(instance: Row, drift: Condition) -> list[Row | Condition]:
+    """What was reported, and what the platform knows itself; an app may speak of `InSync` in its own words."""
+    reported: Sequence[Row] = [c for c in instance["conditions"] if c["type"] != VERSION_DRIFT]
+    conditions: list[Row | Condition] = [*reported, drift]
+    if _find(reported, IN_SYNC) is None:
+        conditions.append(_in_sync(instance, drift))
+    return conditions
+
+
+def _in_sync(instance: Row, drift: Condition) -> Condition:
+    generation = instance["generation"]
+    ready = _find(instance["conditions"], READY)
+    status, reason, message = ConditionStatus.TRUE, "Observed", "what is wanted was observed"
+    if instance["open_operations"]:
+        first = instance["open_operations"][0]
+        status, reason, message = ConditionStatus.FALSE, "UnderWay", f"operation {first['id']} ({first['kind']})"
+    elif instance["failed"]:
+        status, reason, message = ConditionStatus.FALSE, "Failed", "the newest operation failed"
+    elif drift.status == ConditionStatus.TRUE:
+        status, reason, message = ConditionStatus.FALSE, "VersionDrift", drift.message
+    elif ready is None or ready["observed_generation"] < generation:
+        status, reason = ConditionStatus.UNKNOWN, "NotObserved"
+        message = f"nothing was reported about generation {generation} yet"
+    return Condition(type=IN_SYNC, status=status, reason=reason, message=message, observed_generation=generation)

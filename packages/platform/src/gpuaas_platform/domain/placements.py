@@ -1,5 +1,6 @@
 """Whether machines suit the components that are to be placed on them. All that is wrong, not the first of it."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from gpuaas_contract.allocations import AllocationStatus, Shape
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.instances import Placement
-from gpuaas_contract.manifest import Component, Manifest
+from gpuaas_contract.manifest import Component, Manifest, Mode
 
 Row = Mapping[str, Any]
 
@@ -20,6 +21,16 @@ class Machines:
     """Allocations of the owner, by id. One that is somebody else's is not there."""
     live: Sequence[Row]
     """Members that use them already."""
+    instance_id: str | None = None
+    """The instance that is to have more members: its own ones share their machines where their components may."""
+
+    def own_on(self, allocation_id: str) -> set[str]:
+        """The components that the instance has there."""
+        return {
+            member["component_key"]
+            for member in self.live
+            if member["allocation_id"] == allocation_id and member["instance_id"] == self.instance_id
+        }
 
 
 def problem(code: str, message: str, pointer: str, action: str = "") -> Finding:
@@ -59,26 +70,36 @@ def _check_one(
         message = f"allocation {row['name']} is {row['status']}, not active"
         yield problem("allocation_not_active", message, pointer, "wait until it is active, or choose another")
     for member in machines.live:
-        if member["allocation_id"] == placement.allocation_id:
+        if member["allocation_id"] == placement.allocation_id and member["instance_id"] != machines.instance_id:
             message = f"allocation {row['name']} is used by {member['instance_name']} already"
             yield problem("allocation_in_use", message, pointer, "choose one that is free")
             break
     if component is not None:
-        yield from _check_sharing(placement, placements, component, row, pointer)
+        own = machines.own_on(placement.allocation_id)
+        yield from _check_sharing(placement, placements, component, row, own, manifest, pointer)
         yield from check_size(component, row, pointer)
 
 
 def _check_sharing(
-    placement: Placement, placements: Sequence[Placement], component: Component, row: Row, pointer: str
+    placement: Placement,
+    placements: Sequence[Placement],
+    component: Component,
+    row: Row,
+    own: set[str],
+    manifest: Manifest,
+    pointer: str,
 ) -> Iterator[Finding]:
     sharing = [
         other for other in placements if other is not placement and other.allocation_id == placement.allocation_id
     ]
-    present = {other.component_key for other in sharing}
+    present = {other.component_key for other in sharing} | own
     if missing := [key for key in component.must_share_machine_with if key not in present]:
         message = f"{component.key} must be placed on the same allocation as {', '.join(missing)}"
         yield problem("must_share_machine", message, pointer, f"place {', '.join(missing)} on {row['name']}, too")
-    for key in sorted({other.component_key for other in sharing} - set(component.may_share_machine_with)):
+    reluctant = {
+        key for key in own if (other := manifest.component(key)) and component.key not in other.may_share_machine_with
+    }
+    for key in sorted((present - set(component.may_share_machine_with)) | reluctant):
         message = f"{component.key} may not share allocation {row['name']} with {key}"
         yield problem("may_not_share_machine", message, pointer, "place each on an allocation of its own")
 
@@ -94,3 +115,39 @@ def check_size(component: Component, row: Row, pointer: str) -> Iterator[Finding
     if shape.gpus < needs.gpus:
         message = f"allocation {row['name']} has {shape.gpus} GPUs, {component.key} needs {needs.gpus}"
         yield problem("too_few_gpus", message, pointer, "choose one with more GPUs")
+
+
+def mode_problem(mode: Mode, counts: Mapping[str, int], machines: int) -> str | None:
+    """Why an instance of that many members on that many machines is not of the mode."""
+    for limit in mode.limits:
+        count = counts.get(limit.component, 0)
+        if not limit.min <= count <= limit.max:
+            return f"{mode.key} has {limit.min} to {limit.max} of {limit.component}, not {count}"
+    if mode.max_machines is not None and machines > mode.max_machines:
+        return f"{mode.key} is for at most {mode.max_machines} machines, not {machines}"
+    return None
+
+
+def choose_mode(
+    manifest: Manifest, wanted: str | None, placements: Sequence[Placement]
+) -> tuple[str | None, Finding | None]:
+    """The mode that was asked for, else the first that fits the placement."""
+    counts = Counter(placement.component_key for placement in placements)
+    machines = len({placement.allocation_id for placement in placements})
+    if wanted is not None:
+        mode = manifest.mode(wanted)
+        known = ", ".join(mode.key for mode in manifest.modes) or "none"
+        if mode is None:
+            message = f"{manifest.slug} has no mode {wanted!r}; it has: {known}"
+            return None, problem("mode_unknown", message, "/mode", "choose one that it has")
+        message = mode_problem(mode, counts, machines) or ""
+        return wanted, problem("mode_does_not_fit", message, "/mode", "choose another mode") if message else None
+    reasons = []
+    for mode in manifest.modes:
+        if (reason := mode_problem(mode, counts, machines)) is None:
+            return mode.key, None
+        reasons.append(reason)
+    if not reasons:
+        return None, None
+    message = f"the placement fits no mode of {manifest.slug}: {'; '.join(reasons)}"
+    return None, problem("mode_does_not_fit", message, "/placement_intent", "place as one of the modes needs it")

@@ -52,6 +52,8 @@ class Permission(StrEnum):
     QUOTA_READ = "quota.read"
     QUOTA_SET = "quota.set"
     APP_PUBLISH = "app.publish"
+    """Publish, deprecate and retire versions: a publisher for the apps that were named to it."""
+    ENTITLEMENT_MANAGE = "entitlement.manage"
     ARTIFACT_READ = "artifact.read"
     ARTIFACT_MANAGE = "artifact.manage"
     """Push, register, verify, promote, retire, delete; and say which keys are trusted."""
@@ -107,7 +109,7 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.QUOTA_READ: _VIEWERS,
     Permission.QUOTA_SET: _TENANT_ADMINS,
     Permission.APP_PUBLISH: frozenset({Role.PLATFORM_ADMIN, Role.APP_PUBLISHER}),
-    # Those of apps belong to no tenant, and that is all that a publisher's role covers.
+    Permission.ENTITLEMENT_MANAGE: frozenset({Role.PLATFORM_ADMIN, Role.APP_PUBLISHER}),
     Permission.ARTIFACT_READ: _VIEWERS | {Role.APP_PUBLISHER},
     Permission.ARTIFACT_MANAGE: _ADMINS | {Role.APP_PUBLISHER},
     Permission.INSTANCE_DEPLOY: _ADMINS,
@@ -135,10 +137,12 @@ class RoleGrant:
     role: str
     tenant_id: str | None = None
     project_id: str | None = None
+    app_slug: str | None = None
+    """Of a publisher: the app that is its own."""
 
     def covers(self, scope: Scope) -> bool:
         if self.role == Role.APP_PUBLISHER:
-            return scope.tenant_id is None and scope.project_id is None
+            return self.app_slug is not None and self.app_slug == scope.app_slug
         if self.project_id is not None:
             return self.project_id == scope.project_id
         if self.tenant_id is not None:
@@ -165,6 +169,10 @@ class Caller:
         return any(grant.role == Role.PLATFORM_ADMIN for grant in self.grants)
 
     @property
+    def published_apps(self) -> list[str]:
+        return [grant.app_slug for grant in self.grants if grant.role == Role.APP_PUBLISHER and grant.app_slug]
+
+    @property
     def project_ids(self) -> list[str]:
         return [grant.project_id for grant in self.grants if grant.project_id is not None]
 
@@ -173,6 +181,13 @@ class Caller:
         """Tenants in all of whose projects it has a role."""
         return [grant.tenant_id for grant in self.grants if grant.tenant_id is not None]
 
+    @property
+    def only_app(self) -> str | None:
+        """The one app whose instances it may see: a controller without any other role has no business with others."""
+        if self.app_slug is None or any(grant.role != CONTROLLER for grant in self.grants):
+            return None
+        return self.app_slug
+
     def projects_with(self, permission: Permission) -> list[str]:
         return [g.project_id for g in self.grants if g.project_id is not None and g.role in POLICY[permission]]
 
@@ -180,9 +195,15 @@ class Caller:
         return [g.tenant_id for g in self.grants if g.tenant_id is not None and g.role in POLICY[permission]]
 
     def sees(self, scope: Scope) -> bool:
-        if any(grant.covers(scope) and grant.role != Role.APP_PUBLISHER for grant in self.grants):
+        if any(grant.covers(scope) and self._shows(grant, scope) for grant in self.grants):
             return True
         return scope.project_id is None and scope.tenant_id in self.tenant_ids
+
+    def _shows(self, grant: RoleGrant, scope: Scope) -> bool:
+        """A controller has no business with the instances of other apps: it does not know of them."""
+        if grant.role == CONTROLLER:
+            return scope.app_slug in {None, self.app_slug}
+        return grant.role != Role.APP_PUBLISHER
 
     def may(self, permission: Permission, scope: Scope) -> bool:
         if permission == Permission.TENANT_READ:
@@ -196,7 +217,7 @@ class Caller:
         """Answer 404 where the caller may not even know of the scope, 403 where it may look but not touch."""
         if self.may(permission, scope):
             return
-        if not self.sees(scope) and scope != Scope():
+        if not self.sees(scope) and (scope.tenant_id is not None or scope.project_id is not None):
             raise not_found(noun, identifier, denied=True)
         detail = f"{self.name} may not {permission.value.replace('.', ' ')} here"
         raise Refusal(Code.FORBIDDEN, detail, denied=True)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS
-from gpuaas_platform.services import nodes, operations
+from gpuaas_platform.services import nodes, work
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.storage import changes as change_store
 from gpuaas_platform.storage import oauth as oauth_store
@@ -61,7 +61,9 @@ async def sweep(platform: Platform) -> None:
     async with platform.database.system_transaction() as tx:
         await nodes.mark_silent_nodes(tx)
     async with platform.database.system_transaction() as tx:
-        await operations.fail_overdue(tx)
+        await work.fail_overdue(tx)
+    async with platform.database.system_transaction() as tx:
+        await work.notice_expired(tx)
     async with platform.database.system_transaction() as tx:
         await change_store.sweep_keys(tx, IDEMPOTENCY_HOURS)
     async with platform.database.system_transaction() as tx:

@@ -41,10 +41,8 @@ async def get_artifact(tx: Transaction, caller: Caller, artifact_id: str) -> Art
 async def list_artifacts(
     tx: Transaction, caller: Caller, app_slug: str | None, project_id: str | None, cursor: str | None, limit: int
 ) -> ArtifactPage:
-    projects, with_apps = await seen_owners(tx, caller, app_slug, project_id)
-    rows = await store.list_matching(
-        tx, projects, app_slug, with_apps=with_apps, after=decode_cursor(cursor), limit=limit + 1
-    )
+    projects, apps = await seen_owners(tx, caller, app_slug, project_id)
+    rows = await store.list_matching(tx, projects, apps, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return ArtifactPage(items=[Artifact.model_validate(row) for row in rows], next_cursor=after)
 

@@ -1,14 +1,23 @@
 """The catalogue: publishing app versions."""
 
-import jsonschema
-
 from gpuaas_contract import ids
 from gpuaas_contract.artifacts import ArtifactStatus
-from gpuaas_contract.catalogue import App, AppPage, AppVersion, AppVersionPublish
+from gpuaas_contract.catalogue import (
+    App,
+    AppPage,
+    AppVersion,
+    AppVersionEnd,
+    AppVersionEntry,
+    AppVersionPage,
+    AppVersionPublish,
+    AppVersionStatus,
+)
 from gpuaas_contract.manifest import ArtifactSlot, Manifest
+from gpuaas_contract.manifest_rules import find_manifest_problems
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
+from gpuaas_platform.services.entitlements import require_entitled, sees_app, tenants_of
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.storage import artifacts as artifact_store
 from gpuaas_platform.storage import catalogue as store
@@ -21,8 +30,11 @@ def manifest_of(row: Row) -> Manifest:
 
 async def publish_version(tx: Transaction, caller: Caller, body: AppVersionPublish) -> AppVersion:
     manifest = body.manifest
-    caller.require(Permission.APP_PUBLISH, Scope(), "app", manifest.slug)
-    _check_schemas(manifest)
+    caller.require(Permission.APP_PUBLISH, Scope(app_slug=manifest.slug), "app", manifest.slug)
+    if problems := find_manifest_problems(manifest):
+        errors = [FieldError(pointer=f"/manifest{problem.pointer}", detail=problem.detail) for problem in problems]
+        words = "; ".join(f"{problem.pointer}: {problem.detail}" for problem in problems[:10])
+        raise Refusal(Code.MANIFEST_INVALID, words, errors=errors)
     for number, slot in enumerate(manifest.artifacts):
         await _check_artifact(tx, manifest.slug, slot, f"/manifest/artifacts/{number}")
     document = manifest.model_dump(mode="json", by_alias=True)
@@ -37,7 +49,7 @@ async def publish_version(tx: Transaction, caller: Caller, body: AppVersionPubli
             f"{manifest.slug} {manifest.version} was published with other content; raise the version",
         )
     await tx.changed("app_version", row, "published")
-    await tx.audit("app_version.publish", row["id"])
+    await tx.audit("app_version.publish", row["id"], detail={"app": manifest.slug, "version": manifest.version})
     return AppVersion.model_validate(row)
 
 
@@ -56,42 +68,91 @@ async def _check_artifact(tx: Transaction, app_slug: str, slot: ArtifactSlot, po
     raise Refusal(Code.MANIFEST_INVALID, detail, errors=[FieldError(pointer=pointer, detail=detail)])
 
 
-def _check_schemas(manifest: Manifest) -> None:
-    schemas = {"/manifest/inputs": manifest.inputs}
-    for number, operation in enumerate(manifest.operations):
-        schemas[f"/manifest/operations/{number}/input_schema"] = operation.input_schema
-    for pointer, schema in schemas.items():
-        try:
-            jsonschema.Draft202012Validator.check_schema(schema)
-        except jsonschema.SchemaError as error:
-            raise Refusal(
-                Code.MANIFEST_INVALID,
-                f"not a JSON Schema: {error.message}",
-                errors=[FieldError(pointer=pointer, detail=error.message)],
-            ) from error
+async def end_version(
+    tx: Transaction, caller: Caller, version_id: str, status: AppVersionStatus, body: AppVersionEnd
+) -> AppVersion:
+    """Deprecate or retire: forwards only, and what runs is left alone."""
+    row = await store.lock_version(tx, version_id)
+    if row is None or not await sees_app(tx, caller, row["app_slug"]):
+        raise not_found("app version", version_id, denied=row is not None)
+    caller.require(Permission.APP_PUBLISH, Scope(app_slug=row["app_slug"]), "app version", version_id)
+    tx.match(row)
+    order = list(AppVersionStatus)
+    if order.index(AppVersionStatus(row["status"])) >= order.index(status):
+        raise Refusal(Code.INVALID_STATE, f"{row['app_slug']} {row['version']} is {row['status']} already")
+    row = await store.set_status(tx, version_id, status, body.reason)
+    await tx.changed("app_version", row, status.value, message=body.reason)
+    action = "app_version.deprecate" if status == AppVersionStatus.DEPRECATED else "app_version.retire"
+    await tx.audit(action, version_id, detail={"app": row["app_slug"], "version": row["version"]})
+    return AppVersion.model_validate(row)
 
 
-async def get_version(tx: Transaction, app_slug: str, version: str | None) -> Row:
-    """The newest version where none is named."""
+async def get_version(tx: Transaction, caller: Caller, app_slug: str, version: str) -> AppVersion:
+    """`latest` is the one that is deployed where none is named."""
+    if await sees_app(tx, caller, app_slug):
+        row = await _find(tx, app_slug, version)
+        if row is not None:
+            return AppVersion.model_validate(row)
+    raise not_found("app version", f"{app_slug} {version}")
+
+
+async def get_version_by_id(tx: Transaction, caller: Caller, version_id: str) -> AppVersion:
+    row = await store.get_version_by_id(tx, version_id)
+    if row is None or not await sees_app(tx, caller, row["app_slug"]):
+        raise not_found("app version", version_id)
+    return AppVersion.model_validate(row)
+
+
+async def _find(tx: Transaction, app_slug: str, version: str | None) -> Row | None:
     if version in {None, "latest"}:
-        row = await store.latest_version(tx, app_slug)
-    else:
-        row = await store.get_version(tx, app_slug, str(version))
+        return await store.latest_version(tx, app_slug)
+    return await store.get_version(tx, app_slug, str(version))
+
+
+async def deployable_version(
+    tx: Transaction, caller: Caller, tenant_id: str, app_slug: str, version: str | None
+) -> Row:
+    """The version for a deploy or an upgrade in a tenant; the newest published one where none is named."""
+    await require_entitled(tx, caller, tenant_id, app_slug)
+    row = await _find(tx, app_slug, version)
     if row is None:
         raise not_found("app version", f"{app_slug} {version or 'latest'}")
+    refuse_retired(row)
     return row
 
 
-async def list_apps(tx: Transaction, cursor: str | None, limit: int) -> AppPage:
-    rows, after = cut_page(await store.list_apps(tx, decode_cursor(cursor), limit + 1), limit)
+def refuse_retired(row: Row) -> None:
+    """Before a deploy with a version, or an upgrade to it."""
+    if row["status"] == AppVersionStatus.RETIRED:
+        why = f": {row['reason']}" if row["reason"] else ""
+        detail = f"{row['app_slug']} {row['version']} is retired, so nothing is deployed with it any more{why}"
+        raise Refusal(Code.VERSION_RETIRED, detail)
+
+
+async def list_apps(tx: Transaction, caller: Caller, cursor: str | None, limit: int) -> AppPage:
+    tenants = None if caller.is_platform_admin else tenants_of(caller)
+    own = [*caller.published_apps, *([caller.app_slug] if caller.app_slug else [])]
+    rows = await store.list_apps(tx, tenants, own, decode_cursor(cursor), limit + 1)
+    rows, after = cut_page(rows, limit)
     apps = [
         App(
             slug=row["app_slug"],
             title=row["manifest"]["title"],
             description=row["manifest"]["description"],
+            icon=row["manifest"].get("icon"),
             latest_version=row["version"],
+            status=row["status"],
             published_at=row["created_at"],
         )
         for row in rows
     ]
     return AppPage(items=apps, next_cursor=after)
+
+
+async def list_versions(
+    tx: Transaction, caller: Caller, app_slug: str, cursor: str | None, limit: int
+) -> AppVersionPage:
+    if not await sees_app(tx, caller, app_slug):
+        raise not_found("app", app_slug)
+    rows, after = cut_page(await store.list_versions(tx, app_slug, decode_cursor(cursor), limit + 1), limit)
+    return AppVersionPage(items=[AppVersionEntry.model_validate(row) for row in rows], next_cursor=after)

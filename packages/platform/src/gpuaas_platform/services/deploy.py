@@ -2,11 +2,14 @@
 
 from gpuaas_contract import ids
 from gpuaas_contract.instances import Instance, InstanceDeploy
+from gpuaas_contract.problems import Code
+from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
 from gpuaas_platform.services import operations
-from gpuaas_platform.services.catalogue import get_version, manifest_of
+from gpuaas_platform.services.catalogue import deployable_version, manifest_of
 from gpuaas_platform.services.deploy_checks import check_deploy, name_taken, refusal_of, refuse_errors
 from gpuaas_platform.services.identity import require_project
+from gpuaas_platform.services.inputs import check_inputs
 from gpuaas_platform.services.instances import reread, to_model
 from gpuaas_platform.storage import instances as store
 from gpuaas_platform.storage.database import Transaction
@@ -14,8 +17,8 @@ from gpuaas_platform.storage.database import Transaction
 
 async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy) -> Instance:
     """Instance, members and operations appear together or not at all."""
-    await require_project(tx, caller, body.project_id, Permission.INSTANCE_DEPLOY)
-    version = await get_version(tx, body.app_slug, body.version)
+    project = await require_project(tx, caller, body.project_id, Permission.INSTANCE_DEPLOY)
+    version = await deployable_version(tx, caller, project["tenant_id"], body.app_slug, body.version)
     manifest = manifest_of(version)
     plan = await check_deploy(tx, body, manifest, lock=True)
     refuse_errors(plan.findings)
@@ -26,6 +29,7 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
         manifest.slug,
         version["id"],
         body.name,
+        plan.mode,
         plan.inputs,
         [placement.model_dump() for placement in body.placement_intent],
     )
@@ -42,5 +46,8 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
         )
         await tx.changed("member", member, "created", project_id=row["project_id"], instance_id=row["id"])
         kind = "deploy" if placement.component_key == manifest.primary.key else "add"
-        await operations.create(tx, row, manifest, kind, member["id"], {})
+        declared = manifest.operation(kind, placement.component_key)
+        if declared is None:
+            raise Refusal(Code.INVALID_REQUEST, f"{manifest.slug} {manifest.version} has no operation {kind!r}")
+        await operations.insert(tx, row, declared, member["id"], check_inputs({}, declared.input_schema, "/input"))
     return to_model(await reread(tx, row["id"]))

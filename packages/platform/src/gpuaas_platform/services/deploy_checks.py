@@ -12,7 +12,7 @@ from gpuaas_contract.instances import InstanceDeploy
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.domain.placements import Machines, check_counts, check_placements, problem
+from gpuaas_platform.domain.placements import Machines, check_counts, check_placements, choose_mode, problem
 from gpuaas_platform.services.inputs import find_problems, with_defaults
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import artifacts as artifact_store
@@ -29,6 +29,7 @@ class DeployPlan:
 
     allocations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     inputs: JsonObject = field(default_factory=dict)
+    mode: str | None = None
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -42,19 +43,23 @@ async def check_deploy(tx: Transaction, body: InstanceDeploy, manifest: Manifest
     plan.findings += check_placements(body.placement_intent, manifest, machines, "/placement_intent")
     counts = Counter(placement.component_key for placement in body.placement_intent)
     plan.findings += check_counts(counts, manifest, "/placement_intent")
+    plan.mode, misfit = choose_mode(manifest, body.mode, body.placement_intent)
+    plan.findings += [] if misfit is None else [misfit]
     if await store.has_live_name(tx, body.project_id, body.name):
         plan.findings.append(name_taken(body.name))
     plan.findings += await _check_artifacts(tx, manifest)
     return plan
 
 
-async def find_machines(tx: Transaction, project_id: str, allocation_ids: Sequence[str], *, lock: bool) -> Machines:
+async def find_machines(
+    tx: Transaction, project_id: str, allocation_ids: Sequence[str], *, lock: bool, instance_id: str | None = None
+) -> Machines:
     found: dict[str, Row] = {}
     for allocation_id in sorted(set(allocation_ids)):
         row = await (allocation_store.lock if lock else allocation_store.get)(tx, allocation_id)
         if row is not None and row["project_id"] == project_id:
             found[allocation_id] = row
-    return Machines(found, await store.list_live_on(tx, list(found)))
+    return Machines(found, await store.list_live_on(tx, list(found)), instance_id)
 
 
 def name_taken(name: str) -> Finding:

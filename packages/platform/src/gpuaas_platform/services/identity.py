@@ -15,6 +15,7 @@ from gpuaas_contract.problems import Code
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services.pages import cut_page, decode_cursor
+from gpuaas_platform.storage import entitlements as entitlement_store
 from gpuaas_platform.storage import identity as store
 from gpuaas_platform.storage import users as user_store
 from gpuaas_platform.storage.database import Row, Transaction
@@ -59,6 +60,8 @@ async def delete_tenant(tx: Transaction, caller: Caller, tenant_id: str) -> Tena
     await _lock_tenant(tx, caller, tenant_id, Permission.TENANT_DELETE)
     _require_empty("tenant", await store.count_in_tenant(tx, tenant_id))
     await user_store.delete_memberships_in(tx, tenant_id, None)
+    for entitlement in await entitlement_store.delete_in(tx, tenant_id):
+        await tx.changed("entitlement", {**entitlement, "revision": entitlement["revision"] + 1}, "revoked")
     row = await store.end_tenant(tx, tenant_id)
     await tx.changed("tenant", row, "deleted")
     await tx.audit("tenant.delete", tenant_id, tenant_id=tenant_id, detail={"name": row["name"]})

@@ -2,18 +2,14 @@
 
 from typing import Any
 
-import jsonschema
-
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.json_schemas import find_value_problems
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal
 
 
 def find_problems(inputs: JsonObject, schema: JsonObject, pointer: str) -> list[FieldError]:
-    return [
-        FieldError(pointer=pointer + "".join(f"/{part}" for part in error.absolute_path), detail=error.message)
-        for error in jsonschema.Draft202012Validator(schema).iter_errors(inputs)
-    ]
+    return find_value_problems(inputs, schema, pointer)
 
 
 def with_defaults(inputs: JsonObject, schema: JsonObject) -> JsonObject:

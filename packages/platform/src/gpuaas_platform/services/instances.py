@@ -7,11 +7,11 @@ from gpuaas_contract.instances import (
     InstanceStatus,
     Member,
     MemberPage,
-    MemberStatus,
     Versions,
 )
+from gpuaas_platform.domain.actions import Life, instance_actions, member_actions
 from gpuaas_platform.domain.errors import not_found
-from gpuaas_platform.domain.instances import derive_status, instance_actions
+from gpuaas_platform.domain.instances import derive_status, shown_conditions, version_drift
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services.catalogue import manifest_of
 from gpuaas_platform.services.identity import visible_projects
@@ -23,21 +23,29 @@ from gpuaas_platform.storage import secrets as secret_store
 from gpuaas_platform.storage.database import Row, Transaction
 
 
+def life_of(row: Row) -> Life:
+    return Life.of(row, manifest_of(row))
+
+
 def to_model(row: Row) -> Instance:
-    status = derive_status(row, row["member_statuses"], row["last_states"])
+    status = derive_status(row)
     manifest = manifest_of(row)
     versions = Versions(
         app=row["app_version"],
         expected_runtime=f"{manifest.runtime.name} {manifest.runtime.version}",
         observed_runtime=row["observed_runtime"],
+        app_status=row["app_status"],
+        app_status_reason=row["app_status_reason"],
     )
     troubled = status in {InstanceStatus.FAILED, InstanceStatus.DEGRADED}
     reason = (row["last_failure"] or "") if troubled else ""
+    drift = version_drift(manifest.runtime, row["observed_runtime"], row["generation"])
     derived = {
         "status": status,
         "reason": reason,
         "versions": versions,
-        "allowed_actions": instance_actions(row, status),
+        "conditions": shown_conditions(row, drift),
+        "allowed_actions": instance_actions(Life.of(row, manifest)),
     }
     return Instance.model_validate({**row, **derived})
 
@@ -67,15 +75,28 @@ async def list_instances(
     tx: Transaction, caller: Caller, project_id: str | None, cursor: str | None, limit: int
 ) -> InstancePage:
     projects = await visible_projects(tx, caller, project_id, Permission.INSTANCE_READ)
-    rows = await store.list_matching(tx, projects, decode_cursor(cursor), limit + 1)
+    rows = await store.list_matching(tx, projects, caller.only_app, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return InstancePage(items=[to_model(row) for row in rows], next_cursor=after)
 
 
-async def list_members(tx: Transaction, caller: Caller, instance_id: str, cursor: str | None, limit: int) -> MemberPage:
-    await require_instance(tx, caller, instance_id, Permission.INSTANCE_READ)
-    rows, after = cut_page(await store.list_members(tx, instance_id, decode_cursor(cursor), limit + 1), limit)
-    return MemberPage(items=[Member.model_validate(row) for row in rows], next_cursor=after)
+def to_member(row: Row, life: Life, generation: int) -> Member:
+    derived: dict[str, object] = {"allowed_actions": member_actions(life, row)}
+    if row["observed_runtime"] is not None:
+        drift = version_drift(life.manifest.runtime, row["observed_runtime"], generation)
+        derived["conditions"] = [*row["conditions"], drift]
+    return Member.model_validate({**row, **derived})
+
+
+async def list_members(
+    tx: Transaction, caller: Caller, instance_id: str, removed: bool | None, cursor: str | None, limit: int
+) -> MemberPage:
+    instance = await require_instance(tx, caller, instance_id, Permission.INSTANCE_READ)
+    rows = await store.list_members(tx, instance_id, removed, decode_cursor(cursor), limit + 1)
+    rows, after = cut_page(rows, limit)
+    life = life_of(instance)
+    members = [to_member(row, life, instance["generation"]) for row in rows]
+    return MemberPage(items=members, next_cursor=after)
 
 
 async def require_member(tx: Transaction, caller: Caller, member_id: str, permission: Permission) -> Row:
@@ -89,15 +110,16 @@ async def require_member(tx: Transaction, caller: Caller, member_id: str, permis
 
 
 async def get_member(tx: Transaction, caller: Caller, member_id: str) -> Member:
-    return Member.model_validate(await require_member(tx, caller, member_id, Permission.INSTANCE_READ))
+    row = await require_member(tx, caller, member_id, Permission.INSTANCE_READ)
+    instance = await reread(tx, row["instance_id"])
+    return to_member(row, life_of(instance), instance["generation"])
 
 
 async def end_if_gone(tx: Transaction, instance_id: str) -> None:
     """After a decommission: when no member is left, the instance is over and its name free."""
     row = await store.lock(tx, instance_id)
     assert row is not None
-    gone = all(status == MemberStatus.REMOVED for status in row["member_statuses"])
-    if row["desired_state"] == DesiredState.DECOMMISSIONED and gone and row["ended_at"] is None:
+    if row["desired_state"] == DesiredState.DECOMMISSIONED and not row["live_statuses"] and row["ended_at"] is None:
         ended = await store.end(tx, instance_id)
         await tx.changed("instance", ended, "decommissioned", project_id=row["project_id"], instance_id=instance_id)
         await end_lease(tx, ended, "the instance is decommissioned")

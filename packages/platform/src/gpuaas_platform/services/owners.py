@@ -9,30 +9,32 @@ from gpuaas_platform.storage.database import Row, Transaction
 async def require_owner_of_artifacts(
     tx: Transaction, caller: Caller, app_slug: str | None, project_id: str | None, permission: Permission
 ) -> None:
-    """An app belongs to no tenant, so what is its own is a matter of the whole platform."""
+    """An app belongs to no tenant: what is its own is a matter of its publishers."""
     if project_id is not None:
         await require_project(tx, caller, project_id, permission)
     else:
         assert app_slug is not None
-        caller.require(permission, Scope(), "app", app_slug)
+        caller.require(permission, Scope(app_slug=app_slug), "app", app_slug)
 
 
 def require_owned(caller: Caller, row: Row | None, permission: Permission, noun: str, id: str) -> Row:
     """The thing itself, where the caller has the permission where it belongs."""
     if row is None:
         raise not_found(noun, id)
-    scope = Scope() if row["project_id"] is None else Scope(row["tenant_id"], row["project_id"])
+    scope = Scope(app_slug=row["app_slug"]) if row["project_id"] is None else Scope(row["tenant_id"], row["project_id"])
     caller.require(permission, scope, noun, id)
     return row
 
 
 async def seen_owners(
     tx: Transaction, caller: Caller, app_slug: str | None, project_id: str | None
-) -> tuple[list[str] | None, bool]:
-    """The projects that a list covers (None: all of them), and whether it covers apps."""
+) -> tuple[list[str] | None, list[str] | None]:
+    """The projects and the apps that a list covers; None stands for all of them."""
     permission = Permission.ARTIFACT_READ
     if app_slug is not None:
-        caller.require(permission, Scope(), "app", app_slug)
-        return ([] if project_id is None else await visible_projects(tx, caller, project_id, permission)), True
+        caller.require(permission, Scope(app_slug=app_slug), "app", app_slug)
+        return ([] if project_id is None else await visible_projects(tx, caller, project_id, permission)), [app_slug]
     projects = await visible_projects(tx, caller, project_id, permission)
-    return projects, project_id is None and caller.may(permission, Scope())
+    if project_id is not None:
+        return projects, []
+    return projects, None if caller.may(permission, Scope()) else caller.published_apps

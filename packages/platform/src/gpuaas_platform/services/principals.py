@@ -23,7 +23,7 @@ class Authenticated:
 
 
 def caller_of_user(row: Row) -> Caller:
-    grants = tuple(RoleGrant(m["role"], m["tenant_id"], m["project_id"]) for m in row["memberships"])
+    grants = tuple(RoleGrant(m["role"], m["tenant_id"], m["project_id"], m["app_slug"]) for m in row["memberships"])
     tenants = frozenset(m["seen_tenant_id"] for m in row["memberships"] if m["seen_tenant_id"])
     return Caller(PrincipalKind.USER, row["id"], row["email"], grants, tenant_ids=tenants)
 

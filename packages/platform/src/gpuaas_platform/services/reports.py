@@ -1,25 +1,26 @@
 """What an app's controller says of its instances and members, under the lease of an operation, or as an observer."""
 
-import json
 from datetime import UTC, datetime
 
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.instances import Condition, Instance, InstanceReport, Member, MemberReport
+from gpuaas_contract.instances import Condition, Instance, InstanceReport, Member, MemberReport, MemberStatus
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
 from gpuaas_platform.services import reconcile
-from gpuaas_platform.services.instances import require_instance, require_member, reread, to_model
+from gpuaas_platform.services.evidence import DETAIL_LIMIT, RESULT_LIMIT, check_shown
+from gpuaas_platform.services.instances import get_member, require_instance, require_member, reread, to_model
 from gpuaas_platform.services.operations import require_lease
+from gpuaas_platform.services.work import check_member_write, place_anew
 from gpuaas_platform.storage import instances as store
 from gpuaas_platform.storage.database import Row, Transaction
-
-DETAIL_LIMIT = 64 * 1024
 
 
 async def report_instance(tx: Transaction, caller: Caller, instance_id: str, body: InstanceReport) -> Instance:
     row = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK, lock=True)
     operation = await _require_right(tx, caller, instance_id, body)
+    _check_conditions(body.conditions)
+    check_shown([note.model_dump() for note in body.access_notes or []], RESULT_LIMIT, "access notes", "/access_notes")
     conditions = _merge_conditions(row["conditions"], body.conditions)
     if operation is None:
         _refuse_change(body, "access_notes")
@@ -73,14 +74,22 @@ async def report_member(tx: Transaction, caller: Caller, member_id: str, body: M
     operation = await _require_right(tx, caller, instance_id, body)
     if operation is None:
         _refuse_change(body, "status")
-    elif operation["member_id"] not in {None, member_id}:
-        raise Refusal(Code.FORBIDDEN, "this operation is about another member")
-    if body.adapter_detail is not None and len(json.dumps(body.adapter_detail)) > DETAIL_LIMIT:
-        raise Refusal(Code.TOO_LARGE, f"adapter_detail is limited to {DETAIL_LIMIT} bytes")
+    else:
+        check_member_write(operation, member, body.status)
+    check_shown(body.adapter_detail or {}, DETAIL_LIMIT, "adapter_detail", "/adapter_detail")
+    _check_conditions(body.conditions)
     conditions = _merge_conditions(member["conditions"], body.conditions)
-    if operation is None and _is_no_news(member, conditions=conditions, adapter_detail=body.adapter_detail):
-        return Member.model_validate(member)
-    row = await store.report_member(tx, member_id, body.status, conditions, body.adapter_detail)
+    news = {"adapter_detail": body.adapter_detail, "observed_runtime": body.observed_runtime}
+    if operation is None and _is_no_news(member, conditions=conditions, **news):
+        return await get_member(tx, caller, member_id)
+    row = await store.report_member(tx, member_id, body.status, conditions, body.adapter_detail, body.observed_runtime)
     event = body.status.value if body.status is not None else "reported"
     await tx.changed("member", row, event, project_id=instance["project_id"], instance_id=instance_id)
-    return Member.model_validate(row)
+    if body.status == MemberStatus.REMOVED and member["status"] != MemberStatus.REMOVED:
+        await place_anew(tx, instance_id)
+    return await get_member(tx, caller, member_id)
+
+
+def _check_conditions(conditions: list[Condition] | None) -> None:
+    for number, condition in enumerate(conditions or []):
+        check_shown(condition.model_dump(mode="json"), DETAIL_LIMIT, "a condition", f"/conditions/{number}")

@@ -4,6 +4,7 @@ from gpuaas_contract.allocations import Activity, Allocation, AllocationResize, 
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import RESIZE, ResizeQuestion
 from gpuaas_contract.problems import AllowedAction, Code, FieldError
+from gpuaas_platform.domain.actions import busy_denial
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
 from gpuaas_platform.services import operations, shapes
@@ -17,6 +18,7 @@ from gpuaas_platform.services.allocations import (
     words,
 )
 from gpuaas_platform.services.catalogue import manifest_of
+from gpuaas_platform.services.instances import life_of
 from gpuaas_platform.services.placement import shortage
 from gpuaas_platform.services.quotas import require_quota
 from gpuaas_platform.services.resize_answers import begin_resize
@@ -24,7 +26,6 @@ from gpuaas_platform.services.timeline import record
 from gpuaas_platform.storage import allocations as store
 from gpuaas_platform.storage import instances as instance_store
 from gpuaas_platform.storage import nodes as node_store
-from gpuaas_platform.storage import operations as operation_store
 from gpuaas_platform.storage.database import Row, Transaction
 
 
@@ -76,18 +77,15 @@ async def _ask(tx: Transaction, row: Row, members: list[Row], old: Shape, new: S
         instance = instances[member["instance_id"]]
         assert instance is not None
         manifest = manifest_of(instance)
-        if not _can_be_asked(manifest, member["component_key"]):
+        declared = manifest.member_operation(RESIZE, member["component_key"])
+        if declared is None:
             raise _cannot_ask(row, members, manifest)
-        await _require_idle(tx, member)
-        asked.append((await operations.insert(tx, instance, manifest, RESIZE, member["id"], question))["id"])
+        if (busy := busy_denial(life_of(instance), member["id"])) is not None:
+            raise busy.refusal()
+        asked.append((await operations.insert(tx, instance, declared, member["id"], question))["id"])
     changed = await store.begin_activity(tx, row["id"], Activity.ASKING, new.model_dump(mode="json"), asked)
     names = ", ".join(sorted({member["instance_name"] for member in members}))
     await record(tx, changed, "asking", f"{names}: from {words(old)} to {words(new)}?")
-
-
-def _can_be_asked(manifest: Manifest, component_key: str) -> bool:
-    declared = manifest.operation(RESIZE)
-    return declared is not None and declared.component in {None, component_key}
 
 
 def _cannot_ask(row: Row, members: list[Row], manifest: Manifest) -> Refusal:
@@ -99,21 +97,3 @@ def _cannot_ask(row: Row, members: list[Row], manifest: Manifest) -> Refusal:
         href=f"/v1/allocations/{row['id']}/resize",
     )
     return in_use(members, advice, force)
-
-
-async def _require_idle(tx: Transaction, member: Row) -> None:
-    for operation in await operation_store.list_open(tx, member["instance_id"]):
-        if operation["member_id"] in {None, member["id"]}:
-            detail = f"operation {operation['id']} ({operation['kind']}) is under way on {member['instance_name']}"
-            watch = AllowedAction(
-                action="watch",
-                title="Watch the running operation",
-                method="GET",
-                href=f"/v1/operations/{operation['id']}",
-            )
-            raise Refusal(
-                Code.OPERATION_RUNNING,
-                detail,
-                allowed_actions=[watch],
-                context={"operation_id": operation["id"]},
-            )

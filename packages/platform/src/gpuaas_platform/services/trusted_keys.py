@@ -47,10 +47,8 @@ async def get_key(tx: Transaction, caller: Caller, key_id: str) -> TrustedKey:
 async def list_keys(
     tx: Transaction, caller: Caller, app_slug: str | None, project_id: str | None, cursor: str | None, limit: int
 ) -> TrustedKeyPage:
-    projects, with_apps = await seen_owners(tx, caller, app_slug, project_id)
-    rows = await store.list_matching(
-        tx, projects, app_slug, with_apps=with_apps, after=decode_cursor(cursor), limit=limit + 1
-    )
+    projects, apps = await seen_owners(tx, caller, app_slug, project_id)
+    rows = await store.list_matching(tx, projects, apps, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return TrustedKeyPage(items=[TrustedKey.model_validate(row) for row in rows], next_cursor=after)
 

@@ -173,13 +173,18 @@ async def create_membership(tx: Transaction, caller: Caller, body: MembershipCre
     elif body.role == Role.TENANT_ADMIN:
         if body.tenant_id is None or body.project_id is not None:
             raise _wrong_scope(body.role, "needs tenant_id and no project_id")
+    elif body.role == Role.APP_PUBLISHER:
+        if body.app_slug is None or body.tenant_id is not None or body.project_id is not None:
+            raise _wrong_scope(body.role, "needs app_slug, and neither tenant_id nor project_id")
     elif body.tenant_id is not None or body.project_id is not None:
         raise _wrong_scope(body.role, "belongs to the platform: give neither tenant_id nor project_id")
+    if body.app_slug is not None and body.role != Role.APP_PUBLISHER:
+        raise _wrong_scope(body.role, "is not about an app: give no app_slug")
     await _require_membership_scope(tx, caller, body.tenant_id, body.project_id, Permission.MEMBERSHIP_CREATE)
     if await store.get(tx, body.user_id) is None:
         raise not_found("user", body.user_id)
     row = await store.insert_membership(
-        tx, ids.new_id(ids.MEMBERSHIP), body.user_id, body.role, body.tenant_id, body.project_id
+        tx, ids.new_id(ids.MEMBERSHIP), body.user_id, body.role, body.tenant_id, body.project_id, body.app_slug
     )
     if row is None:
         raise Refusal(Code.NAME_TAKEN, "the user has this role here already")

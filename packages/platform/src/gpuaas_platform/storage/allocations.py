@@ -57,6 +57,15 @@ async def lock(tx: Transaction, id: str) -> Row | None:
     return await get(tx, id)
 
 
+async def lock_asking(tx: Transaction, instance_id: str) -> None:
+    """Machines that wait for an answer of the instance: a request that ends the questions has them to itself."""
+    await tx.all(
+        """SELECT 1 FROM allocations WHERE activity = 'asking' AND id IN
+             (SELECT allocation_id FROM members WHERE instance_id = %(instance)s) ORDER BY id FOR UPDATE""",
+        instance=instance_id,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Filters:
     status: str | None = None

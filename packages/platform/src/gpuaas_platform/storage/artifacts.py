@@ -68,24 +68,17 @@ async def list_of_owner(tx: Transaction, app_slug: str | None, project_id: str |
 
 
 async def list_matching(
-    tx: Transaction,
-    project_ids: list[str] | None,
-    app_slug: str | None,
-    *,
-    with_apps: bool,
-    after: str,
-    limit: int,
+    tx: Transaction, project_ids: list[str] | None, app_slugs: list[str] | None, after: str, limit: int
 ) -> list[Row]:
-    """Of these projects (None: of all), and of one app or, where the caller may see those, of every app."""
+    """Of these projects and of these apps; None stands for all of them."""
     return await tx.all(
         _SELECT
         + """ AND a.id > %(after)s AND (CASE WHEN a.app_slug IS NULL
                  THEN %(projects)s::text[] IS NULL OR a.project_id = ANY(%(projects)s)
-                 ELSE %(apps)s AND (%(slug)s::text IS NULL OR a.app_slug = %(slug)s) END)
+                 ELSE %(apps)s::text[] IS NULL OR a.app_slug = ANY(%(apps)s) END)
              ORDER BY a.id LIMIT %(limit)s""",
         projects=project_ids,
-        apps=with_apps,
-        slug=app_slug,
+        apps=app_slugs,
         after=after,
         limit=limit,
     )

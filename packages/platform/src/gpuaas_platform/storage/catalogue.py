@@ -28,16 +28,59 @@ async def get_version_by_id(tx: Transaction, id: str) -> Row | None:
     return await tx.one("SELECT * FROM app_versions WHERE id = %(id)s", id=id)
 
 
+async def lock_version(tx: Transaction, id: str) -> Row | None:
+    return await tx.one("SELECT * FROM app_versions WHERE id = %(id)s FOR UPDATE", id=id)
+
+
+async def set_status(tx: Transaction, id: str, status: str, reason: str) -> Row:
+    row = await tx.one(
+        """UPDATE app_versions SET status = %(status)s, reason = %(reason)s, revision = revision + 1,
+               updated_at = now() WHERE id = %(id)s RETURNING *""",
+        id=id,
+        status=status,
+        reason=reason,
+    )
+    assert row is not None
+    return row
+
+
 async def latest_version(tx: Transaction, app_slug: str) -> Row | None:
+    """The newest that can be deployed without naming it."""
+    return await tx.one(
+        """SELECT * FROM app_versions WHERE app_slug = %(slug)s AND status = 'published'
+           ORDER BY id DESC LIMIT 1""",
+        slug=app_slug,
+    )
+
+
+async def newest_version(tx: Transaction, app_slug: str) -> Row | None:
     return await tx.one("SELECT * FROM app_versions WHERE app_slug = %(slug)s ORDER BY id DESC LIMIT 1", slug=app_slug)
 
 
-async def list_apps(tx: Transaction, after: str, limit: int) -> list[Row]:
+async def list_versions(tx: Transaction, app_slug: str, after: str, limit: int) -> list[Row]:
+    return await tx.all(
+        """SELECT id, app_slug, version, status, reason, manifest->'runtime' AS runtime, revision, created_at,
+                  updated_at
+           FROM app_versions WHERE app_slug = %(slug)s AND id > %(after)s ORDER BY id LIMIT %(limit)s""",
+        slug=app_slug,
+        after=after,
+        limit=limit,
+    )
+
+
+async def list_apps(tx: Transaction, tenant_ids: list[str] | None, own: list[str], after: str, limit: int) -> list[Row]:
+    """Each with the version that a deploy would take. `tenant_ids` is None for those who see all; others see what
+    their tenants are entitled to, and their own apps."""
     return await tx.all(
         """SELECT app_slug AS id, * FROM (
-               SELECT DISTINCT ON (app_slug) app_slug, version, manifest, created_at FROM app_versions
-               ORDER BY app_slug, id DESC) latest
-           WHERE app_slug > %(after)s ORDER BY app_slug LIMIT %(limit)s""",
+               SELECT DISTINCT ON (app_slug) app_slug, version, status, manifest, created_at FROM app_versions
+               ORDER BY app_slug, status <> 'published', status = 'retired', id DESC) latest
+           WHERE app_slug > %(after)s
+             AND (%(tenants)s::text[] IS NULL OR app_slug = ANY(%(own)s::text[]) OR app_slug IN (
+                 SELECT app_slug FROM entitlements WHERE tenant_id = ANY(%(tenants)s)))
+           ORDER BY app_slug LIMIT %(limit)s""",
+        tenants=tenant_ids,
+        own=own,
         after=after,
         limit=limit,
     )

@@ -18,6 +18,9 @@ from gpuaas_platform.domain.errors import Refusal
 request_fingerprint: ContextVar[str] = ContextVar("request_fingerprint", default="")
 """Set for a request that changes something, so that whatever its transactions write about it can name it."""
 
+CATALOGUE_NOUNS = frozenset({"app_version", "artifact", "trusted_key", "entitlement"})
+"""What belongs to an app and to no instance of it: its publishers see the changes."""
+
 Row = DictRow
 Params = Mapping[str, Any]
 
@@ -86,7 +89,7 @@ class Transaction:
                                         instance_id, app_slug, correlation_id)
                    VALUES (%(noun)s, %(id)s, %(event)s, %(message)s, %(revision)s, %(project)s,
                            coalesce(%(tenant)s, (SELECT tenant_id FROM projects WHERE id = %(project)s)),
-                           %(instance)s, (SELECT app_slug FROM instances WHERE id = %(instance)s),
+                           %(instance)s, coalesce(%(app)s, (SELECT app_slug FROM instances WHERE id = %(instance)s)),
                            %(correlation)s))
                SELECT pg_notify('outbox', '')""",
             noun=noun,
@@ -97,6 +100,7 @@ class Transaction:
             project=project_id or row.get("project_id"),
             tenant=row["id"] if noun == "tenant" else row.get("tenant_id"),
             instance=instance_id,
+            app=row.get("app_slug") if noun in CATALOGUE_NOUNS else None,
             correlation=self.correlation_id,
         )
 

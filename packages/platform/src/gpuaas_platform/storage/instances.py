@@ -4,22 +4,52 @@ from typing import Any
 
 from gpuaas_platform.storage.database import Row, Transaction, json_list
 
-# An app that refuses a resize is as well as before: those operations say nothing of its state.
+# An app that refuses a resize, or finds something before a change, is as well as before: those operations say
+# nothing of its state. Nor does what was cancelled before anybody claimed it.
 _SELECT = """
     SELECT i.*, p.tenant_id, v.version AS app_version, v.manifest,
+           v.status AS app_status, v.reason AS app_status_reason,
            (SELECT to_jsonb(r) || jsonb_build_object('expired', r.expires_at <= now())
             FROM reconcile_leases r WHERE r.instance_id = i.id) AS reconcile_lease,
-           coalesce((SELECT array_agg(m.status) FROM members m WHERE m.instance_id = i.id), '{}')
-               AS member_statuses,
-           coalesce((SELECT array_agg(o.state) FROM (
-               SELECT DISTINCT ON (member_id) state FROM operations WHERE instance_id = i.id
-                 AND (kind = 'decommission' OR i.desired_state <> 'decommissioned') AND kind <> 'resize'
-               ORDER BY member_id, id DESC) o), '{}') AS last_states,
+           ARRAY(SELECT DISTINCT m.status FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed')
+               AS live_statuses,
+           (SELECT jsonb_object_agg(c.component_key, c.count) FROM (
+               SELECT m.component_key, count(*) FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed'
+                 AND NOT EXISTS (SELECT FROM operations o WHERE o.instance_id = i.id
+                       AND o.state IN ('pending', 'running')
+                       AND ((o.kind = 'remove' AND o.member_id = m.id) OR o.replacement_member_id = m.id))
+               GROUP BY 1) c) AS staying,
+           coalesce((SELECT jsonb_agg(jsonb_build_object('id', o.id, 'kind', o.kind, 'member_id', o.member_id,
+                       'replacement_member_id', o.replacement_member_id, 'queued', o.queued) ORDER BY o.number)
+               FROM operations o WHERE o.instance_id = i.id AND o.state IN ('pending', 'running')
+                 AND o.kind <> 'preflight'), '[]') AS open_operations,
+           EXISTS (SELECT FROM operations o WHERE o.instance_id = i.id AND o.kind = 'deploy'
+                     AND o.state = 'succeeded') AS deployed,
+           (SELECT jsonb_build_object('id', o.id, 'kind', o.kind, 'state', o.state, 'error', o.error)
+            FROM operations o WHERE o.instance_id = i.id AND o.member_id IS NULL AND NOT o.queued
+              AND o.kind <> 'preflight' AND NOT (o.state = 'cancelled' AND o.attempt = 0)
+            ORDER BY o.number DESC LIMIT 1) AS last_operation,
+           EXISTS (SELECT FROM (
+               SELECT DISTINCT ON (o.member_id) o.state, o.error FROM operations o
+               LEFT JOIN members m ON m.id = o.member_id
+               WHERE o.instance_id = i.id AND (o.kind = 'decommission' OR i.desired_state <> 'decommissioned')
+                 AND o.kind NOT IN ('resize', 'preflight') AND m.status IS DISTINCT FROM 'removed'
+                 AND NOT (o.state = 'cancelled' AND o.attempt = 0)
+               ORDER BY o.member_id, o.number DESC) newest
+               WHERE newest.state = 'failed' AND NOT coalesce((newest.error->>'member_usable')::boolean, false))
+               AS failed,
            (SELECT o.kind || ': ' || (o.error->>'detail') FROM operations o
-            WHERE o.instance_id = i.id AND o.state = 'failed' AND o.kind <> 'resize'
+            WHERE o.instance_id = i.id AND o.state = 'failed' AND o.kind NOT IN ('resize', 'preflight')
               AND (o.kind = 'decommission' OR i.desired_state <> 'decommissioned')
             ORDER BY o.ended_at DESC LIMIT 1) AS last_failure
     FROM instances i JOIN projects p ON p.id = i.project_id JOIN app_versions v ON v.id = i.app_version_id
+"""
+_MEMBER = """
+    SELECT m.*, i.project_id, i.app_slug, p.tenant_id, last.kind AS last_kind, last.state AS last_state
+    FROM members m JOIN instances i ON i.id = m.instance_id JOIN projects p ON p.id = i.project_id
+    LEFT JOIN LATERAL (SELECT o.kind, o.state FROM operations o WHERE o.member_id = m.id
+        AND o.kind NOT IN ('resize', 'preflight') AND NOT (o.state = 'cancelled' AND o.attempt = 0)
+        ORDER BY o.number DESC LIMIT 1) last ON true
 """
 
 
@@ -30,19 +60,21 @@ async def insert(
     app_slug: str,
     app_version_id: str,
     name: str,
+    mode: str | None,
     inputs: dict[str, Any],
     placement_intent: list[dict[str, Any]],
 ) -> Row | None:
     return await tx.one(
-        """INSERT INTO instances (id, project_id, app_slug, app_version_id, name, inputs, placement_intent,
-                                  desired_state, correlation_id)
-           VALUES (%(id)s, %(project)s, %(slug)s, %(version)s, %(name)s, %(inputs)s, %(placement)s, 'running',
+        """INSERT INTO instances (id, project_id, app_slug, app_version_id, name, mode, inputs,
+                                  placement_intent, desired_state, correlation_id)
+           VALUES (%(id)s, %(project)s, %(slug)s, %(version)s, %(name)s, %(mode)s, %(inputs)s, %(placement)s, 'running',
                    %(correlation)s) ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
         project=project_id,
         slug=app_slug,
         version=app_version_id,
         name=name,
+        mode=mode,
         inputs=inputs,
         placement=json_list(placement_intent),
         correlation=tx.correlation_id,
@@ -63,16 +95,28 @@ async def get(tx: Transaction, id: str) -> Row | None:
 
 
 async def lock(tx: Transaction, id: str) -> Row | None:
-    await tx.one("SELECT 1 FROM instances WHERE id = %(id)s FOR UPDATE", id=id)
+    await lock_row(tx, id)
     return await get(tx, id)
 
 
-async def list_matching(tx: Transaction, project_ids: list[str] | None, after: str, limit: int) -> list[Row]:
+async def lock_row(tx: Transaction, id: str) -> None:
+    await tx.one("SELECT 1 FROM instances WHERE id = %(id)s FOR UPDATE", id=id)
+
+
+async def list_by_ids(tx: Transaction, ids: list[str]) -> list[Row]:
+    return await tx.all(_SELECT + " WHERE i.id = ANY(%(ids)s)", ids=ids)
+
+
+async def list_matching(
+    tx: Transaction, project_ids: list[str] | None, app_slug: str | None, after: str, limit: int
+) -> list[Row]:
     return await tx.all(
         _SELECT
         + """ WHERE i.id > %(after)s AND (%(projects)s::text[] IS NULL OR i.project_id = ANY(%(projects)s))
+               AND (%(app)s::text IS NULL OR i.app_slug = %(app)s)
              ORDER BY i.id LIMIT %(limit)s""",
         projects=project_ids,
+        app=app_slug,
         after=after,
         limit=limit,
     )
@@ -101,15 +145,64 @@ async def report(
     return row
 
 
-async def set_decommissioned(tx: Transaction, id: str) -> Row:
-    """Say that the instance is to go; it is gone when its members are."""
+async def set_desired(
+    tx: Transaction,
+    id: str,
+    *,
+    desired_state: str | None = None,
+    inputs: dict[str, Any] | None = None,
+    app_version_id: str | None = None,
+) -> Row:
+    """Want something else from now on: the next generation. Readiness is reported anew after a stop."""
     row = await tx.one(
-        """UPDATE instances SET desired_state = 'decommissioned', generation = generation + 1,
-               revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
+        """UPDATE instances SET desired_state = coalesce(%(desired)s, desired_state),
+               inputs = coalesce(%(inputs)s::jsonb, inputs),
+               app_version_id = coalesce(%(version)s, app_version_id),
+               ready_since = CASE WHEN %(desired)s = 'running' AND desired_state = 'stopped' THEN generation + 1
+                             ELSE ready_since END,
+               generation = generation + 1, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
         id=id,
+        desired=desired_state,
+        inputs=inputs,
+        version=app_version_id,
     )
     assert row is not None
     return row
+
+
+async def restore(tx: Transaction, id: str, before: dict[str, Any]) -> Row:
+    """What was wanted before an operation that never began; wanting it is the next generation all the same."""
+    row = await tx.one(
+        """UPDATE instances SET desired_state = %(desired)s, inputs = %(inputs)s, app_version_id = %(version)s,
+               ready_since = %(ready_since)s, generation = generation + 1, revision = revision + 1,
+               updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+        desired=before["desired_state"],
+        inputs=before["inputs"],
+        version=before["app_version_id"],
+        ready_since=before["ready_since"],
+    )
+    assert row is not None
+    return row
+
+
+async def follow_members(tx: Transaction, id: str) -> Row | None:
+    """The placement that is wanted is that of the members that live; None where it is so already."""
+    return await tx.one(
+        """WITH wanted AS (SELECT coalesce(jsonb_agg(jsonb_build_object('component_key', component_key,
+                               'allocation_id', allocation_id) ORDER BY id), '[]') AS placement
+                           FROM members WHERE instance_id = %(id)s AND status <> 'removed')
+           UPDATE instances SET placement_intent = wanted.placement, generation = generation + 1,
+               revision = revision + 1, updated_at = now()
+           FROM wanted WHERE id = %(id)s AND placement_intent <> wanted.placement RETURNING instances.*""",
+        id=id,
+    )
+
+
+async def write_off(tx: Transaction, id: str, unverified: dict[str, Any]) -> None:
+    await tx.run("UPDATE instances SET unverified = %(unverified)s WHERE id = %(id)s", id=id, unverified=unverified)
 
 
 async def end(tx: Transaction, id: str) -> Row:
@@ -133,17 +226,26 @@ async def list_machine_ids(tx: Transaction, instance_id: str) -> list[str]:
 
 
 async def insert_member(
-    tx: Transaction, id: str, instance_id: str, component_key: str, allocation_id: str, node_id: str | None
+    tx: Transaction,
+    id: str,
+    instance_id: str,
+    component_key: str,
+    allocation_id: str,
+    node_id: str | None,
+    replaces_member_id: str | None = None,
 ) -> Row:
     row = await tx.one(
-        """INSERT INTO members (id, instance_id, component_key, allocation_id, node_id, status, correlation_id)
-           VALUES (%(id)s, %(instance)s, %(component)s, %(allocation)s, %(node)s, 'pending', %(correlation)s)
+        """INSERT INTO members (id, instance_id, component_key, allocation_id, node_id, status, replaces_member_id,
+                                correlation_id)
+           VALUES (%(id)s, %(instance)s, %(component)s, %(allocation)s, %(node)s, 'pending', %(replaces)s,
+                   %(correlation)s)
            RETURNING *""",
         id=id,
         instance=instance_id,
         component=component_key,
         allocation=allocation_id,
         node=node_id,
+        replaces=replaces_member_id,
         correlation=tx.correlation_id,
     )
     assert row is not None
@@ -151,21 +253,29 @@ async def insert_member(
 
 
 async def get_member(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(
-        """SELECT m.*, i.project_id, i.app_slug, p.tenant_id FROM members m
-           JOIN instances i ON i.id = m.instance_id JOIN projects p ON p.id = i.project_id
-           WHERE m.id = %(id)s""",
-        id=id,
+    return await tx.one(_MEMBER + " WHERE m.id = %(id)s", id=id)
+
+
+async def get_members(tx: Transaction, ids: list[str]) -> dict[str, Row]:
+    return {row["id"]: row for row in await tx.all(_MEMBER + " WHERE m.id = ANY(%(ids)s)", ids=ids)}
+
+
+async def list_members(tx: Transaction, instance_id: str, removed: bool | None, after: str, limit: int) -> list[Row]:
+    return await tx.all(
+        _MEMBER
+        + """ WHERE m.instance_id = %(instance)s AND m.id > %(after)s
+               AND (%(removed)s::boolean IS NULL OR (m.status = 'removed') = %(removed)s)
+             ORDER BY m.id LIMIT %(limit)s""",
+        instance=instance_id,
+        removed=removed,
+        after=after,
+        limit=limit,
     )
 
 
-async def list_members(tx: Transaction, instance_id: str, after: str, limit: int) -> list[Row]:
+async def list_live(tx: Transaction, instance_id: str) -> list[Row]:
     return await tx.all(
-        """SELECT * FROM members WHERE instance_id = %(instance)s AND id > %(after)s
-           ORDER BY id LIMIT %(limit)s""",
-        instance=instance_id,
-        after=after,
-        limit=limit,
+        "SELECT * FROM members WHERE instance_id = %(id)s AND status <> 'removed' ORDER BY id", id=instance_id
     )
 
 
@@ -181,20 +291,26 @@ async def report_member(
     tx: Transaction,
     id: str,
     status: str | None,
-    conditions: list[dict[str, Any]] | None,
-    adapter_detail: dict[str, Any] | None,
+    conditions: list[dict[str, Any]] | None = None,
+    adapter_detail: dict[str, Any] | None = None,
+    observed_runtime: str | None = None,
+    unverified: dict[str, Any] | None = None,
 ) -> Row:
     row = await tx.one(
         """UPDATE members SET
                status = coalesce(%(status)s, status),
                conditions = coalesce(%(conditions)s::jsonb, conditions),
                adapter_detail = coalesce(%(detail)s::jsonb, adapter_detail),
+               observed_runtime = coalesce(%(runtime)s, observed_runtime),
+               unverified = coalesce(%(unverified)s::jsonb, unverified),
                revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
         status=status,
         conditions=json_list(conditions),
         detail=adapter_detail,
+        runtime=observed_runtime,
+        unverified=unverified,
     )
     assert row is not None
     return row

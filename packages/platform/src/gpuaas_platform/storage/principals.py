@@ -10,6 +10,7 @@ _USER = """
            coalesce(s.last_used_at < now() - interval '1 minute', false) AS stale,
            (SELECT coalesce(jsonb_agg(jsonb_build_object(
                        'role', m.role, 'tenant_id', m.tenant_id, 'project_id', m.project_id,
+                       'app_slug', m.app_slug,
                        'seen_tenant_id', coalesce(m.tenant_id, p.tenant_id)) ORDER BY m.id), '[]')
             FROM memberships m LEFT JOIN projects p ON p.id = m.project_id WHERE m.user_id = u.id) AS memberships
 """

@@ -51,23 +51,16 @@ async def list_of_owner(tx: Transaction, app_slug: str | None, project_id: str |
 
 
 async def list_matching(
-    tx: Transaction,
-    project_ids: list[str] | None,
-    app_slug: str | None,
-    *,
-    with_apps: bool,
-    after: str,
-    limit: int,
+    tx: Transaction, project_ids: list[str] | None, app_slugs: list[str] | None, after: str, limit: int
 ) -> list[Row]:
     return await tx.all(
         _SELECT
         + """ AND k.id > %(after)s AND (CASE WHEN k.app_slug IS NULL
                  THEN %(projects)s::text[] IS NULL OR k.project_id = ANY(%(projects)s)
-                 ELSE %(apps)s AND (%(slug)s::text IS NULL OR k.app_slug = %(slug)s) END)
+                 ELSE %(apps)s::text[] IS NULL OR k.app_slug = ANY(%(apps)s) END)
              ORDER BY k.id LIMIT %(limit)s""",
         projects=project_ids,
-        apps=with_apps,
-        slug=app_slug,
+        apps=app_slugs,
         after=after,
         limit=limit,
     )

@@ -87,17 +87,24 @@ async def count_platform_admins(tx: Transaction) -> int:
 
 
 async def insert_membership(
-    tx: Transaction, id: str, user_id: str, role: str, tenant_id: str | None, project_id: str | None
+    tx: Transaction,
+    id: str,
+    user_id: str,
+    role: str,
+    tenant_id: str | None,
+    project_id: str | None,
+    app_slug: str | None = None,
 ) -> Row | None:
     return await tx.one(
-        """INSERT INTO memberships (id, user_id, role, tenant_id, project_id)
-           VALUES (%(id)s, %(user_id)s, %(role)s, %(tenant_id)s, %(project_id)s)
+        """INSERT INTO memberships (id, user_id, role, tenant_id, project_id, app_slug)
+           VALUES (%(id)s, %(user_id)s, %(role)s, %(tenant_id)s, %(project_id)s, %(app_slug)s)
            ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
         user_id=user_id,
         role=role,
         tenant_id=tenant_id,
         project_id=project_id,
+        app_slug=app_slug,
     )
 
 

@@ -31,8 +31,9 @@ class CommandError(Exception):
         super().__init__(f"cannot {what}: exit status {result.exit_status}: {said}")
 
 
-class Machine(Protocol):
-    """One machine of an operation. Scripts are bash, run as root with `set -euo pipefail`."""
+class ObservedMachine(Protocol):
+    """One machine, to be looked at. Scripts are bash with `set -euo pipefail`; an observer is not root, and can read
+    what everybody on the machine can."""
 
     @property
     def allocation_id(self) -> str: ...
@@ -46,6 +47,10 @@ class Machine(Protocol):
     async def read(self, script: str, *, timeout: float = 30) -> CommandResult:
         """Run a script that changes nothing and return its answer, whatever its exit status."""
         ...
+
+
+class Machine(ObservedMachine, Protocol):
+    """One machine of an operation. Scripts are run as root."""
 
     async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
         """Run a script that changes the machine, as a transient systemd unit named by operation and step.

@@ -4,12 +4,14 @@ straight, with the key of its access credential."""
 import asyncio
 import logging
 import uuid
+from collections.abc import Collection
 
 import asyncssh
 
 from gpuaas_contract.access import AccessGrant, MachineAddress
 from gpuaas_contract.artifacts import DeliveryStatus
 from gpuaas_contract.operations import Claim
+from gpuaas_contract.reconcile import ReconcileClaim
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import (
     ApiError,
@@ -22,8 +24,8 @@ from gpuaas_sdk.errors import (
     UnavailableError,
 )
 from gpuaas_sdk.machines import remote
-from gpuaas_sdk.machines.access import OperationAccess
-from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine, MachineUnreachableError
+from gpuaas_sdk.machines.access import GrantedAccess, ObserverAccess, OperationAccess
+from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine, MachineUnreachableError, ObservedMachine
 from gpuaas_sdk.machines.connection import Answer, MachineConnection, connect_directly, open_connection
 from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
@@ -41,13 +43,12 @@ WAIT_FOR_OLDER = 900.0
 DELIVERY_WAIT = 20
 
 
-class SshMachine:
+class ObservedSshMachine:
     """One connection, reused and renewed; commands of one machine may run at the same time."""
 
-    def __init__(self, access: OperationAccess, address: MachineAddress) -> None:
+    def __init__(self, access: GrantedAccess, address: MachineAddress) -> None:
         self._access = access
         self._address = address
-        self._fence = remote.Fence.of(access.claim)
         self._connection: MachineConnection | None = None
         self._grant: AccessGrant | None = None
         self._lock = asyncio.Lock()
@@ -66,44 +67,11 @@ class SshMachine:
 
     async def read(self, script: str, *, timeout: float = 30) -> CommandResult:
         content = script.encode()
-        command = remote.read_command(self._fence.correlation, content, timeout)
+        command = remote.read_command(self._access.correlation, content, timeout)
         answer = await self._run(command, content, timeout + SPARE_SECONDS)
         return CommandResult(
             answer.exit_status, answer.stdout.decode(errors="replace"), answer.stderr.decode(errors="replace")
         )
-
-    async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
-        content = script.encode()
-        command = remote.step_command(self._fence, step, content, call=uuid.uuid4().hex, timeout=timeout)
-        answer = await self._run(command, content, timeout + WAIT_FOR_OLDER)
-        what = f"run step {step} on {self.hostname}"
-        result = remote.step_result(what, answer.exit_status, answer.stdout, answer.stderr)
-        if not result.ok:
-            raise CommandError(what, result)
-        return result
-
-    async def write_file(
-        self, path: str, content: str | bytes, *, mode: int = 0o644, owner: str = "root", group: str = "root"
-    ) -> None:
-        data = content.encode() if isinstance(content, str) else content
-        command = remote.file_command(self._fence, path, data, mode=mode, owner=owner, group=group)
-        answer = await self._run(command, data, WAIT_FOR_OLDER)
-        what = f"write {path} on {self.hostname}"
-        remote.check_file_written(what, answer.exit_status, answer.stdout, answer.stderr)
-
-    async def deliver(self, digest: str) -> str:
-        client, claim = self._access.client, self._access.claim
-        try:
-            delivery = await client.operations.deliver(
-                claim.operation.id, claim.fencing_token, allocation_id=self.allocation_id, digest=digest
-            )
-        except ShapeUnsupportedError as error:
-            raise DeliveryFailedError(f"cannot bring {digest} to {self.hostname}: {error.detail}") from None
-        while delivery.status == DeliveryStatus.PENDING:
-            delivery = await client.deliveries.get(delivery.id, wait=DELIVERY_WAIT)
-        if delivery.status == DeliveryStatus.FAILED or delivery.path is None:
-            raise DeliveryFailedError(f"cannot bring {digest} to {self.hostname}: {delivery.reason}")
-        return delivery.path
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -178,6 +146,76 @@ class SshMachine:
             key = await self._access.stored_key(address.direct.credential_id)
             return await connect_directly(address.address, address.direct, key)
         return await open_connection(self._access.client, grant, address, self._access.key)
+
+
+class SshMachine(ObservedSshMachine):
+    """A machine that may be changed, under the fencing token of its operation."""
+
+    def __init__(self, access: OperationAccess, address: MachineAddress) -> None:
+        super().__init__(access, address)
+        self._claim = access.claim
+        self._fence = remote.Fence.of(access.claim)
+
+    async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
+        content = script.encode()
+        command = remote.step_command(self._fence, step, content, call=uuid.uuid4().hex, timeout=timeout)
+        answer = await self._run(command, content, timeout + WAIT_FOR_OLDER)
+        what = f"run step {step} on {self.hostname}"
+        result = remote.step_result(what, answer.exit_status, answer.stdout, answer.stderr)
+        if not result.ok:
+            raise CommandError(what, result)
+        return result
+
+    async def write_file(
+        self, path: str, content: str | bytes, *, mode: int = 0o644, owner: str = "root", group: str = "root"
+    ) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        command = remote.file_command(self._fence, path, data, mode=mode, owner=owner, group=group)
+        answer = await self._run(command, data, WAIT_FOR_OLDER)
+        what = f"write {path} on {self.hostname}"
+        remote.check_file_written(what, answer.exit_status, answer.stdout, answer.stderr)
+
+    async def deliver(self, digest: str) -> str:
+        client, claim = self._access.client, self._claim
+        try:
+            delivery = await client.operations.deliver(
+                claim.operation.id, claim.fencing_token, allocation_id=self.allocation_id, digest=digest
+            )
+        except ShapeUnsupportedError as error:
+            raise DeliveryFailedError(f"cannot bring {digest} to {self.hostname}: {error.detail}") from None
+        while delivery.status == DeliveryStatus.PENDING:
+            delivery = await client.deliveries.get(delivery.id, wait=DELIVERY_WAIT)
+        if delivery.status == DeliveryStatus.FAILED or delivery.path is None:
+            raise DeliveryFailedError(f"cannot bring {digest} to {self.hostname}: {delivery.reason}")
+        return delivery.path
+
+
+class SshObservers:
+    """The machines of one instance, for the holder of its reconcile lease."""
+
+    def __init__(self, client: GpuaasClient, claim: ReconcileClaim, correlation: str) -> None:
+        self._access: GrantedAccess = ObserverAccess(client, claim, correlation)
+        self._machines: dict[str, ObservedSshMachine] = {}
+        self._known: AccessGrant | None = None
+        self._asked_for: frozenset[str] = frozenset()
+
+    async def prepare(self, allocation_ids: Collection[str]) -> None:
+        """A grant is for the machines of its moment: where members have come or gone, another one is asked for."""
+        wanted = frozenset(allocation_ids)
+        outdated = None if wanted == self._asked_for else self._known
+        self._known = await self._access.grant(not_this=outdated)
+        self._asked_for = wanted
+
+    def machine(self, allocation_id: str) -> ObservedMachine:
+        if allocation_id not in self._machines:
+            address = self._access.address_in(self._known, allocation_id) if self._known is not None else None
+            if address is None:
+                raise MachineUnreachableError(f"{allocation_id} is not a machine that can be observed")
+            self._machines[allocation_id] = ObservedSshMachine(self._access, address)
+        return self._machines[allocation_id]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(machine.close() for machine in self._machines.values()))
 
 
 class SshMachineAccess:

@@ -117,9 +117,12 @@ class Memberships(ResourceRoutes):
         *,
         tenant_id: str | None = None,
         project_id: str | None = None,
+        app_slug: str | None = None,
         idempotency_key: str | None = None,
     ) -> Membership:
-        body = MembershipCreate(user_id=user_id, role=role, tenant_id=tenant_id, project_id=project_id)
+        body = MembershipCreate(
+            user_id=user_id, role=role, tenant_id=tenant_id, project_id=project_id, app_slug=app_slug
+        )
         return await self._transport.post("/memberships", Membership, body, idempotency_key=idempotency_key)
 
     def list(

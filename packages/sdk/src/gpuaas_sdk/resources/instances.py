@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.bulk import Bulk, BulkPage, BulkPolicy, MemberOperationsCreate, MembersAdd, Policy
 from gpuaas_contract.instances import (
     AccessNote,
     Condition,
@@ -15,6 +16,7 @@ from gpuaas_contract.instances import (
     MemberPage,
     MemberReport,
     MemberStatus,
+    WriteOff,
 )
 from gpuaas_contract.operations import Operation, OperationCreate
 from gpuaas_sdk.pages import Pager
@@ -43,8 +45,10 @@ class Instances(ResourceRoutes):
     async def get(self, instance_id: str) -> Instance:
         return await self._transport.get(f"/app-instances/{instance_id}", Instance)
 
-    def members(self, instance_id: str, *, limit: int | None = None) -> Pager[Member]:
-        return self._list(f"/app-instances/{instance_id}/members", MemberPage, limit=limit)
+    def members(self, instance_id: str, *, removed: bool | None = None, limit: int | None = None) -> Pager[Member]:
+        """All, also those that are removed; with `removed`, only those that are or are not."""
+        query = {"removed": None if removed is None else str(removed).lower()}
+        return self._list(f"/app-instances/{instance_id}/members", MemberPage, query, limit=limit)
 
     async def request(
         self,
@@ -53,12 +57,55 @@ class Instances(ResourceRoutes):
         *,
         member_id: str | None = None,
         input: JsonObject | None = None,
+        queue: bool = False,
         idempotency_key: str | None = None,
     ) -> Operation:
-        """Ask for an operation: `decommission`, or another kind that the app's manifest names."""
+        """Ask for an operation that the app's manifest names, on the whole instance or on one of its members."""
         path = f"/app-instances/{instance_id}/operations"
-        body = OperationCreate(kind=kind, member_id=member_id, input=input or {})
+        body = OperationCreate(kind=kind, member_id=member_id, input=input or {}, queue=queue)
         return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
+
+    async def add_members(
+        self,
+        instance_id: str,
+        component_key: str,
+        allocation_ids: Sequence[str],
+        *,
+        policy: BulkPolicy = Policy.ALL_OR_NOTHING,
+        input: JsonObject | None = None,
+        idempotency_key: str | None = None,
+    ) -> Bulk:
+        path = f"/app-instances/{instance_id}/members"
+        body = MembersAdd(
+            component_key=component_key, allocation_ids=[*allocation_ids], policy=policy, input=input or {}
+        )
+        return await self._transport.post(path, Bulk, body, idempotency_key=idempotency_key)
+
+    async def request_on_members(
+        self,
+        instance_id: str,
+        kind: str,
+        member_ids: Sequence[str],
+        *,
+        policy: BulkPolicy = Policy.ALL_OR_NOTHING,
+        input: JsonObject | None = None,
+        queue: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Bulk:
+        """The same operation on many members, with one result each."""
+        path = f"/app-instances/{instance_id}/member-operations"
+        body = MemberOperationsCreate(
+            kind=kind, member_ids=[*member_ids], policy=policy, input=input or {}, queue=queue
+        )
+        return await self._transport.post(path, Bulk, body, idempotency_key=idempotency_key)
+
+    def bulk_operations(self, instance_id: str, *, limit: int | None = None) -> Pager[Bulk]:
+        return self._list(f"/app-instances/{instance_id}/bulk-operations", BulkPage, limit=limit)
+
+    async def abandon(self, instance_id: str, reason: str, *, idempotency_key: str | None = None) -> Instance:
+        """After its decommission failed: end it without proof that nothing is left."""
+        path = f"/app-instances/{instance_id}/abandon"
+        return await self._transport.post(path, Instance, WriteOff(reason=reason), idempotency_key=idempotency_key)
 
     async def report(
         self,
@@ -83,6 +130,11 @@ class Members(ResourceRoutes):
     async def get(self, member_id: str) -> Member:
         return await self._transport.get(f"/members/{member_id}", Member)
 
+    async def forget(self, member_id: str, reason: str, *, idempotency_key: str | None = None) -> Member:
+        """After its removal failed: make it a tombstone without proof that nothing is left."""
+        path = f"/members/{member_id}/forget"
+        return await self._transport.post(path, Member, WriteOff(reason=reason), idempotency_key=idempotency_key)
+
     async def report(
         self,
         member_id: str,
@@ -91,6 +143,7 @@ class Members(ResourceRoutes):
         status: MemberStatus | None = None,
         conditions: Sequence[Condition] | None = None,
         adapter_detail: JsonObject | None = None,
+        observed_runtime: str | None = None,
     ) -> Member:
         body = MemberReport(
             operation_id=lease.operation_id,
@@ -98,5 +151,11 @@ class Members(ResourceRoutes):
             status=status,
             conditions=None if conditions is None else [*conditions],
             adapter_detail=adapter_detail,
+            observed_runtime=observed_runtime,
         )
         return await self._transport.post(f"/members/{member_id}/report", Member, body)
+
+
+class BulkOperations(ResourceRoutes):
+    async def get(self, bulk_id: str) -> Bulk:
+        return await self._transport.get(f"/bulk-operations/{bulk_id}", Bulk)

@@ -7,6 +7,7 @@ from gpuaas_contract.artifacts import Delivery, DeliveryRequest
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import (
+    CancelledRequest,
     Claim,
     ClaimRequest,
     CompleteRequest,
@@ -30,6 +31,7 @@ class Operations(ResourceRoutes):
         *,
         project_id: str | None = None,
         instance_id: str | None = None,
+        member_id: str | None = None,
         state: OperationState | None = None,
         claimable: bool | None = None,
         limit: int | None = None,
@@ -37,6 +39,7 @@ class Operations(ResourceRoutes):
         query = {
             "project_id": project_id,
             "instance_id": instance_id,
+            "member_id": member_id,
             "state": state,
             "claimable": "true" if claimable else None,
         }
@@ -47,6 +50,11 @@ class Operations(ResourceRoutes):
 
     async def retry(self, operation_id: str, *, idempotency_key: str | None = None) -> Operation:
         path = f"/operations/{operation_id}/retry"
+        return await self._transport.post(path, Operation, idempotency_key=idempotency_key)
+
+    async def cancel(self, operation_id: str, *, idempotency_key: str | None = None) -> Operation:
+        """At once where nobody works on it; else its controller is asked to stop, and `cancel_requested` says so."""
+        path = f"/operations/{operation_id}/cancel"
         return await self._transport.post(path, Operation, idempotency_key=idempotency_key)
 
     async def claim(self, operation_id: str, holder: str) -> Claim:
@@ -113,6 +121,22 @@ class Operations(ResourceRoutes):
     ) -> Operation:
         path = f"/operations/{operation_id}/fail"
         body = FailRequest(fencing_token=fencing_token, error=error, result=result or {})
+        return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
+
+    async def end_cancelled(
+        self,
+        operation_id: str,
+        fencing_token: int,
+        *,
+        result: JsonObject | None = None,
+        member_statuses: Mapping[str, MemberStatus] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Operation:
+        """The work was stopped because somebody asked for that."""
+        path = f"/operations/{operation_id}/cancelled"
+        body = CancelledRequest(
+            fencing_token=fencing_token, result=result or {}, member_statuses=dict(member_statuses or {})
+        )
         return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
 
     async def access(self, operation_id: str, fencing_token: int, public_key: str) -> AccessGrant:

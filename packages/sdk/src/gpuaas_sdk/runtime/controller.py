@@ -20,6 +20,7 @@ from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_sdk.runtime.context import MachineAccess, OperationContext
 from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError, OperationFailed, RetryLater
 from gpuaas_sdk.runtime.lease import Lease
+from gpuaas_sdk.runtime.observing import OBSERVE_SECONDS, ObservedMachinesFactory, ObserveHandler, Observer
 from gpuaas_sdk.runtime.worker import Handler, MachineAccessFactory, Worker, claim_operation
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,12 @@ class Controller:
         machines: MachineAccessFactory | None = None,
         resync_seconds: float = RESYNC_SECONDS,
         max_workers: int = 64,
+        observe: ObserveHandler | None = None,
+        observe_seconds: float = OBSERVE_SECONDS,
+        observed_machines: ObservedMachinesFactory | None = None,
     ) -> None:
+        """`observe` is called for each instance that this process looks after, every `observe_seconds` and when
+        something happened to the instance."""
         self._client = client
         self._handlers = dict(handlers)
         self._holder = holder or default_holder()
@@ -91,6 +97,10 @@ class Controller:
         self._resync_seconds = resync_seconds
         self._max_workers = max_workers
         self._project_id: str | None = None
+        self._observe = observe
+        self._observe_seconds = observe_seconds
+        self._observed_machines = observed_machines
+        self._observer: Observer | None = None
         self._jobs: dict[str, _Job] = {}
         self._wake = _Wake()
         self._stopping = asyncio.Event()
@@ -112,12 +122,14 @@ class Controller:
                 loop.remove_signal_handler(number)
 
     async def run(self) -> None:
-        feed = asyncio.create_task(self._follow_feed())
+        beside = [asyncio.create_task(self._follow_feed())]
         try:
             await self._check_account()
+            if self._observer is not None:
+                beside.append(asyncio.create_task(self._observer.run()))
             await self._dispatch_until_stopped()
         finally:
-            tasks = [feed, *(job.task for job in self._jobs.values() if job.task is not None)]
+            tasks = [*beside, *(job.task for job in self._jobs.values() if job.task is not None)]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -139,6 +151,16 @@ class Controller:
                     "make one with: gpuaas service-account create NAME --app SLUG"
                 )
             self._project_id = principal.project_id
+            if self._observe is not None:
+                self._observer = Observer(
+                    self._client,
+                    self._observe,
+                    app_slug=principal.app_slug,
+                    project_id=principal.project_id,
+                    holder=self._holder,
+                    interval=self._observe_seconds,
+                    machines=self._observed_machines,
+                )
             logger.info("working as %s for %s, holder %s", principal.name, principal.app_slug, self._holder)
             return
 
@@ -156,6 +178,8 @@ class Controller:
         if isinstance(item, Relist):
             self._wake.event.set()
             return
+        if self._observer is not None:
+            self._observer.notice(item)
         if item.noun != "operation":
             return
         job = self._jobs.get(item.resource_id)

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 
-from gpuaas_contract.operations import Claim, Operation, OperationState
+from gpuaas_contract.operations import Claim, OperationState
+from gpuaas_contract.reconcile import ReconcileClaim
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import (
     GpuaasError,
@@ -17,19 +19,22 @@ HEARTBEATS_PER_LEASE = 3
 PAUSE_AFTER_FAULT = 0.5
 
 
-class Lease:
-    """The right to work on one operation. `claimed_at` is read before the claim is sent: never too late."""
+class KeptLease(ABC):
+    """A right that lasts while it is renewed. `claimed_at` is read before the claim is sent: never too late."""
 
-    def __init__(self, client: GpuaasClient, claim: Claim, *, claimed_at: float) -> None:
-        self._client = client
-        self._seconds = claim.lease_seconds
-        self._ends_at = claimed_at + claim.lease_seconds
+    def __init__(self, what: str, fencing_token: int, seconds: float, *, claimed_at: float) -> None:
+        self._what = what
+        self._seconds = seconds
+        self._ends_at = claimed_at + seconds
         self._check_now = asyncio.Event()
-        self.operation_id = claim.operation.id
-        self.fencing_token = claim.fencing_token
+        self.fencing_token = fencing_token
+
+    @abstractmethod
+    async def _beat(self) -> None:
+        """Renew it; raises where it is not ours any more."""
 
     def check_now(self) -> None:
-        """Something happened to the operation: ask at once whether the lease is still ours."""
+        """Something happened to what it is for: ask at once whether the lease is still ours."""
         self._check_now.set()
 
     async def keep(self) -> None:
@@ -49,23 +54,43 @@ class Lease:
         sent_at = loop.time()
         try:
             async with asyncio.timeout_at(self._ends_at):
-                operation = await self._client.operations.heartbeat(self.operation_id, self.fencing_token)
+                await self._beat()
         except TimeoutError:
             raise LeaseLostError("the lease ran out while the platform did not answer") from None
         except (LeaseLostError, NotFoundError, InvalidStateError) as error:
             raise LeaseLostError(f"the lease is no longer ours: {error}") from None
         except GpuaasError as error:
             # Ours until it runs out: the platform may be restarting.
-            logger.warning("cannot renew the lease of %s yet: %s", self.operation_id, error)
+            logger.warning("cannot renew the lease of %s yet: %s", self._what, error)
             left = self._ends_at - loop.time()
             if left <= 0:
                 raise LeaseLostError("the lease ran out while the platform could not be reached") from None
             return min(PAUSE_AFTER_FAULT, left)
-        self._check_state(operation)
         self._ends_at = sent_at + self._seconds
         return self._seconds / HEARTBEATS_PER_LEASE
 
-    @staticmethod
-    def _check_state(operation: Operation) -> None:
+
+class Lease(KeptLease):
+    """The right to work on one operation."""
+
+    def __init__(self, client: GpuaasClient, claim: Claim, *, claimed_at: float) -> None:
+        super().__init__(claim.operation.id, claim.fencing_token, claim.lease_seconds, claimed_at=claimed_at)
+        self._client = client
+        self.operation_id = claim.operation.id
+
+    async def _beat(self) -> None:
+        operation = await self._client.operations.heartbeat(self.operation_id, self.fencing_token)
         if operation.state != OperationState.RUNNING:
             raise LeaseLostError(f"the operation is {operation.state}")
+
+
+class KeptReconcileLease(KeptLease):
+    """The right to look after one instance."""
+
+    def __init__(self, client: GpuaasClient, claim: ReconcileClaim, *, claimed_at: float) -> None:
+        self.instance_id = claim.lease.instance_id
+        super().__init__(self.instance_id, claim.fencing_token, claim.lease_seconds, claimed_at=claimed_at)
+        self._client = client
+
+    async def _beat(self) -> None:
+        await self._client.reconcile_leases.heartbeat(self.instance_id, self.fencing_token)

@@ -8,6 +8,7 @@ from fastapi import Query, Response
 from gpuaas_contract.access import AccessGrant, OperationAccessRequest
 from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliveryStatus
 from gpuaas_contract.operations import (
+    CancelledRequest,
     Claim,
     ClaimRequest,
     CompleteRequest,
@@ -21,7 +22,7 @@ from gpuaas_contract.operations import (
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.domain.policy import Permission
-from gpuaas_platform.services import deliveries, operations
+from gpuaas_platform.services import deliveries, operations, requests, work
 from gpuaas_platform.services.changes import MAX_WAIT_SECONDS
 from gpuaas_platform.storage.wakeups import FEED
 
@@ -33,6 +34,7 @@ async def list_operations(
     ctx: Ctx,
     project_id: str | None = None,
     instance_id: str | None = None,
+    member_id: str | None = None,
     state: OperationState | None = None,
     claimable: bool = False,
     cursor: str | None = None,
@@ -40,7 +42,7 @@ async def list_operations(
 ) -> OperationPage:
     async with ctx.read() as tx:
         return await operations.list_operations(
-            tx, ctx.caller, project_id, instance_id, state, claimable, cursor, limit
+            tx, ctx.caller, project_id, instance_id, member_id, state, claimable, cursor, limit
         )
 
 
@@ -52,37 +54,47 @@ async def get_operation(ctx: Ctx, operation_id: str) -> Response:
 
 @routes.post("/operations/{operation_id}/retry", Permission.OPERATION_REQUEST, response_model=Operation)
 async def retry_operation(ctx: Ctx, operation_id: str) -> Response:
-    return await ctx.mutate(lambda tx: operations.retry_operation(tx, ctx.caller, operation_id))
+    return await ctx.mutate(lambda tx: requests.retry_operation(tx, ctx.caller, operation_id))
+
+
+@routes.post("/operations/{operation_id}/cancel", Permission.OPERATION_REQUEST, response_model=Operation)
+async def cancel_operation(ctx: Ctx, operation_id: str) -> Response:
+    return await ctx.mutate(lambda tx: requests.cancel_operation(tx, ctx.caller, operation_id))
 
 
 @routes.post("/operations/{operation_id}/claim", Permission.OPERATION_WORK, response_model=Claim)
 async def claim_operation(ctx: Ctx, operation_id: str, body: ClaimRequest) -> Response:
-    return await ctx.mutate(lambda tx: operations.claim_operation(tx, ctx.caller, operation_id, body))
+    return await ctx.mutate(lambda tx: work.claim_operation(tx, ctx.caller, operation_id, body))
 
 
 @routes.post("/operations/{operation_id}/heartbeat", Permission.OPERATION_WORK, response_model=Operation)
 async def heartbeat_operation(ctx: Ctx, operation_id: str, body: LeaseRequest) -> Response:
-    return await ctx.mutate(lambda tx: operations.heartbeat(tx, ctx.caller, operation_id, body.fencing_token))
+    return await ctx.mutate(lambda tx: work.heartbeat(tx, ctx.caller, operation_id, body.fencing_token))
 
 
 @routes.post("/operations/{operation_id}/yield", Permission.OPERATION_WORK, response_model=Operation)
 async def yield_operation(ctx: Ctx, operation_id: str, body: LeaseRequest) -> Response:
-    return await ctx.mutate(lambda tx: operations.yield_lease(tx, ctx.caller, operation_id, body.fencing_token))
+    return await ctx.mutate(lambda tx: work.yield_lease(tx, ctx.caller, operation_id, body.fencing_token))
 
 
 @routes.post("/operations/{operation_id}/steps", Permission.OPERATION_WORK, response_model=Operation)
 async def report_step(ctx: Ctx, operation_id: str, body: StepReport) -> Response:
-    return await ctx.mutate(lambda tx: operations.report_step(tx, ctx.caller, operation_id, body))
+    return await ctx.mutate(lambda tx: work.report_step(tx, ctx.caller, operation_id, body))
 
 
 @routes.post("/operations/{operation_id}/complete", Permission.OPERATION_WORK, response_model=Operation)
 async def complete_operation(ctx: Ctx, operation_id: str, body: CompleteRequest) -> Response:
-    return await ctx.mutate(lambda tx: operations.complete_operation(tx, ctx.caller, operation_id, body))
+    return await ctx.mutate(lambda tx: work.complete_operation(tx, ctx.caller, operation_id, body))
 
 
 @routes.post("/operations/{operation_id}/fail", Permission.OPERATION_WORK, response_model=Operation)
 async def fail_operation(ctx: Ctx, operation_id: str, body: FailRequest) -> Response:
-    return await ctx.mutate(lambda tx: operations.fail_operation(tx, ctx.caller, operation_id, body))
+    return await ctx.mutate(lambda tx: work.fail_operation(tx, ctx.caller, operation_id, body))
+
+
+@routes.post("/operations/{operation_id}/cancelled", Permission.OPERATION_WORK, response_model=Operation)
+async def end_cancelled_operation(ctx: Ctx, operation_id: str, body: CancelledRequest) -> Response:
+    return await ctx.mutate(lambda tx: work.end_cancelled(tx, ctx.caller, operation_id, body))
 
 
 @routes.post("/operations/{operation_id}/access", Permission.OPERATION_WORK, response_model=AccessGrant)

@@ -28,12 +28,13 @@ _FILE = _FENCE + _load("file.sh")
 
 # The script is read to its end before its first line runs, and never appears in an argument list.
 _READ = """
-export LC_ALL=C.UTF-8 HOME=/root GPUAAS_CORRELATION_ID=$1
+export LC_ALL=C.UTF-8 GPUAAS_CORRELATION_ID=$1
 script=$(head -c "$2"; echo x)
 script=${script%x}
 if (($(printf %s "$script" | wc -c) != $2)); then echo "received less than $2 bytes" >&2; exit 75; fi
 set --
 exec </dev/null
+logger -t gpuaas "reads ($GPUAAS_CORRELATION_ID)" || true
 set -euo pipefail
 eval "$script"
 """

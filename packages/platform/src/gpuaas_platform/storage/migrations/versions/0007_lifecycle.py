@@ -37,6 +37,7 @@ _STATEMENTS = [
            ADD COLUMN undo jsonb,
            ADD COLUMN expiry_noticed boolean NOT NULL DEFAULT false""",
     "CREATE INDEX operations_of_bulk ON operations (bulk_id) WHERE bulk_id IS NOT NULL",
+    "CREATE INDEX operations_queued ON operations (instance_id, number) WHERE queued",
     "CREATE INDEX operations_of_member ON operations (member_id, number)",
     "DROP INDEX one_open_operation_per_member",
     """CREATE UNIQUE INDEX one_open_operation_per_member ON operations (member_id)

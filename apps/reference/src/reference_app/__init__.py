@@ -1,0 +1,1 @@
+"""Roll call: the app to read before writing one."""

@@ -1,0 +1,25 @@
+"""The controller process: a service account, the public API, and one handler for each kind of operation."""
+
+from gpuaas_sdk import run_controller
+from reference_app.operations import decommission, deploy, lifecycle, members
+
+HANDLERS = {
+    "deploy": deploy.reconcile,
+    "start": lifecycle.start,
+    "stop": lifecycle.stop,
+    "restart": lifecycle.restart,
+    "upgrade": lifecycle.upgrade,
+    "configure": lifecycle.configure,
+    "decommission": decommission.reconcile,
+    "add": members.add,
+    "drain": members.drain,
+    "resume": members.resume,
+    "remove": members.remove,
+    "replace": members.replace,
+    "recover": members.recover,
+    "resize": members.resize,
+}
+
+
+def run() -> None:
+    run_controller(HANDLERS)

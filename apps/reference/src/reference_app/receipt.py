@@ -1,0 +1,25 @@
+"""What must not be left on a machine. Each check is a command that prints what is."""
+
+from collections.abc import Iterable
+
+from reference_app.software import CONFIG_DIR, PROGRAM_DIR, RECORD_DIR, STATE_DIR, USER, Role
+
+
+def checks(going: Iterable[Role], staying: Iterable[Role], port: int) -> dict[str, str]:
+    """For a machine that some roles leave, while others may stay on it."""
+    gone, kept = list(going), set(staying)
+    units = " ".join(role.unit for role in gone)
+    found = {
+        "units": f"for unit in {units}; do "
+        '[ "$(systemctl show --property=LoadState --value "$unit")" = not-found ] || echo "$unit"; done',
+        "configuration": f"ls {' '.join(f'{CONFIG_DIR}/{role}.json' for role in gone)} 2>/dev/null || true",
+    }
+    if Role.CONTROLLER in gone:
+        found["port"] = f"ss -Hltn 'sport = :{port}'"
+    if not kept:
+        found |= {
+            "processes": f"ps -e -o user=,pid=,comm= | grep '^{USER} ' || true",
+            "users": f"getent passwd {USER} || true; getent group {USER} || true",
+            "paths": f"ls -d {PROGRAM_DIR}* {CONFIG_DIR} {STATE_DIR} {RECORD_DIR} 2>/dev/null || true",
+        }
+    return found

@@ -1,0 +1,179 @@
+"""What the app does on a machine: `read_…` and `observe_…` change nothing, `ensure_…` may be repeated.
+
+The names below are all that it ever brings to a machine, so that all of it can be taken away again."""
+
+import json
+import shlex
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_sdk import CommandError, Machine, Observation, OperationFailed, RetryLater, SecretValue
+from gpuaas_sdk.observations import observe
+
+USER = "rollcall"
+PROGRAM_DIR, CONFIG_DIR, STATE_DIR = "/opt/rollcall", "/etc/rollcall", "/var/lib/rollcall"
+RECORD_DIR = "/var/lib/gpuaas/rollcall"
+"""What was there before: written first, removed last."""
+PROGRAM = f"{PROGRAM_DIR}/rollcall"
+NOBODY_LISTENS = 69
+
+
+class Role(StrEnum):
+    CONTROLLER = "controller"
+    WORKER = "worker"
+
+    @property
+    def unit(self) -> str:
+        return f"rollcall-{self}.service"
+
+    @property
+    def unit_path(self) -> str:
+        return f"/etc/systemd/system/{self.unit}"
+
+
+_UNIT = """\
+[Unit]
+Description=Roll call {role}
+After=network-online.target
+
+[Service]
+User={user}
+ExecStart={program} {command}
+Restart=on-failure
+RestartSec=1
+NoNewPrivileges=yes
+ProtectSystem=strict
+ReadWritePaths=-{state}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def unit_text(role: Role) -> str:
+    command = "serve" if role is Role.CONTROLLER else "beat"
+    return _UNIT.format(role=role, user=USER, program=PROGRAM, command=command, state=STATE_DIR)
+
+
+async def ensure_recorded(machine: Machine) -> JsonObject:
+    """Before anything is brought: a machine that has these names already is somebody else's, and is left alone."""
+    script = f"""
+if [[ ! -e {RECORD_DIR}/before ]]; then
+  found=$(getent passwd {USER} || true; ls -d {PROGRAM_DIR} {CONFIG_DIR} {STATE_DIR} 2>/dev/null || true)
+  if [[ -n $found ]]; then echo "$found"; exit 9; fi
+  perl -MHTTP::Tiny -MJSON::PP -MIO::Socket::INET -e1
+  mkdir -p {RECORD_DIR}
+  date -u +%FT%TZ >{RECORD_DIR}/before.new
+  mv {RECORD_DIR}/before.new {RECORD_DIR}/before
+fi
+cat {RECORD_DIR}/before
+"""
+    try:
+        done = await machine.run_step("record", script)
+    except CommandError as error:
+        if error.result.exit_status == 9:
+            detail = f"{machine.hostname} has {error.result.stdout.strip()} already, and not from here"
+            raise OperationFailed("machine_not_clean", detail) from None
+        raise
+    return {"recorded_at": done.stdout.strip()}
+
+
+async def ensure_installed(machine: Machine, digest: str) -> JsonObject:
+    path = await machine.deliver(digest)
+    script = f"""
+if ! getent passwd {USER} >/dev/null; then
+  useradd --system --user-group --no-create-home --home-dir {STATE_DIR} --shell /usr/sbin/nologin {USER}
+fi
+if [[ $(cat {PROGRAM_DIR}/DIGEST 2>/dev/null) != {shlex.quote(digest)} ]]; then
+  rm -rf {PROGRAM_DIR}.new {PROGRAM_DIR}.old
+  mkdir {PROGRAM_DIR}.new
+  tar -x -f {shlex.quote(path)} -C {PROGRAM_DIR}.new --no-same-owner
+  echo {shlex.quote(digest)} >{PROGRAM_DIR}.new/DIGEST
+  chmod 0755 {PROGRAM_DIR}.new {PROGRAM_DIR}.new/rollcall
+  chmod 0644 {PROGRAM_DIR}.new/VERSION {PROGRAM_DIR}.new/DIGEST
+  if [[ -e {PROGRAM_DIR} ]]; then mv {PROGRAM_DIR} {PROGRAM_DIR}.old; fi
+  mv {PROGRAM_DIR}.new {PROGRAM_DIR}
+  rm -rf {PROGRAM_DIR}.old
+fi
+install -d -m 0755 {CONFIG_DIR}
+install -d -m 0750 -o {USER} -g {USER} {STATE_DIR}
+cat {PROGRAM_DIR}/VERSION
+"""
+    done = await machine.run_step("install", script)
+    return {"version": done.stdout.strip()}
+
+
+async def ensure_configured(machine: Machine, role: Role, config: JsonObject, token: SecretValue) -> None:
+    """The token goes over standard input into a file that only the daemon's user can read."""
+    await machine.write_file(f"{CONFIG_DIR}/token", token.reveal(), mode=0o400, owner=USER, group=USER)
+    await machine.write_file(f"{CONFIG_DIR}/{role}.json", json.dumps(config, sort_keys=True) + "\n")
+    await machine.write_file(role.unit_path, unit_text(role))
+
+
+async def ensure_running(machine: Machine, role: Role) -> None:
+    """Started anew only where what it runs with has changed since its start."""
+    script = f"""
+wanted=$(cat {PROGRAM_DIR}/DIGEST {CONFIG_DIR}/token {CONFIG_DIR}/{role}.json {role.unit_path} | sha256sum)
+systemctl daemon-reload
+systemctl enable --quiet {role.unit}
+if [[ $(cat {RECORD_DIR}/{role}.runs 2>/dev/null) != "$wanted" ]] || ! systemctl is-active --quiet {role.unit}; then
+  systemctl restart {role.unit}
+  echo "$wanted" >{RECORD_DIR}/{role}.runs
+fi
+"""
+    await machine.run_step(f"run-{role}", script)
+
+
+async def ensure_stopped(machine: Machine, role: Role) -> None:
+    script = f"if [[ -e {role.unit_path} ]]; then systemctl disable --quiet --now {role.unit}; fi"
+    await machine.run_step(f"stop-{role}", script)
+
+
+async def observe_running(machine: Machine, role: Role) -> Observation:
+    return await observe(machine.read(f"systemctl is-active {role.unit}"), no_status=3)
+
+
+async def read_roll(controller: Machine) -> dict[str, Any]:
+    """What the controller itself says. Nobody listening yet is a reason to come back, not a failure."""
+    result = await controller.read(f"{PROGRAM} ask GET /health")
+    if result.exit_status == NOBODY_LISTENS:
+        raise RetryLater(1.0, f"the controller on {controller.hostname} does not listen yet")
+    if not result.ok:
+        raise CommandError(f"read the roll on {controller.hostname}", result)
+    roll: dict[str, Any] = json.loads(result.stdout)
+    return roll
+
+
+async def read_worker(controller: Machine, name: str) -> dict[str, Any] | None:
+    roll = await read_roll(controller)
+    return next((worker for worker in roll["workers"] if worker["name"] == name), None)
+
+
+async def ensure_told(controller: Machine, verb: str, name: str) -> None:
+    """drain, resume or forget. The token is read from its file over there."""
+    body = shlex.quote(json.dumps({"name": name}))
+    await controller.run_step(f"{verb}-{name}", f"{PROGRAM} ask POST /{verb} {body}")
+
+
+async def ensure_removed(machine: Machine, going: Iterable[Role], staying: Iterable[Role]) -> None:
+    """By exact names. What a role that stays still needs is left."""
+    lines = []
+    for role in going:
+        lines += [
+            f"if [[ -e {role.unit_path} ]]; then systemctl disable --quiet --now {role.unit}; fi",
+            f"rm -f {role.unit_path} {CONFIG_DIR}/{role}.json {RECORD_DIR}/{role}.runs",
+            f"systemctl reset-failed {role.unit} 2>/dev/null || true",
+        ]
+    if Role.CONTROLLER in set(going):
+        lines.append(f"rm -f {STATE_DIR}/roll.json {STATE_DIR}/roll.json.new")
+    lines.append("systemctl daemon-reload")
+    if not list(staying):
+        lines += [
+            f"rm -rf {PROGRAM_DIR} {PROGRAM_DIR}.new {PROGRAM_DIR}.old {CONFIG_DIR} {STATE_DIR}",
+            f"if getent passwd {USER} >/dev/null; then userdel {USER}; fi",
+            f"if getent group {USER} >/dev/null; then groupdel {USER}; fi",
+            f"rm -rf {RECORD_DIR}",
+        ]
+    await machine.run_step("remove", "\n".join(lines))

@@ -1,0 +1,27 @@
+"""Whether many operations together did what was asked."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuaas_contract.bulk import BulkState, Policy
+from gpuaas_contract.operations import OperationState
+
+
+def needed(policy: Mapping[str, Any], count: int) -> int:
+    """How many have to succeed out of `count` that were asked for."""
+    if "at_least" in policy:
+        return int(policy["at_least"])
+    return count if policy["name"] == Policy.ALL_OR_NOTHING else 1
+
+
+def outlook(states: Mapping[str, str]) -> tuple[int, int]:
+    """How many have succeeded, and how many still may."""
+    succeeded = sum(state == OperationState.SUCCEEDED for state in states.values())
+    return succeeded, sum(not OperationState(state).is_final for state in states.values())
+
+
+def state_of(policy: Mapping[str, Any], states: Mapping[str, str], count: int) -> BulkState:
+    succeeded, unfinished = outlook(states)
+    if unfinished:
+        return BulkState.RUNNING
+    return BulkState.SUCCEEDED if succeeded >= needed(policy, count) else BulkState.FAILED

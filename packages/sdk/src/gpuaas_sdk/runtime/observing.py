@@ -1,0 +1,246 @@
+"""Looking after instances: one process for each, by its reconcile lease, at an interval and when something changes."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Protocol
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.changes import Change
+from gpuaas_contract.instances import Condition, Instance, InstanceStatus, Member, MemberStatus
+from gpuaas_contract.operations import Operation
+from gpuaas_contract.reconcile import ReconcileClaim
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.correlation import correlation, current_correlation_id
+from gpuaas_sdk.errors import ConflictError, GpuaasError, LeaseLostError, NotFoundError
+from gpuaas_sdk.machines.base import MachineUnreachableError, ObservedMachine
+from gpuaas_sdk.runtime.errors import RetryLater
+from gpuaas_sdk.runtime.lease import KeptReconcileLease
+
+logger = logging.getLogger(__name__)
+
+OBSERVE_SECONDS = 30.0
+SHORTEST_PAUSE = 1.0
+"""Between two looks at the same instance, however much happens to it."""
+HAND_BACK_SECONDS = 5.0
+_OUR_OWN_EVENTS = frozenset({"reported", "claimed", "step_running", "step_succeeded", "step_failed"})
+_NOUNS = frozenset({"instance", "member", "operation"})
+
+
+class ObservedMachines(Protocol):
+    """The machines of one instance, for as long as its reconcile lease is held."""
+
+    async def prepare(self, allocation_ids: Collection[str]) -> None: ...
+
+    def machine(self, allocation_id: str) -> ObservedMachine: ...
+
+    async def close(self) -> None: ...
+
+
+class ObserveContext:
+    """What an `observe` handler sees of one instance. It can look and say what it saw; to change something, it asks
+    for an operation, which then runs like any other."""
+
+    operation_id = None
+    """Reports under this context go under the reconcile lease."""
+
+    def __init__(
+        self,
+        client: GpuaasClient,
+        fencing_token: int,
+        machines: ObservedMachines,
+        instance: Instance,
+        members: list[Member],
+    ) -> None:
+        self.client = client
+        self.fencing_token = fencing_token
+        self.instance = instance
+        """As it was when this look began."""
+        self.members = members
+        """All of them, also removed ones."""
+        self._machines = machines
+
+    @property
+    def instance_id(self) -> str:
+        return self.instance.id
+
+    @property
+    def live_members(self) -> list[Member]:
+        return [member for member in self.members if member.status != MemberStatus.REMOVED]
+
+    def machine(self, allocation_id: str) -> ObservedMachine:
+        """Raises MachineUnreachableError where there is no observer on it: on an external machine, for example."""
+        return self._machines.machine(allocation_id)
+
+    async def report_instance(
+        self, *, conditions: Sequence[Condition] | None = None, observed_runtime: str | None = None
+    ) -> Instance:
+        return await self.client.instances.report(
+            self.instance_id, self, conditions=conditions, observed_runtime=observed_runtime
+        )
+
+    async def report_member(
+        self,
+        member_id: str,
+        *,
+        conditions: Sequence[Condition] | None = None,
+        adapter_detail: JsonObject | None = None,
+    ) -> Member:
+        return await self.client.members.report(member_id, self, conditions=conditions, adapter_detail=adapter_detail)
+
+    async def request(self, kind: str, *, member_id: str | None = None, input: JsonObject | None = None) -> Operation:
+        """Ask for an operation that the app's manifest declares: a repair, for example."""
+        return await self.client.instances.request(self.instance_id, kind, member_id=member_id, input=input)
+
+
+ObserveHandler = Callable[[ObserveContext], Awaitable[None]]
+ObservedMachinesFactory = Callable[[GpuaasClient, ReconcileClaim, str], ObservedMachines]
+
+
+class Observer:
+    """Holds the reconcile leases that it can get and calls the handler for each of those instances."""
+
+    def __init__(
+        self,
+        client: GpuaasClient,
+        handler: ObserveHandler,
+        *,
+        app_slug: str,
+        project_id: str | None,
+        holder: str,
+        interval: float = OBSERVE_SECONDS,
+        machines: ObservedMachinesFactory | None = None,
+    ) -> None:
+        self._client = client
+        self._handler = handler
+        self._app_slug = app_slug
+        self._project_id = project_id
+        self._holder = holder
+        self._interval = interval
+        self._machines = machines or _ssh_observers
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._wakes: dict[str, asyncio.Event] = {}
+        self._look_again = asyncio.Event()
+
+    def notice(self, change: Change) -> None:
+        if change.noun not in _NOUNS or change.event in _OUR_OWN_EVENTS or change.instance_id is None:
+            return
+        if (wake := self._wakes.get(change.instance_id)) is not None:
+            wake.set()
+        elif change.noun == "instance":
+            self._look_again.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled; then the leases are given back."""
+        try:
+            while True:
+                self._look_again.clear()
+                try:
+                    await self._take_free_ones()
+                except GpuaasError as error:
+                    logger.warning("cannot look for instances: %s", error)
+                await _wait(self._look_again, self._interval)
+        finally:
+            watches = list(self._watches.values())
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    async def _take_free_ones(self) -> None:
+        async for instance in self._client.instances.list(project_id=self._project_id):
+            if instance.app_slug != self._app_slug or instance.status == InstanceStatus.DECOMMISSIONED:
+                continue
+            held = instance.reconcile_lease is not None and not instance.reconcile_lease.expired
+            if instance.id not in self._watches and not held:
+                watch = asyncio.create_task(self._watch(instance.id), name=f"observe {instance.id}")
+                self._watches[instance.id] = watch
+
+    async def _watch(self, instance_id: str) -> None:
+        try:
+            claimed_at = asyncio.get_running_loop().time()
+            try:
+                claim = await self._client.reconcile_leases.claim(instance_id, self._holder)
+            except (ConflictError, NotFoundError) as error:
+                logger.info("%s: not looked after by us: %s", instance_id, error)
+                return
+            await self._look_after(claim, KeptReconcileLease(self._client, claim, claimed_at=claimed_at))
+        except GpuaasError as error:
+            logger.warning("%s: cannot look after it now: %s", instance_id, error)
+        except Exception:
+            logger.exception("%s: unexpected", instance_id)
+        finally:
+            self._watches.pop(instance_id, None)
+
+    async def _look_after(self, claim: ReconcileClaim, lease: KeptReconcileLease) -> None:
+        instance_id = claim.lease.instance_id
+        wake = self._wakes[instance_id] = asyncio.Event()
+        machines = self._machines(self._client, claim, current_correlation_id())
+        keeper = asyncio.create_task(lease.keep())
+        looking = asyncio.create_task(self._look_for_ever(claim, machines, wake))
+        try:
+            await asyncio.wait({keeper, looking}, return_when=asyncio.FIRST_COMPLETED)
+            if keeper.done():
+                logger.warning("%s: %s; looking ends", instance_id, keeper.exception())
+            else:
+                looking.result()
+        except LeaseLostError as error:
+            logger.warning("%s: %s; looking ends", instance_id, error)
+        finally:
+            self._wakes.pop(instance_id, None)
+            lost = keeper.done()
+            for task in (keeper, looking):
+                task.cancel()
+            await asyncio.gather(keeper, looking, return_exceptions=True)
+            await machines.close()
+            if not lost:
+                await self._hand_back(claim)
+
+    async def _look_for_ever(self, claim: ReconcileClaim, machines: ObservedMachines, wake: asyncio.Event) -> None:
+        while True:
+            wake.clear()
+            with correlation(None):
+                if not await self._look(claim, machines):
+                    return
+            await asyncio.sleep(min(SHORTEST_PAUSE, self._interval))
+            await _wait(wake, self._interval)
+
+    async def _look(self, claim: ReconcileClaim, machines: ObservedMachines) -> bool:
+        """One look; False where there is nothing to look after any more."""
+        instance_id = claim.lease.instance_id
+        try:
+            instance = await self._client.instances.get(instance_id)
+            if instance.status == InstanceStatus.DECOMMISSIONED:
+                return False
+            members = await self._client.instances.members(instance_id).all()
+            live = [member.allocation_id for member in members if member.status != MemberStatus.REMOVED]
+            await machines.prepare(live)
+            await self._handler(ObserveContext(self._client, claim.fencing_token, machines, instance, members))
+        except LeaseLostError:
+            raise
+        except (RetryLater, MachineUnreachableError, GpuaasError) as error:
+            logger.warning("%s: this look came to nothing: %s", instance_id, error)
+        except Exception:
+            logger.exception("%s: bug in the observe handler", instance_id)
+        return True
+
+    async def _hand_back(self, claim: ReconcileClaim) -> None:
+        try:
+            async with asyncio.timeout(HAND_BACK_SECONDS):
+                await self._client.reconcile_leases.yield_lease(claim.lease.instance_id, claim.fencing_token)
+        except (GpuaasError, TimeoutError) as error:
+            logger.info("%s: lease not handed back, it will run out: %s", claim.lease.instance_id, error)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+def _ssh_observers(client: GpuaasClient, claim: ReconcileClaim, correlation_id: str) -> ObservedMachines:
+    # Imported when it is needed: a test of an app's handlers never needs SSH.
+    from gpuaas_sdk.machines.ssh import SshObservers
+
+    return SshObservers(client, claim, correlation_id)

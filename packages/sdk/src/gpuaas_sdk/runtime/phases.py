@@ -1,0 +1,55 @@
+"""Named phases: a reconcile is a list of them over one scope, and each is a visible step of its operation."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.instances import MemberStatus
+from gpuaas_sdk.errors import LeaseLostError, TransportError, UnavailableError
+from gpuaas_sdk.machines.base import MachineUnreachableError
+from gpuaas_sdk.runtime.context import OperationContext, words_for
+from gpuaas_sdk.runtime.errors import RetryLater
+
+Scope = TypeVar("Scope")
+COMES_BACK = (RetryLater, MachineUnreachableError, LeaseLostError, TransportError, UnavailableError)
+"""After these the operation goes on later by itself, or belongs to somebody else by now."""
+_DETAIL_LIMIT = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Phase(Generic[Scope]):
+    """Idempotent: it reads what it needs anew and changes only what is not yet as it should be. What it returns is
+    shown as the step's evidence; never a secret."""
+
+    key: str
+    title: str
+    run: Callable[[Scope], Awaitable[JsonObject | None]]
+
+
+async def run_phases(
+    operation: OperationContext, scope: Scope, phases: Iterable[Phase[Scope]]
+) -> dict[str, JsonObject]:
+    """In their order, each announced before it begins; returns the evidence of each by its key."""
+    evidence: dict[str, JsonObject] = {}
+    for phase in phases:
+        async with operation.step(phase.key, phase.title) as step:
+            step.evidence = evidence[phase.key] = await phase.run(scope) or {}
+    return evidence
+
+
+@asynccontextmanager
+async def member_in_work(
+    operation: OperationContext, member_id: str, status: MemberStatus = MemberStatus.CONFIGURING
+) -> AsyncIterator[None]:
+    """The member shows that it is being worked on, and that it failed where the operation does."""
+    await operation.report_member(member_id, status=status)
+    try:
+        yield
+    except COMES_BACK:
+        raise
+    except Exception as error:
+        detail = {"error": words_for(error)[:_DETAIL_LIMIT], "operation_id": operation.operation_id}
+        await operation.report_member(member_id, status=MemberStatus.FAILED, adapter_detail=detail)
+        raise

@@ -1,0 +1,212 @@
+"""What a lease is worth on a real machine: nothing after its end, and an observer's never more than a look."""
+
+import asyncio
+import json
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import asyncssh
+import pytest
+
+from gpuaas_contract.access import OBSERVER_LOGIN, AccessGrant
+from gpuaas_contract.instances import Instance, InstanceDeploy, MemberStatus, Placement
+from gpuaas_contract.manifest import Manifest
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials
+from gpuaas_sdk.errors import LeaseLostError
+from gpuaas_sdk.machines.connection import MachineConnection, connect_over
+from gpuaas_sdk.machines.ssh import SshMachineAccess, SshObservers
+from gpuaas_stack.platform_services import ADMIN_EMAIL
+from gpuaas_stack.stack import Stack
+from tests.e2e.command_line import CommandLine
+from tests.machines.test_life import SMALL, release
+from tests.support.world import MANIFEST, World, make_key
+
+LEASE_RUNS_OUT = 60
+SHARED = {"/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/dev/mqueue"}
+
+
+@dataclass
+class App:
+    admin: GpuaasClient
+    client: GpuaasClient
+    account_id: str
+    private_key: str
+    instance: Instance
+
+
+@asynccontextmanager
+async def app_on(stack: Stack, project_id: str, allocation_id: str) -> AsyncIterator[App]:
+    """An instance on the machine, and its app's account; afterwards nothing is deployed there any more."""
+    url, password = stack.settings.api_url, stack.settings.admin_password_file.read_text().strip()
+    async with GpuaasClient(url, PasswordCredentials(ADMIN_EMAIL, password)) as admin:
+        slug = f"echo-{secrets.token_hex(4)}"
+        await admin.app_versions.publish(Manifest.model_validate({**MANIFEST, "slug": slug}))
+        await admin.entitlements.grant((await admin.projects.get(project_id)).tenant_id, slug)
+        private, public = make_key()
+        account = await admin.service_accounts.create(project_id, slug, public, app_slug=slug)
+        async with GpuaasClient(url, ServiceAccountCredentials(account.id, private)) as client:
+            placement = [Placement(component_key="head", allocation_id=allocation_id)]
+            request = InstanceDeploy(project_id=project_id, app_slug=slug, name=slug, placement_intent=placement)
+            instance = await admin.instances.deploy(request)
+            yield App(admin, client, account.id, private, instance)
+            ending = await admin.instances.request(instance.id, "decommission")
+            last = await client.operations.claim(ending.id, "test")
+            gone = {member.id: MemberStatus.REMOVED async for member in client.instances.members(instance.id)}
+            await client.operations.complete(ending.id, last.fencing_token, member_statuses=gone)
+
+
+def start_paused_controller() -> "subprocess.Popen[str]":
+    words = [sys.executable, "-m", "tests.machines.paused_controller"]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+async def test_a_controller_that_wakes_up_late_changes_nothing(stack: Stack, cli: CommandLine, node: str) -> None:
+    made = cli.json("allocation", "create", "--name", "fenced", *SMALL, "--wait")
+    async with app_on(stack, made["project_id"], made["id"]) as app:
+        (operation,) = [op async for op in app.client.operations.list(instance_id=app.instance.id)]
+        slow = (
+            "echo old-begins >>/root/effects; until [ -e /root/go ]; do sleep 0.1; done; echo old-ends >>/root/effects"
+        )
+        asked = {
+            "api_url": stack.settings.api_url,
+            "account_id": app.account_id,
+            "private_key": app.private_key,
+            "operation_id": operation.id,
+            "slow": slow,
+            "late": "echo late >>/root/effects",
+        }
+        old = start_paused_controller()
+        try:
+            assert old.stdin is not None
+            assert old.stdout is not None
+            old.stdin.write(json.dumps(asked) + "\n")
+            old.stdin.flush()
+            first = json.loads(await asyncio.to_thread(old.stdout.readline))
+            wait = "for i in $(seq 100); do test -s /root/effects && break; sleep 0.1; done; cat /root/effects"
+            assert cli.ssh("fenced", "sudo", "bash", "-c", f"'{wait}'").strip() == "old-begins"
+            old.send_signal(signal.SIGSTOP)
+
+            async def can_be_claimed() -> bool:
+                return operation.id in [op.id async for op in app.client.operations.list(claimable=True)]
+
+            await World.until(can_be_claimed, "the lease of the stopped controller ran out", LEASE_RUNS_OUT)
+            claim = await app.client.operations.claim(operation.id, "successor")
+            assert claim.fencing_token > first["fencing_token"]
+            machines = SshMachineAccess(app.client, claim)
+            await machines.prepare()
+            machine = machines.machine(made["id"])
+            acting = asyncio.create_task(machine.run_step("act", "echo new >>/root/effects"))
+
+            async def is_fenced() -> bool:
+                seen = await machine.read("cat /var/lib/gpuaas/fence/*.settled /var/lib/gpuaas/fence/ins_* 2>/dev/null")
+                return str(claim.fencing_token) in seen.stdout
+
+            await World.until(is_fenced, "the successor's token is on the machine", 60)
+            assert not acting.done(), "it waits for the unit that its predecessor left running"
+            assert (await machine.read("cat /root/effects")).stdout == "old-begins\n"
+            cli.ssh("fenced", "sudo", "touch", "/root/go")
+            await acting
+            assert (await machine.read("cat /root/effects")).stdout == "old-begins\nold-ends\nnew\n"
+
+            old.send_signal(signal.SIGCONT)
+            old.stdin.write("go\n")
+            old.stdin.flush()
+            answers = json.loads(await asyncio.to_thread(old.stdout.readline))
+            fenced = "MachineFencedError"
+            assert answers.pop("slow") in {"0", "124", fenced}, "its outcome may be fetched, or is gone"
+            assert answers == {"half": fenced, "next": fenced, "file": fenced, "platform": "StaleLeaseError"}
+            look = "cat /root/effects; ls /root/late 2>&1 || true; systemctl list-units --all 'gpuaas-*' | cat"
+            seen = await machine.read(look)
+            assert seen.stdout.startswith("old-begins\nold-ends\nnew\nls: cannot access")
+            assert "gpuaas-op" not in seen.stdout, "no unit of anybody is left"
+            await machines.close()
+            await app.client.operations.complete(operation.id, claim.fencing_token)
+        finally:
+            old.send_signal(signal.SIGCONT)
+            old.kill()
+            old.wait(10)
+    release(cli, "fenced")
+
+
+FORBIDDEN = [
+    "sudo -n true",
+    "touch /root/x",
+    "touch /etc/x",
+    "touch /var/lib/x",
+    "touch ~/x",
+    "touch /usr/local/bin/x",
+    "cat /etc/shadow",
+    "systemctl restart ssh",
+    "systemd-run true",
+    "kill -TERM 1",
+    "mount -t tmpfs x /mnt",
+    "cat /etc/ssh/ssh_host_ed25519_key",
+]
+
+
+async def check_observer(app: App, allocation_id: str) -> None:
+    """It sees what everybody sees, can write nothing that is not everybody's, and is out with its lease."""
+    claim = await app.client.reconcile_leases.claim(app.instance.id, "observer")
+    observers = SshObservers(app.client, claim, "cor-observer")
+    await observers.prepare([allocation_id])
+    machine = observers.machine(allocation_id)
+    assert not hasattr(machine, "run_step")
+    seen = await machine.read("id -un; id -u; pwd; cat /proc/loadavg | wc -w; systemctl is-active ssh")
+    assert seen.stdout == f"{OBSERVER_LOGIN}\n9999\n/\n5\nactive\n", seen
+    for command in FORBIDDEN:
+        assert not (await machine.read(command)).ok, f"an observer can: {command}"
+    found = await machine.read("find / -xdev -writable \\( -type d -o -type f \\) 2>/dev/null || true")
+    own = [path for path in found.stdout.split() if not path.startswith(("/proc", *SHARED))]
+    assert own == [], "an observer can write where nobody else could"
+
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    grant = await app.client.reconcile_leases.access(
+        app.instance.id, claim.fencing_token, key.export_public_key().decode().strip()
+    )
+    await check_restricted(app, grant, key)
+    # Its certificate is for nobody else on the machine.
+    for login in ("root", "gpuaas"):
+        with pytest.raises(asyncssh.PermissionDenied):
+            await connect(app, grant.model_copy(update={"login": login}), key)
+
+    open_one = machine._connection  # type: ignore[attr-defined]
+    assert open_one.is_open
+    await app.client.reconcile_leases.yield_lease(app.instance.id, claim.fencing_token)
+
+    async def is_cut() -> bool:
+        return not open_one.is_open
+
+    await World.until(is_cut, "the open stream is cut", 60)
+    with pytest.raises(LeaseLostError):
+        await machine.read("true")
+    await observers.close()
+
+
+async def connect(app: App, grant: AccessGrant, key: asyncssh.SSHKey) -> MachineConnection:
+    (machine,) = grant.machines
+    stream = await app.client.open_stream(grant.id, machine.allocation_id)
+    return await connect_over(stream, grant, machine, key)
+
+
+async def check_restricted(app: App, grant: AccessGrant, key: asyncssh.SSHKey) -> None:
+    """No way through the machine to others, and no terminal."""
+    connection = await connect(app, grant, key)
+    ssh = connection._ssh
+    with pytest.raises(asyncssh.ChannelOpenError):
+        await ssh.open_connection("127.0.0.1", 22)
+    with pytest.raises(asyncssh.Error):
+        await ssh.create_process("true", term_type="xterm")
+    await connection.close()
+
+
+async def test_an_observer_can_look_and_nothing_else(stack: Stack, cli: CommandLine, node: str) -> None:
+    made = cli.json("allocation", "create", "--name", "watched", *SMALL, "--wait")
+    async with app_on(stack, made["project_id"], made["id"]) as app:
+        await check_observer(app, made["id"])
+    release(cli, "watched")
