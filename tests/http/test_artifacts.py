@@ -92,7 +92,7 @@ async def test_from_the_push_to_the_machine(world: World) -> None:
 
 
 async def test_a_version_names_promoted_artifacts_of_its_kind(world: World) -> None:
-    slot = ArtifactSlot(name="packages", media_type="application/vnd.test.tar")
+    slot = ArtifactSlot(name="packages", media_type="application/vnd.test.packages")
     manifest = Manifest.model_validate({**MANIFEST, "slug": world.app_slug, "version": "2.0.0"})
 
     async def publish(digest: str | None) -> None:
@@ -107,10 +107,10 @@ async def test_a_version_names_promoted_artifacts_of_its_kind(world: World) -> N
     other = await promoted(world.admin, b"two", app_slug=world.app_slug)
     with pytest.raises(InvalidRequestError, match="is application/octet-stream, not"):
         await publish(other.digest)
-    foreign = await promoted(world.admin, b"3", project_id=world.project.id, media_type="application/vnd.test.tar")
+    foreign = await promoted(world.admin, b"3", project_id=world.project.id, media_type="application/vnd.test.packages")
     with pytest.raises(InvalidRequestError, match="there is none with that digest"):
         await publish(foreign.digest)
-    right = await promoted(world.admin, b"three", app_slug=world.app_slug, media_type="application/vnd.test.tar")
+    right = await promoted(world.admin, b"three", app_slug=world.app_slug, media_type="application/vnd.test.packages")
     await publish(right.digest)
 
 

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     from gpuaas_sdk.retry import RetryPolicy
     from gpuaas_sdk.runtime.context import OperationContext, StepHandle
     from gpuaas_sdk.runtime.controller import Controller
-    from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+    from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
     from gpuaas_sdk.runtime.observing import ObserveContext
     from gpuaas_sdk.runtime.phases import Phase, member_in_work, run_phases
+    from gpuaas_sdk.runtime.preflights import PreflightContext, preflight_handler
     from gpuaas_sdk.runtime.program import run_controller
     from gpuaas_sdk.runtime.receipts import probe, receipt_of
     from gpuaas_sdk.secret_value import SecretValue
@@ -93,7 +94,8 @@ _HOME = {
     "runtime.context": ["OperationContext", "StepHandle"],
     "runtime.controller": ["Controller"],
     "runtime.observing": ["ObserveContext"],
-    "runtime.errors": ["OperationFailed", "RetryLater"],
+    "runtime.preflights": ["PreflightContext", "preflight_handler"],
+    "runtime.errors": ["OperationCancelled", "OperationFailed", "RetryLater"],
     "runtime.phases": ["Phase", "member_in_work", "run_phases"],
     "runtime.program": ["run_controller"],
     "runtime.receipts": ["probe", "receipt_of"],
@@ -125,10 +127,12 @@ __all__ = [
     "Observation",
     "ObserveContext",
     "ObservedMachine",
+    "OperationCancelled",
     "OperationContext",
     "OperationFailed",
     "PasswordCredentials",
     "Phase",
+    "PreflightContext",
     "ProtocolError",
     "RefreshTokenCredentials",
     "Relist",
@@ -145,6 +149,7 @@ __all__ = [
     "UnavailableError",
     "member_in_work",
     "on_each",
+    "preflight_handler",
     "probe",
     "read_facts",
     "receipt_of",

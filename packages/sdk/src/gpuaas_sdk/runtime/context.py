@@ -12,7 +12,7 @@ from gpuaas_contract.secrets import SecretSpec
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import GpuaasError, LeaseLostError
 from gpuaas_sdk.machines.base import CommandError, Machine, MachineUnreachableError
-from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
 from gpuaas_sdk.secret_value import SecretValue
 
@@ -44,7 +44,14 @@ class HoldsSecrets(Protocol):
 def words_for(error: BaseException) -> str:
     """What may be shown of an error. The text of an unexpected one is not: it may hold anything."""
     if isinstance(
-        error, RetryLater | OperationFailed | MachineUnreachableError | CommandError | GpuaasError | TimeoutError
+        error,
+        RetryLater
+        | OperationFailed
+        | OperationCancelled
+        | MachineUnreachableError
+        | CommandError
+        | GpuaasError
+        | TimeoutError,
     ):
         return str(error) or type(error).__name__
     return f"{type(error).__name__} in the controller; its log has the details"
@@ -72,7 +79,7 @@ class StepHandle:
 
     async def _report(self, status: StepStatus, message: str | None = None) -> None:
         context = self._context
-        await context.client.operations.report_step(
+        operation = await context.client.operations.report_step(
             context.operation_id,
             context.fencing_token,
             key=self.key,
@@ -81,6 +88,8 @@ class StepHandle:
             message=bounded(self.message if message is None else message),
             evidence=self.evidence,
         )
+        if operation.cancel_requested:
+            context.request_cancel()
 
 
 class OperationContext:
@@ -99,6 +108,16 @@ class OperationContext:
         )
         self.statuses_on_success: dict[str, MemberStatus] = {}
         """Member statuses that take effect together with the success of the operation, or not at all."""
+        self.cancel_requested = claim.operation.cancel_requested
+
+    def request_cancel(self) -> None:
+        """The operation is called off: no further step begins."""
+        self.cancel_requested = True
+
+    def check_cancelled(self) -> None:
+        """For handlers that work long within one step: raise where the operation is called off."""
+        if self.cancel_requested:
+            raise OperationCancelled("the operation is called off")
 
     @property
     def operation_id(self) -> str:
@@ -108,12 +127,18 @@ class OperationContext:
     def correlation_id(self) -> str:
         return self.operation.correlation_id
 
+    @property
+    def instance_id(self) -> str:
+        if self.operation.instance_id is None:
+            raise ValueError(f"{self.operation.kind} is about no instance yet")
+        return self.operation.instance_id
+
     async def instance(self) -> Instance:
-        return await self.client.instances.get(self.operation.instance_id)
+        return await self.client.instances.get(self.instance_id)
 
     async def members(self) -> list[Member]:
         """All members of the instance, also removed ones."""
-        return await self.client.instances.members(self.operation.instance_id).all()
+        return await self.client.instances.members(self.instance_id).all()
 
     async def app_version(self) -> AppVersion:
         """The version that the instance was deployed with: its manifest names the artifacts by digest."""
@@ -138,8 +163,12 @@ class OperationContext:
         An exception is reported as the step's failure and goes on; where the operation will come back by
         itself (RetryLater, a machine that does not answer), the message says so.
         """
+        self.check_cancelled()
         step = StepHandle(self, key, title)
         await step._report(StepStatus.RUNNING)
+        if self.cancel_requested:
+            await step._report(StepStatus.FAILED, "called off before it began")
+        self.check_cancelled()
         try:
             yield step
         except LeaseLostError:
@@ -173,7 +202,7 @@ class OperationContext:
         observed_runtime: str | None = None,
     ) -> Instance:
         return await self.client.instances.report(
-            self.operation.instance_id,
+            self.instance_id,
             self,
             conditions=conditions,
             access_notes=access_notes,
