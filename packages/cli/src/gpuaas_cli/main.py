@@ -69,6 +69,7 @@ app.command("gpuaas_cli.commands.login:whoami", name="whoami", help="Who the pla
 app.command("gpuaas_cli.commands.login:password", name="password", help="Change your password.")
 app.command("gpuaas_cli.commands.schema:schema", name="schema", help="What an operation of the API takes.")
 app.command("gpuaas_cli.commands.completion:completion", name="completion", help="A completion script for your shell.")
+app.command("gpuaas_cli.commands.trace:trace", name="trace", help="Everything that one correlation id touched.")
 app.command("gpuaas_cli.commands.ssh:ssh", name="ssh", help="Log in to a machine, or run a command there.")
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 app = noun("instance", "Deployed apps: deploy, look, wait, decommission, receipt.")
 app.command("gpuaas_cli.commands.instance_events:events", name="events", help="What happened, in order.")
+app.command("gpuaas_cli.commands.instance_explain:explain", name="explain", help="What is wrong, and what to do.")
 app.command("gpuaas_cli.commands.instance_receipt:receipt", name="receipt", help="Proof that nothing is left.")
 
 _MEMBER_COLUMNS = {

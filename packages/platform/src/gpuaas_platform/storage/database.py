@@ -18,6 +18,16 @@ from gpuaas_platform.domain.errors import Refusal
 request_fingerprint: ContextVar[str] = ContextVar("request_fingerprint", default="")
 """Set for a request that changes something, so that whatever its transactions write about it can name it."""
 
+touched: ContextVar[dict[str, str | None] | None] = ContextVar("touched", default=None)
+"""Set for a request: where the last thing belongs that it changed, or that it was denied."""
+
+
+def touch(tenant_id: str | None, project_id: str | None) -> None:
+    place = touched.get()
+    if place is not None and (tenant_id or project_id):
+        place.update(tenant_id=tenant_id, project_id=project_id)
+
+
 CATALOGUE_NOUNS = frozenset({"app_version", "artifact", "trusted_key", "entitlement"})
 """What belongs to an app and to no instance of it: its publishers see the changes."""
 
@@ -83,6 +93,7 @@ class Transaction:
 
         Where it belongs is found here, so that those who may see the thing see its changes: the project and
         tenant of `row` or of the instance, and the app of the instance."""
+        touch(row["id"] if noun == "tenant" else row.get("tenant_id"), project_id or row.get("project_id"))
         await self.run(
             """WITH written AS (
                    INSERT INTO changes (noun, resource_id, event, message, revision, project_id, tenant_id,
@@ -90,7 +101,12 @@ class Transaction:
                    VALUES (%(noun)s, %(id)s, %(event)s, %(message)s, %(revision)s, %(project)s,
                            coalesce(%(tenant)s, (SELECT tenant_id FROM projects WHERE id = %(project)s)),
                            %(instance)s, coalesce(%(app)s, (SELECT app_slug FROM instances WHERE id = %(instance)s)),
-                           %(correlation)s))
+                           %(correlation)s)),
+                 kept AS (
+                   INSERT INTO instance_events (instance_id, noun, resource_id, event, message, member_id,
+                                                operation_id, principal_id, correlation_id)
+                   SELECT %(instance)s, %(noun)s, %(id)s, %(event)s, %(message)s, %(member)s, %(operation)s,
+                          %(principal)s, %(correlation)s WHERE %(instance)s::text IS NOT NULL)
                SELECT pg_notify('outbox', '')""",
             noun=noun,
             id=row["id"],
@@ -100,6 +116,9 @@ class Transaction:
             project=project_id or row.get("project_id"),
             tenant=row["id"] if noun == "tenant" else row.get("tenant_id"),
             instance=instance_id,
+            member=row["id"] if noun == "member" else row.get("member_id"),
+            operation=row["id"] if noun == "operation" else row.get("operation_id"),
+            principal=self.principal_id,
             app=row.get("app_slug") if noun in CATALOGUE_NOUNS else None,
             correlation=self.correlation_id,
         )
@@ -115,6 +134,7 @@ class Transaction:
         detail: Mapping[str, Any] | None = None,
     ) -> None:
         """Write an audit entry into the chain of the tenant, of the project's tenant, or of the platform."""
+        touch(tenant_id, project_id)
         await self.run(
             """INSERT INTO audit_entries (id, chain, principal_id, action, target, outcome, project_id,
                                           correlation_id, fingerprint, detail)

@@ -2,7 +2,7 @@
 
 from typing import Any, LiteralString
 
-from gpuaas_platform.storage.database import Row, Transaction
+from gpuaas_platform.storage.database import Row, Transaction, json_list
 
 _SELECT = """
     SELECT o.*, p.tenant_id, o.lease_expires_at > now() AS lease_live, o.deadline < now() AS overdue,
@@ -242,15 +242,23 @@ async def reopen(tx: Transaction, id: str, deadline_seconds: int) -> Row:
 
 
 async def report_step(
-    tx: Transaction, operation: Row, key: str, title: str, status: str, message: str, evidence: dict[str, Any]
+    tx: Transaction,
+    operation: Row,
+    key: str,
+    title: str,
+    status: str,
+    message: str,
+    evidence: dict[str, Any],
+    commands: list[dict[str, Any]],
 ) -> Row:
     await tx.run(
-        """INSERT INTO operation_steps (operation_id, attempt, key, title, status, message, evidence, ended_at)
-           VALUES (%(id)s, %(attempt)s, %(key)s, %(title)s, %(status)s, %(message)s, %(evidence)s,
+        """INSERT INTO operation_steps (operation_id, attempt, key, title, status, message, evidence, commands,
+                                        ended_at)
+           VALUES (%(id)s, %(attempt)s, %(key)s, %(title)s, %(status)s, %(message)s, %(evidence)s, %(commands)s,
                    CASE WHEN %(status)s = 'running' THEN NULL ELSE clock_timestamp() END)
            ON CONFLICT (operation_id, attempt, key) DO UPDATE SET status = excluded.status,
                title = excluded.title, message = excluded.message, evidence = excluded.evidence,
-               ended_at = excluded.ended_at""",
+               commands = excluded.commands, ended_at = excluded.ended_at""",
         id=operation["id"],
         attempt=operation["attempt"],
         key=key,
@@ -258,6 +266,7 @@ async def report_step(
         status=status,
         message=message,
         evidence=evidence,
+        commands=json_list(commands),
     )
     row = await tx.one(
         "UPDATE operations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *",
