@@ -117,7 +117,7 @@ async def test_events_are_history_with_filters(world: World) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
     assert await events(instance_id, since=later).all() == []
     assert len(await events(instance_id, until=later).all()) == len(everything)
-    claimed = next(event async for event in events(instance_id, event="claimed"))
+    (claimed,) = await events(instance_id, event="claimed").all()
     assert claimed.principal_id == world.account.id
     # It is still there when the instance is not.
     ending = await world.admin.instances.request(instance_id, "decommission")

@@ -72,6 +72,10 @@ class MemoryPlatform:
         self.rows[id].update(state=OperationState.CANCELLED, token=None)
         self._changed(id, "cancelled")
 
+    def cancel(self, id: str) -> None:
+        self.rows[id]["cancel_requested"] = True
+        self._changed(id, "cancel_requested")
+
     def controller(self, handlers: dict[str, Handler], **options: Any) -> Controller:
         defaults: dict[str, Any] = {"machines": lambda client, claim: NoMachines(), "resync_seconds": 0.1}
         return Controller(cast(GpuaasClient, self), handlers, **(defaults | options))
@@ -202,6 +206,12 @@ class MemoryPlatform:
         self._held(id, token).update(state=OperationState.FAILED, error=error, result=result or {}, token=None)
         self.log.append(f"fail {id} {error.code}")
         self._changed(id, "failed")
+        return self.model(id)
+
+    async def end_cancelled(self, id: str, token: int, *, idempotency_key: str | None = None) -> Operation:
+        self._held(id, token).update(state=OperationState.CANCELLED, token=None)
+        self.log.append(f"cancelled {id}")
+        self._changed(id, "cancelled")
         return self.model(id)
 
     # Inside

@@ -303,3 +303,43 @@ async def test_an_account_that_cannot_work_is_said_at_once(platform: MemoryPlatf
     platform.app_slug = None
     with pytest.raises(ControllerMisconfiguredError, match="not a service account that is bound to an app"):
         await platform.controller({}).run()
+
+
+async def test_what_is_called_off_stops_between_two_steps(platform: MemoryPlatform) -> None:
+    begun = asyncio.Event()
+    go_on = asyncio.Event()
+
+    async def drain(context: OperationContext) -> None:
+        async with context.step("first", "First"):
+            begun.set()
+            await go_on.wait()
+        async with context.step("second", "Second"):
+            raise AssertionError("a step began after the operation was called off")
+
+    async with running(platform.controller({"drain": drain})):
+        id = platform.request("drain")
+        await begun.wait()
+        platform.cancel(id)
+        go_on.set()
+        await platform.until(id, "cancelled")
+    assert "step op_1 first succeeded" in platform.log
+    assert not [line for line in platform.log if " second " in line]
+    assert platform.log[-1] == "cancelled op_1"
+
+
+async def test_a_heart_beat_tells_a_handler_that_works_long(platform: MemoryPlatform) -> None:
+    begun = asyncio.Event()
+
+    async def drain(context: OperationContext) -> None:
+        async with context.step("wait", "Wait for jobs"):
+            begun.set()
+            while True:
+                context.check_cancelled()
+                await asyncio.sleep(0.01)
+
+    async with running(platform.controller({"drain": drain})):
+        id = platform.request("drain")
+        await begun.wait()
+        platform.cancel(id)
+        await platform.until(id, "cancelled")
+    assert any(line.startswith("step op_1 wait failed") for line in platform.log)

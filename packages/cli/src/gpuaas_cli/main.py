@@ -44,6 +44,7 @@ _NOUNS = {
     "artifact": "Files for machines: pushed, signed, verified, promoted.",
     "trusted-key": "Whose signatures on artifacts are believed.",
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
+    "component": "Members of an instance: add, drain, resume, remove, replace, recover.",
     "volume": "Disks that outlive machines, also shared by several.",
     "usage": "What machines are charged for.",
     "quota": "How much a project may have at once.",

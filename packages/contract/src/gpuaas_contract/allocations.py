@@ -105,6 +105,8 @@ class AllocationResize(Request):
 
 
 class AllocationRelease(Request):
+    force: bool = False
+    """Although an app uses it: its member stays, to be removed or written off there."""
     delete_volumes: bool = False
     """Also the volumes that are attached to this machine only, with all that is on them."""
 

@@ -1,4 +1,4 @@
-"""What happened, apart from what is: the events of an instance, its explanation, and the trace of one correlation id."""
+"""What happened, apart from what is: events of an instance, its explanation, the trace of one correlation id."""
 
 from pydantic import AwareDatetime
 

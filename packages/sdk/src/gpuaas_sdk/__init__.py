@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.retry import RetryPolicy
     from gpuaas_sdk.runtime.context import OperationContext, StepHandle
     from gpuaas_sdk.runtime.controller import Controller
-    from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+    from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
     from gpuaas_sdk.runtime.observing import ObserveContext
     from gpuaas_sdk.runtime.phases import Phase, member_in_work, run_phases
     from gpuaas_sdk.runtime.program import run_controller
@@ -93,7 +93,7 @@ _HOME = {
     "runtime.context": ["OperationContext", "StepHandle"],
     "runtime.controller": ["Controller"],
     "runtime.observing": ["ObserveContext"],
-    "runtime.errors": ["OperationFailed", "RetryLater"],
+    "runtime.errors": ["OperationCancelled", "OperationFailed", "RetryLater"],
     "runtime.phases": ["Phase", "member_in_work", "run_phases"],
     "runtime.program": ["run_controller"],
     "runtime.receipts": ["probe", "receipt_of"],
@@ -125,6 +125,7 @@ __all__ = [
     "Observation",
     "ObserveContext",
     "ObservedMachine",
+    "OperationCancelled",
     "OperationContext",
     "OperationFailed",
     "PasswordCredentials",

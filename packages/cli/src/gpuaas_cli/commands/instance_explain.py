@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.errors import next_command
+from gpuaas_cli.errors import member_command, next_command
 from gpuaas_cli.options import DEFAULTS, Options
 from gpuaas_cli.session import open_session
 
@@ -59,11 +59,22 @@ def _show(found: "Explanation") -> None:
             print(
                 f"  {output.clean(finding.message)}" + (f" → {output.clean(finding.action)}" if finding.action else "")
             )
-    if found.actions:
+    commands = _commands(found)
+    if commands:
         output.heading("What can be done now")
-        for action in found.actions:
-            print(f"  {next_command(action)}\n      {output.clean(action.title)}")
+        width = min(max(len(command) for command, _ in commands), 90)
+        for command, title in commands:
+            print(f"  {command:<{width}}  {output.clean(title)}")
     output.note(f"\nMore: gpuaas instance events {found.instance.name}, gpuaas trace {found.correlation_id}")
+
+
+def _commands(found: "Explanation") -> list[tuple[str, str]]:
+    """The nearest first: for the operation, for the member, for the whole instance."""
+    name, member, operation = found.instance.name, found.member, found.operation
+    commands = [] if operation is None else [(next_command(a), a.title) for a in operation.allowed_actions]
+    if member is not None:
+        commands += [(member_command(a, name, member.id), a.title) for a in member.allowed_actions]
+    return commands + [(next_command(a), a.title) for a in found.instance.allowed_actions]
 
 
 def _lines(document: dict[str, object]) -> str:

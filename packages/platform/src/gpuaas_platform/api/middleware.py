@@ -103,13 +103,14 @@ def _correlate(headers: Headers) -> tuple[dict[str, str], str]:
 
 
 def _limited(receive: Receive, announced: str) -> Receive:
-    """A body past the limit is refused as soon as it is known to be: announced, or counted."""
-    if announced.isdigit() and int(announced) > BODY_LIMIT:
-        raise _too_large()
+    """A body past the limit is refused as soon as anybody wants to read it: announced as such, or counted."""
+    too_much = announced.isdigit() and int(announced) > BODY_LIMIT
     received = 0
 
     async def counted() -> Message:
         nonlocal received
+        if too_much:
+            raise _too_large()
         message = await receive()
         received += len(message.get("body", b""))
         if received > BODY_LIMIT:

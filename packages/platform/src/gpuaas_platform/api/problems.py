@@ -11,7 +11,8 @@ from starlette.exceptions import HTTPException
 from gpuaas_contract.audit import AuditOutcome
 from gpuaas_contract.base import API_PREFIX
 from gpuaas_contract.problems import PROBLEM_MEDIA_TYPE, Code, FieldError, Problem
-from gpuaas_platform.domain.errors import OAUTH_CODES, Refusal
+from gpuaas_platform.api.report_refusals import tell_of_report
+from gpuaas_platform.domain.errors import LONGEST, MOST_ERRORS, OAUTH_CODES, Refusal
 from gpuaas_platform.domain.policy import Caller
 from gpuaas_platform.services.platform import Platform
 
@@ -29,8 +30,6 @@ _OAUTH_ERRORS = {
     **{code: code.value for code in OAUTH_CODES},
 }
 
-MOST_ERRORS, LONGEST = 20, 300
-"""An answer is not made as large as the nonsense that it answers."""
 _FRAMEWORK_CODES = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.TOO_LARGE}
 
 
@@ -104,6 +103,7 @@ def install_handlers(app: FastAPI) -> None:
     async def refused(request: Request, error: Refusal) -> JSONResponse:
         if error.denied and request.method not in {"GET", "HEAD"}:
             await _audit_denial(request, error)
+        await tell_of_report(request, error)
         return _answer(request, error)
 
     @app.exception_handler(RequestValidationError)
@@ -112,12 +112,14 @@ def install_handlers(app: FastAPI) -> None:
         fields = [FieldError(pointer=_pointer(item["loc"]), detail=str(item["msg"])[:LONGEST]) for item in found]
         detail = "; ".join(f"{field.pointer}: {field.detail}" for field in fields)
         refusal = Refusal(Code.INVALID_REQUEST, f"the request is not valid: {detail}", errors=fields)
+        await tell_of_report(request, refusal)
         return _answer(request, refusal)
 
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> JSONResponse:
         if isinstance(error.__cause__, Refusal):
             # Ours, raised while the framework read the body: it wraps whatever happens there.
+            await tell_of_report(request, error.__cause__)
             return _answer(request, error.__cause__)
         code = _FRAMEWORK_CODES.get(error.status_code, Code.INVALID_REQUEST)
         if code == Code.NOT_FOUND:

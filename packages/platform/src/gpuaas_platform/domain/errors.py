@@ -81,6 +81,8 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error o
         return self.code in _RETRYABLE
 
 
+MOST_ERRORS, LONGEST = 20, 300
+"""An answer is not made as large as the nonsense that it answers."""
 LONGEST_ID = 100
 """What is given back of an identifier that was not found."""
 

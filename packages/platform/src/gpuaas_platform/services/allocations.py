@@ -178,7 +178,8 @@ async def release_allocation(
     tx.match(row)
     if row["status"] not in _RELEASABLE:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']} already")
-    await require_unused(tx, row, "decommission that first")
+    if not body.force:
+        await require_unused(tx, row, "remove its member or decommission that first, or release it with force")
     if body.delete_volumes:
         caller.require(Permission.VOLUME_DELETE, _scope(row), "allocation", allocation_id)
     await audit(tx, "allocation.release", row, body.model_dump())

@@ -1,4 +1,4 @@
-"""A machine that notes what is run on it, so that the step says it: the names of units and files, never their content."""
+"""A machine that notes what is run on it, so that the step says it: names of units and files, never their content."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -125,10 +125,17 @@ class Allocations(ResourceRoutes):
         return await self._transport.post(path, Allocation, idempotency_key=idempotency_key)
 
     async def release(
-        self, allocation_id: str, *, delete_volumes: bool = False, idempotency_key: str | None = None
+        self,
+        allocation_id: str,
+        *,
+        force: bool = False,
+        delete_volumes: bool = False,
+        idempotency_key: str | None = None,
     ) -> Allocation:
-        """Its volumes stay; with `delete_volumes` those go with it that no other machine has."""
-        path, body = f"/allocations/{allocation_id}/release", AllocationRelease(delete_volumes=delete_volumes)
+        """Its volumes stay; with `delete_volumes` those go with it that no other machine has. With `force` also while
+        an app uses it."""
+        path = f"/allocations/{allocation_id}/release"
+        body = AllocationRelease(force=force, delete_volumes=delete_volumes)
         return await self._transport.post(path, Allocation, body, idempotency_key=idempotency_key)
 
     async def access(self, allocation_id: str, public_key: str, *, idempotency_key: str | None = None) -> AccessGrant:

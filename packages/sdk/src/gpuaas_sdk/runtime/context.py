@@ -15,7 +15,7 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import GpuaasError, LeaseLostError
 from gpuaas_sdk.machines.base import CommandError, Machine, MachineUnreachableError
 from gpuaas_sdk.machines.noted import NotedMachine
-from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
 from gpuaas_sdk.secret_value import SecretValue
 
@@ -47,7 +47,14 @@ class HoldsSecrets(Protocol):
 def words_for(error: BaseException) -> str:
     """What may be shown of an error. The text of an unexpected one is not: it may hold anything."""
     if isinstance(
-        error, RetryLater | OperationFailed | MachineUnreachableError | CommandError | GpuaasError | TimeoutError
+        error,
+        RetryLater
+        | OperationFailed
+        | OperationCancelled
+        | MachineUnreachableError
+        | CommandError
+        | GpuaasError
+        | TimeoutError,
     ):
         return str(error) or type(error).__name__
     return f"{type(error).__name__} in the controller; its log has the details"
@@ -80,7 +87,7 @@ class StepHandle:
 
     async def _report(self, status: StepStatus, message: str | None = None) -> None:
         context = self._context
-        await context.client.operations.report_step(
+        operation = await context.client.operations.report_step(
             context.operation_id,
             context.fencing_token,
             key=self.key,
@@ -90,6 +97,8 @@ class StepHandle:
             evidence=self.evidence,
             commands=self._commands,
         )
+        if operation.cancel_requested:
+            context.request_cancel()
 
 
 _step: ContextVar[StepHandle | None] = ContextVar("step", default=None)
@@ -118,6 +127,16 @@ class OperationContext:
         )
         self.statuses_on_success: dict[str, MemberStatus] = {}
         """Member statuses that take effect together with the success of the operation, or not at all."""
+        self.cancel_requested = claim.operation.cancel_requested
+
+    def request_cancel(self) -> None:
+        """The operation is called off: no further step begins."""
+        self.cancel_requested = True
+
+    def check_cancelled(self) -> None:
+        """For handlers that work long within one step: raise where the operation is called off."""
+        if self.cancel_requested:
+            raise OperationCancelled("the operation is called off")
 
     @property
     def operation_id(self) -> str:
@@ -158,8 +177,12 @@ class OperationContext:
         An exception is reported as the step's failure and goes on; where the operation will come back by
         itself (RetryLater, a machine that does not answer), the message says so.
         """
+        self.check_cancelled()
         step = StepHandle(self, key, title)
         await step._report(StepStatus.RUNNING)
+        if self.cancel_requested:
+            await step._report(StepStatus.FAILED, "called off before it began")
+        self.check_cancelled()
         before = _step.get()
         _step.set(step)
         try:

@@ -1,4 +1,4 @@
-"""The two ways in which a handler ends without success. Anything else that it raises is a bug."""
+"""The ways in which a handler ends without success. Anything else that it raises is a bug."""
 
 from gpuaas_contract.base import JsonObject
 
@@ -10,6 +10,11 @@ class RetryLater(Exception):  # noqa: N818 - a decision, not an error
         super().__init__(reason)
         self.reason = reason
         self.after = after
+
+
+class OperationCancelled(Exception):  # noqa: N818 - the outcome of an operation
+    """Somebody called the operation off. Raised between two steps; a handler lets it pass, or tidies up and raises it
+    again."""
 
 
 class OperationFailed(Exception):  # noqa: N818 - the outcome of an operation

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from gpuaas_contract.operations import Claim, OperationState
 from gpuaas_contract.reconcile import ReconcileClaim
@@ -77,11 +78,15 @@ class Lease(KeptLease):
         super().__init__(claim.operation.id, claim.fencing_token, claim.lease_seconds, claimed_at=claimed_at)
         self._client = client
         self.operation_id = claim.operation.id
+        self.on_cancel: Callable[[], None] = lambda: None
+        """Called when a heart-beat says that the operation is to be cancelled."""
 
     async def _beat(self) -> None:
         operation = await self._client.operations.heartbeat(self.operation_id, self.fencing_token)
         if operation.state != OperationState.RUNNING:
             raise LeaseLostError(f"the operation is {operation.state}")
+        if operation.cancel_requested:
+            self.on_cancel()
 
 
 class KeptReconcileLease(KeptLease):

@@ -26,7 +26,7 @@ from gpuaas_sdk.errors import (
 from gpuaas_sdk.machines.base import CommandError, MachineUnreachableError
 from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_sdk.runtime.context import MachineAccess, OperationContext, bounded, words_for
-from gpuaas_sdk.runtime.errors import OperationFailed, RetryLater
+from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
 from gpuaas_sdk.runtime.lease import Lease
 
 logger = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ class Worker:
     async def _work(self) -> RetryLater | None:
         operation = self._claim.operation
         context = OperationContext(self._client, self._claim, self._machines)
+        self._lease.on_cancel = context.request_cancel
         try:
             result = await self._handle(context)
         except RetryLater as later:
@@ -87,6 +88,8 @@ class Worker:
             return await self._give_way(RetryLater(None, f"a machine does not answer: {error}"))
         except OperationFailed as failure:
             await self._fail(failure)
+        except OperationCancelled:
+            await self._end_cancelled()
         except LeaseLostError:
             raise
         except DeliveryFailedError as error:
@@ -158,6 +161,13 @@ class Worker:
             lambda: self._client.operations.fail(
                 operation.id, self._claim.fencing_token, error, result=failure.result, idempotency_key=key
             )
+        )
+
+    async def _end_cancelled(self) -> None:
+        operation, key = self._claim.operation, uuid.uuid4().hex
+        logger.info("%s: %s was called off", operation.id, operation.kind)
+        await self._report(
+            lambda: self._client.operations.end_cancelled(operation.id, self._claim.fencing_token, idempotency_key=key)
         )
 
     async def _report(self, send: Callable[[], Awaitable[Any]]) -> None:
