@@ -62,6 +62,26 @@ async def insert(
     return row
 
 
+async def insert_together(tx: Transaction, instance: Row, operations: list[dict[str, Any]]) -> list[Row]:
+    """Many of one instance at once, in their order: `id`, `member_id`, `kind`, `input`, `deadline_seconds`."""
+    numbered = [{**operation, "place": place} for place, operation in enumerate(operations)]
+    return await tx.all(
+        """INSERT INTO operations (id, instance_id, member_id, project_id, app_slug, kind, input, state, queued,
+                                   deadline, deadline_seconds, requested_by, correlation_id)
+           SELECT r.id, %(instance)s, r.member_id, %(project)s, %(slug)s, r.kind, r.input, 'pending', false,
+                  now() + make_interval(secs => r.deadline_seconds), r.deadline_seconds, %(principal)s,
+                  %(correlation)s
+           FROM jsonb_to_recordset(%(operations)s) AS r(place int, id text, member_id text, kind text, input jsonb,
+                deadline_seconds int) ORDER BY r.place RETURNING *""",
+        instance=instance["id"],
+        project=instance["project_id"],
+        slug=instance["app_slug"],
+        operations=json_list(numbered),
+        principal=tx.principal_id,
+        correlation=tx.correlation_id,
+    )
+
+
 async def get(tx: Transaction, id: str) -> Row | None:
     return await tx.one(_SELECT + " WHERE o.id = %(id)s", id=id)
 
