@@ -45,6 +45,9 @@ _NOUNS = {
     "trusted-key": "Whose signatures on artifacts are believed.",
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
     "component": "Members of an instance: add, drain, resume, remove, replace, recover.",
+    "grant": "People with a user of their own on a machine.",
+    "ssh-key": "Your own SSH public keys.",
+    "ssh-authority": "The SSH authority that a project's machines trust.",
     "volume": "Disks that outlive machines, also shared by several.",
     "usage": "What machines are charged for.",
     "quota": "How much a project may have at once.",
@@ -72,6 +75,7 @@ app.command("gpuaas_cli.commands.schema:schema", name="schema", help="What an op
 app.command("gpuaas_cli.commands.completion:completion", name="completion", help="A completion script for your shell.")
 app.command("gpuaas_cli.commands.trace:trace", name="trace", help="Everything that one correlation id touched.")
 app.command("gpuaas_cli.commands.ssh:ssh", name="ssh", help="Log in to a machine, or run a command there.")
+app.command("gpuaas_cli.commands.ssh_config:ssh_config", name="ssh-config", help="Let plain ssh reach machines.")
 
 
 def run(arguments: Sequence[str]) -> int:

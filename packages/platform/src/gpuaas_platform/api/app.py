@@ -20,6 +20,7 @@ from gpuaas_platform.api.routes import (
     catalogue,
     changes,
     credentials,
+    grants,
     health,
     history,
     identity,
@@ -27,11 +28,14 @@ from gpuaas_platform.api.routes import (
     nodes,
     oauth,
     operations,
+    preflights,
     quotas,
     reconcile,
     secrets,
     service_accounts,
     sessions,
+    ssh_authorities,
+    terminals,
     users,
     volumes,
 )
@@ -67,17 +71,21 @@ ROUTES = [
     quotas.routes,
     catalogue.routes,
     artifacts.routes,
+    preflights.routes,
     instances.routes,
     operations.routes,
     reconcile.routes,
     app_usage.routes,
     credentials.routes,
+    grants.routes,
+    ssh_authorities.routes,
     secrets.routes,
     changes.routes,
     history.routes,
     audit.routes,
     health.routes,
     agents.routes,
+    terminals.routes,
 ]
 
 
@@ -108,7 +116,7 @@ def create_app(platform: Platform) -> FastAPI:
     app = declare_app(lifespan)
     app.state.platform = platform
     app.state.links = AgentLinks(platform)
-    app.state.streams = StreamBroker(platform, app.state.links)
+    app.state.streams = StreamBroker(platform, app.state.links, app.state.metrics)
     return app
 
 

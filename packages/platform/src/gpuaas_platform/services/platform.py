@@ -25,6 +25,12 @@ from gpuaas_platform.storage.wakeups import Wakeups
 
 
 @dataclass(frozen=True, slots=True)
+class StreamLimits:
+    streams_per_principal: int
+    terminal_idle_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Platform:
     database: Database
     wakeups: Wakeups
@@ -43,6 +49,7 @@ class Platform:
     tasks: TaskService
     feed: FeedService
     limits: Limits
+    stream_limits: StreamLimits
     fingerprints: Fingerprints
     audit: AuditService
     secrets: SecretKeeper
