@@ -165,7 +165,7 @@ def test_smoke(stack: Stack, cli: CommandLine, controller: IsolatedController, m
         smoke.do("recover", "two")
         assert smoke.states() == {"two": "idle", "three": "idle"}
     with smoke.step("restart of a worker's machine"):
-        cli.run("allocation", "restart", "three", "--wait")
+        cli.run("allocation", "restart", "three", "--force", "--wait")
         wait_until(lambda: smoke.states().get("three") == "idle", "the restarted worker is idle", seconds=SECONDS)
     with smoke.step("replace a worker by the controller's machine"):
         replaced = smoke.do("replace", "three", allocation_id=machines["one"]["id"])
