@@ -5,6 +5,10 @@ an operator would see is printed too.
 """
 
 import asyncio
+import os
+import random
+import secrets
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -97,6 +101,20 @@ class Smoke:
         assert ended.state == OperationState.SUCCEEDED, ended.error
         return ended
 
+    def interrupted(self, operation: Operation, steps: list[str], controller: IsolatedController) -> Operation:
+        """The controller is killed in the middle of one of these steps, and started again."""
+        seed = os.environ.get("GPUAAS_SEED") or str(secrets.randbelow(1_000_000))
+        step = random.Random(seed).choice(steps)
+        print(f"    killed at {step} (GPUAAS_SEED={seed})")
+
+        def begun() -> bool:
+            return step in {each.key for each in self.operation(operation.id).steps}
+
+        wait_until(begun, f"step {step} has begun", seconds=SECONDS)
+        controller.end(signal.SIGKILL)
+        controller.start()
+        return self.finished(operation)
+
     def do(self, kind: str, machine: str, **wanted: Any) -> Operation:
         return self.finished(self.ask(kind, machine, **wanted))
 
@@ -151,8 +169,9 @@ def test_smoke(stack: Stack, cli: CommandLine, controller: IsolatedController, m
         assert error.code == "held_by_person"
         cli.ssh("one", "sudo scontrol update nodename=two state=RESUME")
         smoke.do("recover", "two")
-    with smoke.step("remove"):
-        receipt = smoke.do("remove", "three").result["receipt"]
+    with smoke.step("remove, with its controller killed on the way"):
+        steps = ["drain-node", "delete-nodes", "stop-daemons", "remove-packages", "prove-removal"]
+        receipt = smoke.interrupted(smoke.ask("remove", "three"), steps, controller).result["receipt"]
         assert receipt["ok"] is True
         assert smoke.states() == {"two": "idle"}
         assert cli.ssh("three", "dpkg-query -W 'slurm*' munge 2>/dev/null || true").strip() == ""

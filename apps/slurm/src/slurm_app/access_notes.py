@@ -31,6 +31,8 @@ def notes_for(
     rank = "python3 -m mpi4py.bench helloworld" if mpi else "printenv PMIX_RANK"
     notes = [
         AccessNote(title="Log in", command=f"gpuaas ssh {head}"),
+        AccessNote(title="Let plain ssh, scp and rsync reach it", command=f"gpuaas ssh-config {head}"),
+        AccessNote(title="Then log in with plain ssh", command=f"ssh {head}.gpuaas"),
         on_cluster("See the nodes", "sinfo --Node --long", f"The workers are {', '.join(workers)}."),
         on_cluster("Run a command on every worker", f"srun {where} {many} hostname"),
         on_cluster("Submit a batch job", f"sbatch {where} --account={account} --wrap=hostname"),
