@@ -20,6 +20,7 @@ from gpuaas_platform.api.routes import (
     catalogue,
     changes,
     credentials,
+    grants,
     health,
     identity,
     instances,
@@ -31,6 +32,8 @@ from gpuaas_platform.api.routes import (
     secrets,
     service_accounts,
     sessions,
+    ssh_authorities,
+    terminals,
     users,
     volumes,
 )
@@ -69,11 +72,14 @@ ROUTES = [
     reconcile.routes,
     app_usage.routes,
     credentials.routes,
+    grants.routes,
+    ssh_authorities.routes,
     secrets.routes,
     changes.routes,
     audit.routes,
     health.routes,
     agents.routes,
+    terminals.routes,
 ]
 
 
@@ -102,7 +108,7 @@ def create_app(platform: Platform) -> FastAPI:
     app = declare_app(lifespan)
     app.state.platform = platform
     app.state.links = AgentLinks(platform)
-    app.state.streams = StreamBroker(platform, app.state.links)
+    app.state.streams = StreamBroker(platform, app.state.links, app.state.metrics)
     return app
 
 

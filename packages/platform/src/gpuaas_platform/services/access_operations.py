@@ -1,11 +1,11 @@
 """Access to machines for the holder of an operation's lease."""
 
 from gpuaas_contract import ids
-from gpuaas_contract.access import OPERATOR_LOGIN, AccessGrant, OperationAccessRequest
+from gpuaas_contract.access import CERTIFICATE_SECONDS, OPERATOR_LOGIN, AccessGrant, OperationAccessRequest
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_platform.domain.policy import Caller
 from gpuaas_platform.services import operations
-from gpuaas_platform.services.authorities import CERTIFICATE_SECONDS, Authorities, check_ssh_key
+from gpuaas_platform.services.authorities import Authorities, check_ssh_key
 from gpuaas_platform.services.catalogue import manifest_of
 from gpuaas_platform.storage import access as store
 from gpuaas_platform.storage import allocations as allocation_store
