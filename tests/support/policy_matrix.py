@@ -282,6 +282,7 @@ _OF_INSTANCE = {
     "delivery_id",
     "secret_id",
     "secret_delivery_id",
+    "preflight_id",
 }
 _OF_PROJECT = _OF_INSTANCE | {
     "project_id",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.instances import BulkOperations, Instances, Members
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
     from gpuaas_sdk.resources.operations import Deliveries, Operations
+    from gpuaas_sdk.resources.preflights import Preflights
     from gpuaas_sdk.resources.quotas import Quotas
     from gpuaas_sdk.resources.reconcile import ReconcileLeases
     from gpuaas_sdk.resources.secrets import SecretDeliveries, Secrets
@@ -267,6 +268,13 @@ class GpuaasClient:
         from gpuaas_sdk.resources.reconcile import ReconcileLeases
 
         return ReconcileLeases(self._transport)
+
+    @cached_property
+    def preflights(self) -> "Preflights":
+        """What stands in the way, before anything is changed."""
+        from gpuaas_sdk.resources.preflights import Preflights
+
+        return Preflights(self._transport)
 
     @cached_property
     def app_usage(self) -> "AppUsage":
