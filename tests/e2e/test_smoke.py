@@ -14,7 +14,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from gpuaas_contract.instances import InstanceDeploy, Placement
 from gpuaas_contract.operations import Operation, OperationState
+from gpuaas_contract.preflights import AppChecks, Preflight, PreflightState
 from gpuaas_sdk import GpuaasClient, PasswordCredentials
 from gpuaas_stack.platform_services import ADMIN_EMAIL
 from gpuaas_stack.stack import Stack
@@ -122,6 +124,26 @@ class Smoke:
         said = self.cli.ssh("one", "sinfo", "--noheader", "--Node", "--format='%N %T'")
         return dict(line.split() for line in said.splitlines())
 
+    def preflight(self, *place: str) -> list[str]:
+        """The codes of all that stands in the way of a deploy like this."""
+        pairs = [each.split("=") for each in place]
+        body = InstanceDeploy(
+            project_id=str(self.machines["one"]["project_id"]),
+            app_slug="slurm",
+            name="looked-at",
+            placement_intent=[Placement(component_key=k, allocation_id=self.machines[m]["id"]) for k, m in pairs],
+        )
+
+        async def look(api: GpuaasClient) -> Preflight:
+            asked = await api.preflights.deploy(body)
+            while asked.state == PreflightState.RUNNING:
+                asked = await api.preflights.get(asked.id, wait=10)
+            return asked
+
+        found = self._api(look)
+        assert found.app_checks == AppChecks.DONE, found
+        return [finding.code for finding in found.findings]
+
     def submit(self, machine: str) -> str:
         job = self.cli.ssh(
             "one", f"sbatch --parsable --output=/dev/null --nodelist={machine} --wrap='sleep 900'"
@@ -135,6 +157,11 @@ class Smoke:
 
 def test_smoke(stack: Stack, cli: CommandLine, controller: IsolatedController, machines: Machines) -> None:
     smoke = Smoke(stack, cli, machines)
+    with smoke.step("preflight finds what is in the way"):
+        cli.ssh("two", "sudo mkdir /etc/slurm && sudo touch /etc/slurm/mine.conf")
+        assert smoke.preflight("controller=one", "worker=two") == ["foreign_files"]
+        cli.ssh("two", "sudo rm -r /etc/slurm")
+        assert smoke.preflight("controller=one", "worker=two") == []
     with smoke.step("deploy, controller and worker apart"):
         instance = smoke.deploy("controller=one", "worker=two")
         assert instance["mode"] == "multi_node"
