@@ -63,5 +63,7 @@ def _check_inputs(inputs: JsonObject) -> list[Finding]:
     try:
         checked_overrides(inputs.get("slurm_conf") or {})
     except SlurmAppError as error:
-        return [look.app_error(error.code, error.detail, "/inputs/slurm_conf", "leave it out, or choose an allowed one")]
+        return [
+            look.app_error(error.code, error.detail, "/inputs/slurm_conf", "leave it out, or choose an allowed one")
+        ]
     return []
