@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-artifacts bench-feed bench-machines lock
+.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock
 
 BIN := .venv/bin
 SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
@@ -79,6 +79,9 @@ bench-feed: setup ## the change feed against bare LISTEN/NOTIFY; the start of th
 
 bench-artifacts: setup ## 100 MB to a machine, against `lxc file push` and a local copy
 	$(BIN)/python -m benchmarks.artifacts
+
+bench-apps: setup ## operations from their request to a waiting controller, steps, members, large deploys
+	$(BIN)/python -m benchmarks.apps
 
 bench-machines: setup ## machines against LXD's own, claims against the bare transaction, a thousand agents
 	$(BIN)/python -m benchmarks.slices
