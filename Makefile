@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit alone http machines e2e reference soak bench bench-feed bench-machines lock
+.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-feed bench-machines lock
 
 BIN := .venv/bin
 SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
@@ -64,6 +64,9 @@ reference: setup ## write what docs/reference holds of the routes and who may ca
 	$(BIN)/gpuaas app schema >docs/reference/app-manifest.schema.json
 	cp docs/reference/app-manifest.schema.json packages/contract/src/gpuaas_contract/
 	GPUAAS_WRITE_REFERENCE=1 $(BIN)/python -m pytest tests/http/test_policy.py
+
+smoke: setup ## the Slurm app from deploy to decommission on real machines, with times
+	$(BIN)/python -m pytest -s tests/e2e/test_smoke.py
 
 soak: setup ## the long versions of tests that are sampled in `make test`
 	GPUAAS_FUZZ_SECONDS=1200 $(BIN)/python -m pytest -s tests/http/test_fuzz.py

@@ -45,3 +45,17 @@ class CommandLine:
 
     def ssh(self, machine: str, *words: str) -> str:
         return self.run("ssh", machine, "--", *words)
+
+    def paste(self, line: str, timeout: float = 120) -> str:
+        """A line that was shown to a person, in a shell without a terminal."""
+        done = subprocess.run(
+            ["bash", "-c", line],
+            stdin=subprocess.DEVNULL,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout

@@ -18,14 +18,17 @@ from tests.e2e.isolation import IsolatedController, NetworkOfOne
 from tests.support.artifacts import signing_key
 from tests.support.waiting import wait_until
 
-ENVIRONMENT = "e2e"
+# Runs beside each other need machines, ports and addresses of their own: give each its own slot.
+SLOT = int(os.environ.get("GPUAAS_E2E_SLOT", "0"))
+ENVIRONMENT = f"e2e{SLOT or ''}"
+FIRST_PORT = 8640 + 10 * SLOT if SLOT else 8480
 APPS = Path(__file__).parents[2] / "apps"
 
 
 @pytest.fixture(scope="session")
 def alone() -> Iterator[None]:
     """Two runs at once would take each other's machines away: the second waits for the first."""
-    with Path("/var/tmp/gpuaas-e2e.lock").open("w") as lock:
+    with Path(f"/var/tmp/gpuaas-{ENVIRONMENT}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -34,14 +37,14 @@ def alone() -> Iterator[None]:
 def stack(alone: None) -> Iterator[Stack]:
     """Empty at the start, whatever an earlier run left behind; gone at the end."""
     settings = Settings(
-        state_dir=Path("/var/lib/gpuaas-e2e"),
+        state_dir=Path(f"/var/lib/gpuaas-{ENVIRONMENT}"),
         environment=ENVIRONMENT,
-        api_port=8480,
-        postgres_port=8481,
-        openbao_port=8482,
-        openbao_cluster_port=8483,
-        registry_port=8484,
-        subnet="10.84.0.0/16",
+        api_port=FIRST_PORT,
+        postgres_port=FIRST_PORT + 1,
+        openbao_port=FIRST_PORT + 2,
+        openbao_cluster_port=FIRST_PORT + 3,
+        registry_port=FIRST_PORT + 4,
+        subnet=f"10.{100 + SLOT}.0.0/17" if SLOT else "10.84.0.0/16",
         pool_size="20GiB",
         app_dirs=(APPS,),
     )
@@ -83,8 +86,14 @@ def machines(cli: CommandLine, project: str, node: str) -> dict[str, dict[str, o
     shapes = {
         "one": ["--cpus", "2", "--memory-mib", "3072", "--gpus", "2"],
         "two": ["--cpus", "1", "--memory-mib", "2048"],
+        "three": ["--cpus", "1", "--memory-mib", "1536", "--gpus", "1"],
     }
-    return {name: cli.json("allocation", "create", "--name", name, *shape, "--wait") for name, shape in shapes.items()}
+    # All three fit into the pool of these tests.
+    disk = ["--disk-gib", "6"]
+    return {
+        name: cli.json("allocation", "create", "--name", name, *shape, *disk, "--wait")
+        for name, shape in shapes.items()
+    }
 
 
 @pytest.fixture(scope="session")
@@ -105,13 +114,13 @@ def published(stack: Stack, cli: CommandLine, project: str, tmp_path_factory: py
 
 @pytest.fixture(scope="session")
 def network() -> Iterator[NetworkOfOne]:
-    with NetworkOfOne("gpuaas-e2e", 8480) as network:
+    with NetworkOfOne(f"gpuaas-{ENVIRONMENT}", FIRST_PORT) as network:
         yield network
 
 
 @pytest.fixture(scope="session")
 def controller_account(cli: CommandLine, project: str, published: str) -> Path:
-    path = Path("/var/tmp/gpuaas-e2e-controller.json")
+    path = Path(f"/var/tmp/gpuaas-{ENVIRONMENT}-controller.json")
     path.unlink(missing_ok=True)
     cli.run("service-account", "create", "slurm-controller", "--app", published, "--file", str(path))
     return path

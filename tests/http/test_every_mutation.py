@@ -15,8 +15,8 @@ from fastapi.routing import APIRoute
 from gpuaas_contract.app_usage import AppUsageReport
 from gpuaas_contract.changes import Noun
 from gpuaas_contract.identity import Role
-from gpuaas_contract.instances import MemberStatus
-from gpuaas_contract.operations import OperationError, StepStatus
+from gpuaas_contract.instances import InstanceDeploy, MemberStatus, Placement
+from gpuaas_contract.operations import OperationCreate, OperationError, StepStatus
 from gpuaas_contract.secrets import SecretKind, SecretSpec
 from gpuaas_contract.volumes import VolumeAt
 from gpuaas_platform.api.app import declare_app
@@ -26,6 +26,7 @@ from gpuaas_stack.settings import Settings
 from tests.support.artifacts import push, signing_key
 from tests.support.database import connect
 from tests.support.lifecycle import manifest
+from tests.support.policy_world import PUBLIC_KEY
 from tests.support.world import World, make_key
 from tests.support.writes import Transaction, Writes, tables
 
@@ -83,6 +84,8 @@ NOUN_OF = {
     "volume_attachments": Noun.VOLUME,
     "credentials": Noun.CREDENTIAL,
     "secrets": Noun.SECRET,
+    "grants": Noun.GRANT,
+    "ssh_keys": Noun.SSH_KEY,
 }
 """A transaction that writes into the table tells the feed about the noun."""
 
@@ -95,6 +98,8 @@ NO_NOUN = {
     "audit_checkpoints": "the audit trail's seals",
     "idempotency_keys": "answers that are kept for repeated requests",
     "used_assertions": "what a caller showed once and must not show again",
+    "ssh_authorities": "the first of an owner is made by whoever needs it; rotations tell of the others",
+    "unix_users": "a person's number; the grants of the person tell of it",
     "access_grants": "certificates for minutes; no route shows them again",
     "secret_versions": "intents and ends of values in OpenBao; the credential or secret tells of those in use",
     "secret_deliveries": "wrapping tokens for a minute; no route shows them again",
@@ -107,6 +112,9 @@ NO_NOUN = {
 }
 
 NO_NEWS = {
+    ("allocations", frozenset({"authority_newest"})): "the authority itself tells of the change",
+    ("allocations", frozenset({"authority_oldest"})): "the authority itself tells of the change",
+    ("grants", frozenset({"task_id"})): "which task tells the machine of it",
     ("nodes", frozenset({"last_seen_at"})): "a heart-beat: whether the node is there is in its status",
     ("nodes", frozenset({"link_id"})): "which process holds the agent's connection",
     ("operations", frozenset({"lease_expires_at"})): "a heart-beat of the lease's holder",
@@ -268,6 +276,11 @@ async def walk_work(walk: Walk, world: World) -> None:
     await work.complete(ending.id, claim.fencing_token, member_statuses={member.id: MemberStatus.REMOVED})
     await walk_allocation(walk, world, first.id)
     await walk_volume(walk, world, first.id)
+    await walk_grants(walk, world, first.id)
+    authorities = admin.ssh_authorities
+    for _ in range(2):
+        await walk("rotate_ssh_authority", Noun.SSH_AUTHORITY, authorities.rotate(world.project.id))
+    await walk("retire_ssh_authority", Noun.SSH_AUTHORITY, authorities.retire(world.project.id, force=True))
     await walk("release_allocation", Noun.ALLOCATION, admin.allocations.release(first.id))
 
 
@@ -309,6 +322,17 @@ async def walk_observing(walk: Walk, world: World, instance_id: str) -> None:
     await leases.heartbeat(instance_id, claim.fencing_token)
     giving_back = leases.yield_lease(instance_id, claim.fencing_token)
     await walk("yield_reconcile_lease", Noun.RECONCILE_LEASE, giving_back)
+    (member,) = await world.admin.instances.members(instance_id).all()
+    request = InstanceDeploy(
+        project_id=world.project.id,
+        app_slug=world.app_slug,
+        name="later",
+        placement_intent=[Placement(component_key="head", allocation_id=member.allocation_id)],
+    )
+    looking = world.admin.preflights
+    await walk("preflight_deploy", Noun.PREFLIGHT, looking.deploy(request))
+    ending = OperationCreate(kind="decommission")
+    await walk("preflight_instance", Noun.PREFLIGHT, looking.instance(instance_id, ending))
     now = datetime.now(UTC)
     used = AppUsageReport(
         record_id="1", work_id="walk", subject="walker", quantity=Decimal(1), unit="steps", started_at=now, ended_at=now
@@ -368,6 +392,25 @@ async def walk_secrets(walk: Walk, world: World, lease: tuple[str, int]) -> None
     secret = await walk("ensure_secret", Noun.SECRET, ensuring)
     await walk("rotate_secret", Noun.SECRET, world.admin.secrets.rotate(secret.id))
     await secrets.deliver(secret.id, *lease)
+
+
+async def walk_grants(walk: Walk, world: World, allocation_id: str) -> None:
+    """Also what others than a request do to them: the machine's answers, and the end of what they depend on."""
+    admin = world.admin
+    me = (await admin.principal()).id
+    key = await walk("add_ssh_key", Noun.SSH_KEY, admin.ssh_keys.add("walked", PUBLIC_KEY))
+    made = await walk("create_grant", Noun.GRANT, admin.grants.create(allocation_id, me))
+    await world.grant_at_rest(made.id)
+    await walk("remove_ssh_key", Noun.SSH_KEY, admin.ssh_keys.remove(key.id))
+    await walk("revoke_grant", Noun.GRANT, admin.grants.revoke(made.id))
+    await world.grant_at_rest(made.id)
+    user = await admin.users.create("granted@example.com", "a password to walk with")
+    await admin.memberships.create(user.id, Role.PROJECT_MEMBER, project_id=world.project.id)
+    await admin.grants.create(allocation_id, user.id)
+    async with GpuaasClient(admin.api_url, PasswordCredentials(user.email, "a password to walk with")) as own:
+        await own.ssh_keys.add("walked", PUBLIC_KEY)
+    await walk("delete_user", Noun.SSH_KEY, admin.users.delete(user.id))
+    await walk("create_grant", Noun.GRANT, admin.grants.create(allocation_id, me))
 
 
 class _Lease:

@@ -37,6 +37,7 @@ def stack() -> Iterator[Stack]:
         registry_port=FIRST_PORT + 4,
         subnet=f"10.{89 + SLOT}.0.0/16",
         pool_size="12GiB",
+        terminal_idle_seconds=10,
         app_dirs=(),
     )
     stack = Stack(settings, Progress())

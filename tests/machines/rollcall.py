@@ -60,6 +60,8 @@ def publish(cli: CommandLine, directory: Path, version: str = "1.0.0") -> None:
         public.write_text(key.public)
         cli.run("trusted-key", "add", "builds", str(public), "--app", SLUG)
     cli.run("app", "publish", str(manifest), "--artifact", f"software={bundle}", "--sign-key", str(private))
+    if version == "1.0.0":
+        cli.run("entitlement", "grant", "acme", SLUG)
 
 
 @contextmanager

@@ -132,8 +132,10 @@ async def walk(settings: Settings) -> Matrix:
 
 async def _cell(http: httpx.AsyncClient, world: PolicyWorld, row: Row, asker: Asker, matrix: Matrix) -> str:
     values = dict(world.values)
-    if "grant_id" in row.parameters:
-        values["grant_id"] = await world.grant_for(asker)
+    if "access_grant_id" in row.parameters:
+        values["access_grant_id"] = await world.grant_for(asker)
+    if "ssh_key_id" in row.parameters:
+        values["ssh_key_id"] = await world.ssh_key_of(asker)
     if "session_id" in row.parameters:
         values["session_id"] = await world.session_of(asker)
     answer = await _ask(http, world, row, asker, values)
@@ -255,7 +257,7 @@ def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
     if asker.caller.may(row.permission, scope):
         return ALLOWED
     # A grant is its owner's alone: who may not have one asked with somebody else's.
-    hidden = "grant_id" in row.names or not asker.caller.sees(scope)
+    hidden = "access_grant_id" in row.names or not asker.caller.sees(scope)
     return HIDDEN if hidden and (scope.tenant_id or scope.project_id) else DENIED
 
 
@@ -280,12 +282,15 @@ _OF_INSTANCE = {
     "delivery_id",
     "secret_id",
     "secret_delivery_id",
+    "preflight_id",
 }
 _OF_PROJECT = _OF_INSTANCE | {
     "project_id",
     "allocation_id",
     "volume_id",
+    "access_grant_id",
     "grant_id",
+    "owner_id",
     "service_account_id",
     "membership_id",
     "credential_id",

@@ -11,6 +11,7 @@ from gpuaas_contract import ids
 from gpuaas_contract.access import AccessGrant
 from gpuaas_contract.agent_link import AGENT_AUDIENCE
 from gpuaas_contract.identity import PrincipalKind, Role
+from gpuaas_contract.operations import OperationCreate
 from gpuaas_contract.secrets import SecretKind, SecretSpec
 from gpuaas_platform.domain.policy import CONTROLLER, Caller, RoleGrant, Scope
 from gpuaas_sdk.client import GpuaasClient
@@ -22,6 +23,7 @@ from tests.support.services import admin_credentials
 from tests.support.world import World, make_key, sign_assertion
 
 PASSWORD = "a long enough password"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 
 
 @dataclass
@@ -75,17 +77,24 @@ class PolicyWorld:
             headers = {"Authorization": f"Bearer {await owner.bearer()}"}
             return str((await http.get("/v1/auth/session", headers=headers)).json()["id"])
 
+    async def ssh_key_of(self, asker: Asker) -> str:
+        """Likewise."""
+        owner = asker if asker.caller is not None and asker.caller.kind == PrincipalKind.USER else self.admin_asker
+        assert owner.client is not None
+        async for key in owner.client.ssh_keys.list():
+            return key.id
+        return (await owner.client.ssh_keys.add("own", PUBLIC_KEY)).id
+
     @property
     def admin_asker(self) -> Asker:
         return next(asker for asker in self.askers if asker.name == "platform admin")
 
     async def grant_for(self, asker: Asker) -> str:
         """A stream needs a grant of one's own; who may not have one tries with somebody else's."""
-        public_key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
         for client in (asker.client, self.world.admin):
             try:
                 if client is not None:
-                    grant: AccessGrant = await client.allocations.access(self.values["allocation_id"], public_key)
+                    grant: AccessGrant = await client.allocations.access(self.values["allocation_id"], PUBLIC_KEY)
                     return grant.id
             except ApiError:
                 continue
@@ -115,9 +124,13 @@ async def policy_world(settings: Settings) -> AsyncIterator[PolicyWorld]:
         hidden |= {
             values[key] for key in ("credential_id", "secret_id", "secret_delivery_id", "artifact_id", "trusted_key_id")
         }
+        hidden.add(values["preflight_id"])
         values |= {"service_account_id": makers.account_id, "user_id": makers.user_id}
         membership = await admin.memberships.create(makers.user_id, Role.PROJECT_MEMBER, project_id=world.project.id)
         (key,) = await admin.service_accounts.list_keys(makers.account_id)
+        grant = await admin.grants.create(values["allocation_id"], makers.user_id)
+        values |= {"grant_id": grant.id}
+        hidden |= {grant.id}
         values |= {"membership_id": membership.id, "key_id": key.id, "user_code": await _user_code(settings)}
         hidden |= {membership.id, key.id}
         yield PolicyWorld(world, askers, values, hidden, makers.login, makers.account_key)
@@ -145,14 +158,17 @@ async def _values(world: World) -> dict[str, str]:
     (entitlement,) = await world.admin.entitlements.list(app_slug=world.app_slug).all()
     secret = await world.controller.secrets.ensure(*lease, "matrix", SecretSpec(kind=SecretKind.BYTES))
     wrapped = await world.controller.secrets.deliver(secret.id, *lease)
+    preflight = await world.admin.preflights.instance(instance.id, OperationCreate(kind="decommission"))
     return {
         "volume_id": volume.id,
         "credential_id": credential.id,
         "number": "1000000007",
         "secret_id": secret.id,
         "secret_delivery_id": wrapped.id,
+        "preflight_id": preflight.id,
         "tenant_id": world.tenant.id,
         "project_id": world.project.id,
+        "owner_id": world.project.id,
         "allocation_id": allocation.id,
         "instance_id": instance.id,
         "member_id": members[0].id,

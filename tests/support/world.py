@@ -31,6 +31,7 @@ from gpuaas_contract.agent_link import (
     to_agent_adapter,
 )
 from gpuaas_contract.allocations import Allocation, AllocationStatus, ShapeKind
+from gpuaas_contract.grants import Grant
 from gpuaas_contract.identity import Project, ServiceAccount, Tenant
 from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
@@ -221,6 +222,15 @@ class World:
             return found if found.status not in moving and found.activity is None else None
 
         return await self.until(rests, f"allocation {allocation_id} is at rest")
+
+    async def grant_at_rest(self, grant_id: str) -> Grant:
+        """The machine has done as it says, or could not."""
+
+        async def rests() -> Grant | None:
+            found = await self.admin.grants.get(grant_id)
+            return None if found.status in {"pending", "revoking"} else found
+
+        return await self.until(rests, f"grant {grant_id} is at rest")
 
     async def volume_at_rest(self, volume_id: str) -> Volume:
         """Nothing is being done to it, nor to any machine that has it."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shlex
 import time
+import zlib
 from pathlib import Path
 
 from gpuaas_sdk.machines.base import CommandError, CommandResult, MachineUnreachableError
@@ -99,11 +100,23 @@ class LxcMachine:
 
 
 POOL = os.environ.get("GPUAAS_TEST_POOL", "")
-NETWORK = "gpslurmt0"
-SUBNET = "10.87.200.0/24"
-GATEWAY = "10.87.200.1/24"
+ENVIRONMENT = os.environ.get("GPUAAS_ENVIRONMENT", "tests")
+# Two runs beside each other need names and addresses of their own: both follow from the environment's.
+_MARK = f"{zlib.crc32(ENVIRONMENT.encode()):08x}"
+_RANGE = ".".join(os.environ.get("GPUAAS_SUBNET", "10.87.0.0/16").split(".")[:2]) + ".200"
+NETWORK = f"gpst{_MARK}"
+SUBNET = f"{_RANGE}.0/24"
+GATEWAY = f"{_RANGE}.1/24"
 IMAGE = os.environ.get("GPUAAS_TEST_IMAGE", "gpuaas/debian-12")
-TAG = "user.gpuaas.environment=test-slurm"
+TAG = f"user.gpuaas.environment=test-slurm-{ENVIRONMENT}"
+
+
+def machine_name(word: str) -> str:
+    return f"slurmt-{_MARK[:4]}-{word}"
+
+
+def machine_address(number: int) -> str:
+    return f"{_RANGE}.{number}"
 
 
 async def make_environment() -> None:

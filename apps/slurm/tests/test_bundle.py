@@ -6,7 +6,9 @@ import yaml
 
 from gpuaas_contract.manifest import Manifest
 from slurm_app import bundle
-from slurm_app.slurm.roles import PACKAGES
+from slurm_app.controller import HANDLERS
+from slurm_app.slurm.config import MAX_WORKERS
+from slurm_app.slurm.roles import PACKAGES, Role
 
 HERE = Path(__file__).parents[1]
 
@@ -25,12 +27,16 @@ def make_deb(directory: Path, name: str, version: str) -> Path:
 def test_packing_is_deterministic_and_readable_by_apt(tmp_path: Path) -> None:
     debs = [make_deb(tmp_path, "beta", "1:2.0-1"), make_deb(tmp_path, "alpha", "1.0")]
     first, second = tmp_path / "a.tar", tmp_path / "b.tar"
-    assert bundle.pack(debs, first) == 2
-    bundle.pack(reversed(debs), second)
+    needs = {Role.WORKER: debs[1:], Role.CONTROLLER: debs}
+    assert bundle.pack(debs, needs, first) == 2
+    bundle.pack(reversed(debs), needs, second)
     assert bundle.digest_of(first) == bundle.digest_of(second)
     with tarfile.open(first) as tar:
         listed = tar.getnames()
-        assert listed[:3] == ["names", "role-controller", "role-worker"]
+        assert listed[:4] == ["names", "needs-controller", "needs-worker", "role-controller"]
+        of_workers = tar.extractfile("needs-worker")
+        assert of_workers is not None
+        assert of_workers.read() == b"alpha\n"
         assert listed[-2:] == ["alpha_1.0_all.deb", "beta_2.0-1_all.deb"]
         assert {member.mtime for member in tar.getmembers()} == {0}
         packages = tar.extractfile("Packages")
@@ -60,6 +66,12 @@ def test_the_manifest_is_one() -> None:
     manifest = Manifest.model_validate(yaml.safe_load((HERE / "manifest.yaml").read_text()))
     assert manifest.primary.key == "controller"
     assert manifest.runtime.version == "22.05.8"
+    # The manifest offers what is implemented, and nothing else.
+    assert manifest.kinds == set(HANDLERS)
+    worker = manifest.component("worker")
+    assert worker is not None
+    assert worker.max == MAX_WORKERS
+    assert {mode.key: set(mode.actions) for mode in manifest.modes}["single_node"] == {"recover", "decommission"}
     pack = yaml.safe_load((HERE / "pack.yaml").read_text())
     assert pack["slug"] == manifest.slug
     assert (HERE / pack["manifest"]).exists()

@@ -7,6 +7,7 @@ from slurm_app import names
 from slurm_app.errors import RefusedError
 from slurm_app.slurm import config
 from slurm_app.slurm.facts import NodeShape, parse_facts, parse_shape
+from slurm_app.slurm.overrides import checked_overrides
 
 SHAPE = parse_shape(SLURMD_C, parse_facts(FACTS))
 
@@ -20,7 +21,8 @@ def slurm_conf(**changes: str) -> dict[str, str]:
 def test_workers_are_dynamic_nodes_only() -> None:
     conf = slurm_conf()
     assert "NodeName" not in conf
-    assert conf["MaxNodeCount"] == "64"
+    assert conf["MaxNodeCount"] == "256"
+    assert conf["SlurmctldParameters"] == "enable_configless"
 
 
 def test_accounting_is_enforced_and_counts_gpus() -> None:
@@ -61,10 +63,15 @@ def test_gres_names_the_devices_that_were_found() -> None:
 
 
 def test_slurmd_reports_the_memory_of_the_slice() -> None:
-    unit = config.render_slurmd_unit(SHAPE)
+    unit = config.render_slurmd_unit(SHAPE, conf_server="10.0.0.9", features=("fast", "big"))
+    # Debian's unit is skipped where there is no slurm.conf, unless the condition is taken away.
+    assert "\nConditionPathExists=\n" in unit
+    assert "--conf-server 10.0.0.9:6817" in unit
     assert '-Z --conf "CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=2048' in unit
-    assert 'Gres=gpu:2"' in unit
-    assert "Gres" not in config.render_slurmd_unit(NodeShape(1, 1, 1, 1, 1, 512, ()))
+    assert 'Gres=gpu:2 Feature=fast,big"' in unit
+    bare = config.render_slurmd_unit(NodeShape(1, 1, 1, 1, 1, 512, ()), conf_server="10.0.0.9")
+    assert "Gres" not in bare
+    assert "Feature" not in bare
 
 
 def test_the_weakest_machine_decides_the_process_tracking() -> None:
@@ -83,3 +90,39 @@ def test_default_cluster_name() -> None:
     assert names.cluster_name_for("my-cluster") == "my_cluster"
     with pytest.raises(RefusedError):
         names.cluster_name_for("9lives")
+
+
+def test_overrides_replace_or_join_the_settings() -> None:
+    text = config.render_slurm_conf(
+        cluster_name="demo",
+        partition="main",
+        host="node-1",
+        address="10.0.0.1",
+        tracking=config.LINUXPROC,
+        overrides={"slurmdtimeout": "120", "MaxArraySize": "5000"},
+    )
+    assert text.count("SlurmdTimeout=") == 1
+    assert "SlurmdTimeout=120\n" in text
+    assert "MaxArraySize=5000\n" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SlurmUser", "root"),
+        ("Prolog", "/tmp/x"),
+        ("AuthType", "auth/none"),
+        ("KillWait", "1\nSlurmUser=root"),
+        ("KillWait\nSlurmUser", "root"),
+        ("SchedulerParameters", "a b"),
+        ("MpiDefault", "$(id)"),
+    ],
+)
+def test_overrides_that_are_not_safe_are_refused_in_plain_words(name: str, value: str) -> None:
+    with pytest.raises(RefusedError, match=r"cannot be set|no value for"):
+        checked_overrides({name: value})
+
+
+def test_an_override_is_set_once() -> None:
+    with pytest.raises(RefusedError, match="twice"):
+        checked_overrides({"KillWait": "1", "killwait": "2"})

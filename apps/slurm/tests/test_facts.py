@@ -44,6 +44,8 @@ async def test_a_failing_read_is_an_error() -> None:
         await facts.read_facts(FakeMachine(answers={"os-release": CommandResult(1, "", "no")}))
 
 
-async def test_version_is_what_the_daemon_says() -> None:
-    assert await facts.read_version(FakeMachine(answers={"-V": said("slurm-wlm 22.05.8\n")})) == "22.05.8"
-    assert await facts.read_version(FakeMachine(answers={"-V": CommandResult(127, "", "")})) is None
+async def test_versions_are_what_the_daemons_say() -> None:
+    machine = FakeMachine(answers={"-V": said("slurmctld=slurm-wlm 22.05.8\nslurmd=slurm-wlm 22.05.8\n")})
+    assert await facts.read_versions(machine) == {"slurmctld": "slurm-wlm 22.05.8", "slurmd": "slurm-wlm 22.05.8"}
+    with pytest.raises(CommandError):
+        await facts.read_versions(FakeMachine(answers={"-V": CommandResult(1, "", "no")}))

@@ -7,11 +7,14 @@ import pytest
 from fake_machine import FACTS, SLURMD_C, FakeMachine, said
 
 from gpuaas_sdk import OperationContext, OperationFailed
+from slurm_app.absent import AbsentMachine
 from slurm_app.decommission_phases import DECOMMISSION_PHASES
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.phases import (
     CONTROLLER_PHASES,
     DEPLOY_PHASES,
+    FIT,
+    PREPARE_PHASES,
     WORKER_PHASES,
     Evidence,
     Phase,
@@ -50,6 +53,8 @@ def machine(**changes: Any) -> FakeMachine:
     answers = {
         "slurmd -C": said(FACTS + SLURMD_C),
         "os-release": said(FACTS),
+        "id -u gpuaas": said("10000\n"),
+        "show node": said("NodeName=node-1 Arch=x86_64 State=IDLE CfgTRES=cpu=2,gres/gpu=2 Comment=mem_1 \n"),
         "install-packages": said("missing=\nadded=37\n"),
         "assoc_mgr": said("proj/gpuaas\n"),
         "run-first-job": said("host=node-1\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\n"),
@@ -100,7 +105,7 @@ async def test_an_incomplete_teardown_keeps_the_record_and_reports_the_receipt()
     one, operation = FakeMachine(), Operation()
     with pytest.raises(OperationFailed) as caught:
         await run_phases(operation, scope(one, one), DECOMMISSION_PHASES)
-    assert caught.value.code == "teardown_incomplete"
+    assert caught.value.code == "teardown_unverified"
     assert caught.value.retryable
     assert operation.steps["prove-removal"].evidence["receipts"][0]["clean"] is False
     assert "forget-record" not in {name for name, _ in one.steps}
@@ -148,3 +153,48 @@ async def test_the_first_failure_of_many_machines_is_raised_as_it_is() -> None:
 
     with pytest.raises(NotReadyError):
         await on_each([machine(), machine(hostname="node-2")], fail)
+
+
+async def test_an_add_prepares_only_the_workers_machine() -> None:
+    one, two = machine(), machine(hostname="node-2", address="10.0.0.2", allocation_id="alc_2")
+    two.answers = {key: said(answer.stdout.replace("node-1", "node-2")) for key, answer in two.answers.items()}
+    made = scope(one, two, munge_key=b"k", targets=(two,))
+    await run_phases(Operation(), made, PREPARE_PHASES)
+    assert one.steps == []
+    assert [name for name, _ in two.steps] == ["record-baseline", "install-packages", "start-munge"]
+
+
+async def test_clocks_and_user_ids_must_agree() -> None:
+    one, two = machine(), machine(hostname="node-2", address="10.0.0.2", allocation_id="alc_2")
+    facts_of_two = FACTS.replace("node-1", "node-2")
+    two.answers["os-release"] = said(facts_of_two.replace("clock=1700000000", "clock=1700000100"))
+    with pytest.raises(OperationFailed, match="clocks differ") as caught:
+        await run_phases(Operation(), scope(one, two, munge_key=b"k"), [FIT])
+    assert caught.value.code == "clock_skew"
+    two.answers["os-release"] = said(facts_of_two)
+    two.answers["id -u gpuaas"] = said("10001\n")
+    with pytest.raises(OperationFailed, match="different ids"):
+        await run_phases(Operation(), scope(one, two, munge_key=b"k"), [FIT])
+    two.answers["os-release"] = said(facts_of_two + "uid_slurm=997\n")
+    with pytest.raises(OperationFailed, match="uid 997"):
+        await run_phases(Operation(), scope(one, two, munge_key=b"k"), [FIT])
+
+
+async def test_a_worker_that_cannot_track_jobs_as_the_cluster_does_is_refused() -> None:
+    one, two = machine(), machine(hostname="node-2", address="10.0.0.2", allocation_id="alc_2")
+    two.answers["os-release"] = said(FACTS.replace("node-1", "node-2"))
+    one.answers["ProctrackType"] = said("proctrack/cgroup\n")
+    with pytest.raises(OperationFailed, match="linuxproc"):
+        await run_phases(Operation(), scope(one, two, munge_key=b"k", targets=(two,)), [FIT])
+
+
+async def test_a_machine_that_does_not_answer_keeps_no_other_from_being_cleaned() -> None:
+    one = FakeMachine()
+    away = AbsentMachine("alc_2", "node-2", "it is released")
+    operation = Operation()
+    with pytest.raises(OperationFailed) as caught:
+        await run_phases(operation, scope(one, cast(FakeMachine, away)), DECOMMISSION_PHASES)
+    assert caught.value.code == "teardown_unverified"
+    assert [name for name, _ in one.steps][-1] == "remove-packages"
+    receipts = {each["hostname"]: each for each in operation.steps["prove-removal"].evidence["receipts"]}
+    assert {check["found"] for check in receipts["node-2"]["checks"]} == {"unknown: it is released"}

@@ -4,64 +4,27 @@ The tests of this file share one slice and go in order, because an install is th
 """
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from lxc_machine import (
-    POOL,
-    LxcMachine,
-    launch,
-    lxc,
-    make_environment,
-    read_dpkg_status,
-    remove_environment,
-    wait_until_running,
-)
+from lxc_machine import LxcMachine, lxc, machine_name, wait_until_running
+from real_cluster import assert_clean, differences, everything, machines, run, wait_for
 
 from gpuaas_sdk.machines.base import CommandError
-from slurm_app.bundle import cache_directory, make_bundle
 from slurm_app.decommission_phases import DECOMMISSION_PHASES
 from slurm_app.errors import RefusedError
-from slurm_app.phases import BASELINE, DEPLOY_PHASES, FIT, WORKER_PHASES, Evidence, Phase, ensure_packages_installed
+from slurm_app.phases import BASELINE, DEPLOY_PHASES, FIT, WORKER_PHASES, ensure_packages_installed
 from slurm_app.scope import Scope
-from slurm_app.slurm import facts, logs, slurmctld
-from slurm_app.slurm.owned import UNITS
+from slurm_app.slurm import facts, logs, nodes
+from slurm_app.slurm.owned import EVERYTHING
 from slurm_app.slurm.receipt import read_receipt
 
 pytestmark = [pytest.mark.machines, pytest.mark.asyncio(loop_scope="module")]
 
-NAME = "slurmdev-test"
-ADDRESS = "10.87.200.10"
+NAME = machine_name("one")
 GPUS = 2
-
-# Everything on the machine that a removal must put back: packages, accounts, every path, the content of /etc.
-# Left out: what belongs to the kernel, to people, or to the logs.
-EVERYTHING = r"""
-export LC_ALL=C
-dpkg-query -W -f 'package ${binary:Package} ${Version} ${db:Status-Status}\n' | sort
-sed 's/^/passwd /' /etc/passwd; sed 's/^/group /' /etc/group
-find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/tmp \
-    -o -path /var/log -o -path /mnt \) -prune -o -printf 'path %p %y %m %U:%G %l\n' | sort
-find /etc -xdev -type f -exec sha256sum {} + | sort | sed 's/^/content /'
-find /run -xdev -maxdepth 1 -printf 'run %f\n' | grep -v gpuaas-step | sort
-systemctl list-units --all --no-legend --plain --type=service,socket,timer | awk '{ print "unit", $1, $2, $3 }' |
-    grep -v gpuaas-test- | sort
-"""
-# All that differs after an install and a removal, each with its reason.
-HARMLESS = {
-    "  /etc/passwd-": "the previous version, kept by useradd",
-    "  /etc/group-": "the previous version, kept by groupadd",
-    "  /etc/shadow-": "the previous version, kept by useradd",
-    "  /etc/gshadow-": "the previous version, kept by groupadd",
-    "path /var/cache/ldconfig/aux-cache ": "cache of ldconfig",
-    "path /var/lib/ucf/hashfile.": "the previous versions of ucf's registry",
-    "run adduser": "lock of adduser",
-    "unit systemd-networkd-wait-online.service": "started by the first unit that wants the network",
-}
 
 
 @dataclass
@@ -71,66 +34,17 @@ class Cluster:
     before: set[str]
 
 
-async def everything(machine: LxcMachine) -> set[str]:
-    result = await machine.read(EVERYTHING, timeout=60)
-    assert result.ok, result.stderr
-    return set(result.stdout.splitlines())
-
-
-async def run(phases: Iterable[Phase], scope: Scope, *, title: str) -> dict[str, Evidence]:
-    evidence: dict[str, Evidence] = {}
-    began = time.monotonic()
-    print(f"\n{title}")
-    for phase in phases:
-        started = time.monotonic()
-        evidence[phase.key] = await phase.run(scope)
-        print(f"  {phase.key:20} {time.monotonic() - started:6.2f} s")
-    print(f"  {'in all':20} {time.monotonic() - began:6.2f} s", flush=True)
-    return evidence
-
-
 async def pids(machine: LxcMachine) -> list[str]:
-    names = " ".join(UNITS)
+    names = " ".join(EVERYTHING.units)
     return (await machine.read(f"systemctl show --property=MainPID --value {names}")).stdout.split()
-
-
-async def wait_for(machine: LxcMachine, what: str, script: str, *, seconds: float = 60) -> str:
-    deadline = time.monotonic() + seconds
-    while True:
-        result = await machine.read(script)
-        if result.ok:
-            return result.stdout
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}: {result.stdout}{result.stderr}"
-        await asyncio.sleep(0.1)
-
-
-def assert_clean(evidence: dict[str, Evidence]) -> None:
-    (found,) = evidence["prove-removal"]["receipts"]
-    assert found["clean"] is True
-    assert {check["check"] for check in found["checks"]} >= {"packages", "users", "ports", "paths", "record"}
-
-
-def differences(before: set[str], after: set[str]) -> list[str]:
-    return sorted(line for line in before ^ after if not any(harmless in line for harmless in HARMLESS))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    if not POOL:
-        pytest.skip("needs machines: make machines")
-    directory = tmp_path_factory.mktemp("bundle")
-    await make_environment()
-    try:
-        await launch(NAME, address=ADDRESS, gpus=GPUS)
-        status = directory / "status"
-        status.write_text(await read_dpkg_status(NAME))
-        bundle = make_bundle(output=directory / "bundle.tar", dpkg_status=status, cache=cache_directory())
-        machine = LxcMachine(NAME, ADDRESS, {bundle.digest: Path(bundle.path)})
-        scope = Scope("demo", "main", "proj", machine, (machine,), bundle.digest)
-        await machine.deliver(bundle.digest)
+    async with machines(tmp_path_factory.mktemp("bundle"), {"one": GPUS}) as (found, digest):
+        machine = found["one"]
+        scope = Scope("demo", "main", "proj", machine, (machine,), digest)
         yield Cluster(machine, scope, await everything(machine))
-    finally:
-        await remove_environment()
 
 
 async def test_deploy_ends_with_a_real_job(cluster: Cluster) -> None:
@@ -141,7 +55,9 @@ async def test_deploy_ends_with_a_real_job(cluster: Cluster) -> None:
     assert job["batch_state"] == "COMPLETED"
     assert job["account"] == "proj"
     assert evidence["start-slurmctld"]["associations_loaded"] == ["proj/gpuaas"]
-    assert await facts.read_version(cluster.machine) == "22.05.8"
+    versions = await facts.read_versions(cluster.machine)
+    assert set(versions) == {"slurmctld", "slurmdbd", "slurmd"}
+    assert all(version.endswith("22.05.8") for version in versions.values())
 
 
 async def test_the_logs_are_clean(cluster: Cluster) -> None:
@@ -172,22 +88,26 @@ async def test_a_node_survives_slurmctld_killed_right_after_the_join(cluster: Cl
     await wait_for(cluster.machine, "slurmctld to come back", "timeout 10 scontrol ping | grep -q 'is UP'")
     state = f"timeout 10 sinfo --noheader --nodes={NAME} --format=%T | grep -x idle"
     await wait_for(cluster.machine, "the node to be idle", state)
-    record = await slurmctld.read_node(cluster.machine, NAME)
+    record = await nodes.read_node(cluster.machine, NAME)
     assert record.present == "yes"
 
 
 async def test_a_persons_drain_is_not_undone(cluster: Cluster) -> None:
     drain = f"timeout 10 scontrol update nodename={NAME} state=DRAIN reason=mine"
     assert (await cluster.machine.read(drain)).ok
-    with pytest.raises(CommandError, match="to be usable"):
+    with pytest.raises(RefusedError, match="does not undo that"):
         await next(phase for phase in DEPLOY_PHASES if phase.key == "join-workers").run(cluster.scope)
-    record = await slurmctld.read_node(cluster.machine, NAME)
+    record = await nodes.read_node(cluster.machine, NAME)
     assert (record.reason, record.reason_by) == ("mine", "root")
     assert "DRAIN" in record.state
-    assert (await cluster.machine.read(f"timeout 10 scontrol update nodename={NAME} state=RESUME")).ok
+    resume = f"touch /run/test-mark; timeout 10 scontrol update nodename={NAME} state=RESUME"
+    assert (await cluster.machine.read(resume)).ok
 
 
 async def test_a_restart_of_the_machine_is_survived(cluster: Cluster) -> None:
+    # slurmctld writes its state down some seconds after a change: what a person did just before is not lost.
+    saved = "[ /var/lib/slurm/slurmctld/node_state -nt /run/test-mark ]"
+    await wait_for(cluster.machine, "slurmctld to save its state", saved)
     assert (await lxc("restart", "--force", NAME)).ok
     await wait_until_running(NAME)
     await wait_for(cluster.machine, "the node to be idle", "timeout 10 sinfo --noheader --format=%T | grep -x idle")
@@ -230,7 +150,17 @@ async def test_decommission_in_the_middle_of_an_install(cluster: Cluster) -> Non
     await cluster.machine.read("systemctl kill --signal=KILL gpuaas-test-install-packages.service")
     with pytest.raises(CommandError):
         await install
-    assert_clean(await run(DECOMMISSION_PHASES, cluster.scope, title="decommission of half an install"))
+    # What a person makes meanwhile is not ours, wherever it lies.
+    mine = "/etc/mine.conf /opt/mine /etc/slurm/mine.conf /usr/local/bin/mine"
+    made = f"mkdir -p /etc/slurm; for file in {mine}; do echo mine >$file; done"
+    assert (await cluster.machine.read(made)).ok
+    evidence = await run(DECOMMISSION_PHASES, cluster.scope, title="decommission of half an install")
+    assert_clean(evidence)
+    assert (await cluster.machine.read(f"cat {mine}")).stdout == "mine\n" * 4
+    (found,) = evidence["prove-removal"]["receipts"]
+    kept = next(check for check in found["checks"] if check["check"] == "kept")
+    assert kept["found"] == "/etc/slurm/mine.conf"
+    assert (await cluster.machine.read(f"rm {mine}; rmdir /etc/slurm")).ok
     assert differences(cluster.before, await everything(cluster.machine)) == []
 
 

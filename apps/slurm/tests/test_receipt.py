@@ -3,13 +3,20 @@ from fake_machine import FakeMachine, said
 
 from gpuaas_sdk.machines.base import CommandError, CommandResult, MachineUnreachableError
 from slurm_app.slurm import receipt
+from slurm_app.slurm.going import EVERYTHING, Going
+from slurm_app.slurm.roles import Role
+
+CHECKS = receipt.checks(EVERYTHING)
+LISTINGS = receipt.listings(EVERYTHING)
 
 
 def probe(baseline: str = "yes", **found: str) -> str:
     lines = ["==gpuaas-check== baseline 0", baseline]
-    for key in receipt.CHECKS:
+    for key in CHECKS:
         lines += [f"==gpuaas-check== {key} 0", found.get(key, "")]
-    return "\n".join([*lines, "==gpuaas-check== logs 0", found.get("logs", "")]) + "\n"
+    for key in LISTINGS:
+        lines += [f"==gpuaas-check== {key} 0", found.get(key, "")]
+    return "\n".join(lines) + "\n"
 
 
 async def read(text: str) -> receipt.Receipt:
@@ -17,15 +24,18 @@ async def read(text: str) -> receipt.Receipt:
 
 
 async def test_nothing_left_is_clean_and_logs_are_listed() -> None:
-    found = await read(probe(logs="/var/log/slurm/slurmd.log"))
+    found = await read(probe(logs="/var/log/slurm/slurmd.log", fences="/var/lib/gpuaas/fence/ins_1"))
     assert found.clean
-    assert [check.check for check in found.checks] == [*receipt.CHECKS, "logs"]
-    assert found.checks[-1].found == "/var/log/slurm/slurmd.log"
+    assert [check.check for check in found.checks] == [*CHECKS, *LISTINGS]
+    listed = {check.check: (check.found, check.expected) for check in found.checks if check.check in LISTINGS}
+    assert listed["logs"][0] == "/var/log/slurm/slurmd.log"
+    assert listed["fences"][0] == "/var/lib/gpuaas/fence/ins_1"
+    assert all(why.startswith("exempt: ") for _, why in listed.values())
     evidence = found.as_evidence()
     assert set(evidence["checks"][0]) == {"check", "command", "expected", "found", "ok", "at"}
 
 
-@pytest.mark.parametrize("key", receipt.CHECKS)
+@pytest.mark.parametrize("key", CHECKS)
 async def test_anything_left_is_a_failure_with_evidence(key: str) -> None:
     found = await read(probe(**{key: "something"}))
     assert not found.clean
@@ -59,6 +69,17 @@ async def test_no_answer_is_never_a_receipt() -> None:
 
     with pytest.raises(MachineUnreachableError):
         await receipt.read_receipt(Away())
-    unverified = receipt.unverified_receipt(FakeMachine(), "the machine is gone")
+    unverified = receipt.unverified_receipt("node-1", "alc_1", "the machine is gone")
     assert not unverified.clean
     assert {check.ok for check in unverified.checks} == {None}
+
+
+def test_what_a_staying_role_needs_is_not_looked_for() -> None:
+    """A worker that leaves the controller's machine leaves the controller's things there."""
+    leaves = Going(frozenset({Role.WORKER}), frozenset({Role.CONTROLLER}))
+    commands = receipt.checks(leaves)
+    assert "slurmd" in commands["processes"]
+    assert "slurmctld" not in commands["processes"] + commands["units"] + commands["paths"]
+    assert "munge" not in " ".join(commands.values())
+    assert "/var/lib/slurm/slurmd" in commands["paths"]
+    assert set(CHECKS) > set(commands)

@@ -14,6 +14,7 @@ from slurm_app.slurm import (
     logs,
     mariadb,
     munge,
+    nodes,
     packages,
     receipt,
     script,
@@ -23,8 +24,10 @@ from slurm_app.slurm import (
     teardown,
 )
 from slurm_app.slurm.config import LINUXPROC
+from slurm_app.slurm.going import EVERYTHING, Going
 from slurm_app.slurm.roles import Role
 
+WORKER_LEAVES = Going(frozenset({Role.WORKER}), frozenset({Role.CONTROLLER}))
 SHAPE = facts.parse_shape(SLURMD_C, facts.parse_facts(FACTS))
 SCRIPTS = {
     "facts": facts.FACTS_SCRIPT,
@@ -38,16 +41,19 @@ SCRIPTS = {
         host="node-1",
         address="10.0.0.1",
         tracking=LINUXPROC,
+        overrides={"KillWait": "10"},
     ),
     "slurmctld": slurmctld.start_script(),
     "associations": accounting.associations_script(cluster_name="demo", account="proj", users=["gpuaas"]),
     "barrier": accounting.barrier_script(account="proj", users=["gpuaas"]),
-    "slurmd": script.step(slurmd.start_script(shape=SHAPE, files={"/etc/slurm/slurm.conf": "A=b\n"})),
+    "slurmd": script.step(slurmd.start_script(shape=SHAPE, conf_server="10.0.0.9", features=["fast"])),
     "registered": script.step(slurmd.registered_script(host="node-1", comment="mem_1")),
-    "delete": script.step(slurmctld.delete_node_script("node-1")),
+    "delete": script.step(nodes.delete_node_script("node-1")),
     "job": jobs.first_job_script(user="gpuaas", partition="main", account="proj", workers=("node-1",), gpus=2),
-    "clean": teardown.clean_script(),
+    "clean": teardown.clean_script(EVERYTHING),
+    "clean worker": teardown.clean_script(WORKER_LEAVES),
     "probe": receipt.probe_script(),
+    "probe worker": receipt.probe_script(WORKER_LEAVES),
     "logs": logs.LOG_SCRIPT,
 }
 
@@ -128,14 +134,29 @@ async def test_a_same_node_worker_takes_one_step() -> None:
 
 
 async def test_a_split_worker_touches_only_itself_and_the_controller() -> None:
-    conf = {"cat /etc/slurm/slurm.conf": said("ClusterName=demo\n")}
-    controller = FakeMachine(hostname="node-0", address="10.0.0.9", allocation_id="alc_0", answers=conf)
+    controller = FakeMachine(hostname="node-0", address="10.0.0.9", allocation_id="alc_0")
     worker = FakeMachine(answers={"slurmd -C": said(FACTS + SLURMD_C)})
-    await slurmd.ensure_worker_joined(controller, worker, comment="mem_1")
+    await slurmd.ensure_worker_joined(controller, worker, comment="mem_1", features=("fast",))
     assert [name for name, _ in controller.steps] == ["register-node-node-1"]
     assert [name for name, _ in worker.steps] == ["start-slurmd-node-1"]
-    assert "ClusterName=demo" in worker.steps[0][1]
+    assert "--conf-server 10.0.0.9:6817 -Z" in worker.steps[0][1]
+    assert "Feature=fast" in worker.steps[0][1]
     assert "reconfigure" not in worker.steps[0][1] + controller.steps[0][1]
+
+
+async def test_a_slurmd_whose_record_is_missing_is_started_anew() -> None:
+    missing = {"show node": CommandResult(1, "", "Node node-1 not found"), "slurmd -C": said(FACTS + SLURMD_C)}
+    machine = FakeMachine(answers=missing)
+    await slurmd.ensure_worker_joined(machine, machine, comment="mem_1")
+    assert 'rm -f "$state/applied/slurmd.service"' in machine.steps[0][1]
+
+
+@pytest.mark.parametrize("features", [("a b",), ("x\n",), ("$(id)",), ("A",)])
+async def test_features_with_other_characters_are_refused(features: tuple[str, ...]) -> None:
+    machine = FakeMachine(answers={"slurmd -C": said(FACTS + SLURMD_C)})
+    with pytest.raises(RefusedError):
+        await slurmd.ensure_worker_joined(machine, machine, comment="mem_1", features=features)
+    assert machine.steps == []
 
 
 NODE = "NodeName=node-1 Arch=x86_64 State={} Reason={} [{}@2026-11-15T21:25:04] Comment=x\n"
@@ -151,7 +172,7 @@ NODE = "NodeName=node-1 Arch=x86_64 State={} Reason={} [{}@2026-11-15T21:25:04] 
     ],
 )
 def test_a_persons_drain_is_never_taken_for_slurms_own(state: str, reason: str, by: str, refused: bool) -> None:
-    record = slurmctld.parse_node("node-1", said(NODE.format(state, reason, by)))
+    record = nodes.parse_node("node-1", said(NODE.format(state, reason, by)))
     assert record.present == "yes"
     assert record.reason == reason
     assert record.refused_by_slurm is refused
@@ -160,8 +181,8 @@ def test_a_persons_drain_is_never_taken_for_slurms_own(state: str, reason: str, 
 def test_a_node_is_unknown_unless_slurmctld_says_so() -> None:
     gone = CommandResult(1, "", "Node node-1 not found")
     away = CommandResult(1, "", "slurm_load_node error: Unable to contact slurm controller")
-    assert slurmctld.parse_node("node-1", gone).present == "no"
-    assert slurmctld.parse_node("node-1", away).present == "unknown"
+    assert nodes.parse_node("node-1", gone).present == "no"
+    assert nodes.parse_node("node-1", away).present == "unknown"
 
 
 def test_first_job_must_be_complete() -> None:

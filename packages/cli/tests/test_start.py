@@ -24,7 +24,7 @@ print(sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)
 
 
 def commands() -> list[list[str]]:
-    found = [["login"], ["logout"], ["whoami"], ["ssh"]]
+    found = [["login"], ["logout"], ["whoami"], ["ssh"], ["ssh-config"]]
     for noun in _NOUNS:
         group = app[noun]
         assert isinstance(group, App)

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +30,7 @@ from gpuaas_sdk.errors import NotFoundError, VersionExistsError
 from gpuaas_sdk.signing import read_private_key
 from gpuaas_stack import platform_services, users
 from gpuaas_stack.errors import StackError
-from gpuaas_stack.packs import Demo, Pack
+from gpuaas_stack.packs import Demo, Pack, program
 from gpuaas_stack.stack import Stack
 
 Found = TypeVar("Found")
@@ -47,8 +48,17 @@ _UNFINISHED = {InstanceStatus.DEPLOYING}
 
 
 @dataclass(frozen=True)
+class Deployed:
+    instance: Instance
+    entrance: Allocation
+    shown: str = ""
+    """What the app's own look at itself printed."""
+    next_steps: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Seeded:
-    deployed: list[tuple[Instance, Allocation]]
+    deployed: list[Deployed]
     capacity: str
 
 
@@ -93,7 +103,8 @@ class DemoSeed:
         deployed = []
         for pack in self._stack.packs:
             if pack.demo is not None:
-                deployed.append(await self._ensure_deployed(pack.slug, pack.demo, project, machines))
+                instance, entrance = await self._ensure_deployed(pack.slug, pack.demo, project, machines)
+                deployed.append(await self._look_at(pack.demo, instance, entrance, machines))
         return Seeded(deployed, capacity_words(await self._client.nodes.list().all()))
 
     async def _ensure_node(self) -> None:
@@ -221,7 +232,8 @@ class DemoSeed:
     ) -> tuple[Instance, Allocation]:
         placements = [
             Placement(component_key=component, allocation_id=machines[number - 1].id)
-            for component, number in demo.placement.items()
+            for component, numbers in demo.placement.items()
+            for number in numbers
         ]
         instance = await self._live_instance(project, demo.name)
         with self._progress.phase(f"{slug} deployed as {demo.name}") as phase:
@@ -243,6 +255,32 @@ class DemoSeed:
         if instance.status != InstanceStatus.RUNNING:
             raise StackError(f"{demo.name} is {instance.status}: see gpuaas instance show {demo.name}")
         return instance, await self._entrance(instance)
+
+    async def _look_at(
+        self, demo: Demo, instance: Instance, entrance: Allocation, machines: list[Allocation]
+    ) -> Deployed:
+        names = [machine.name for machine in machines]
+        shown = await self._run_on(entrance, demo.filled(demo.show, names)) if demo.show else ""
+        return Deployed(instance, entrance, shown, {what: demo.filled(how, names) for what, how in demo.next.items()})
+
+    async def _run_on(self, machine: Allocation, words: str) -> str:
+        """As anybody would: with the command line, over SSH."""
+        environment = {
+            **os.environ,
+            "GPUAAS_API_URL": self._settings.api_url,
+            "GPUAAS_TOKEN": await self._client.token(),
+        }
+        process = await asyncio.create_subprocess_exec(
+            *[program("gpuaas"), "ssh", machine.id, "--", words],
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        if process.returncode != 0:
+            raise StackError(f"cannot run {words!r} on {machine.name}: {err.decode(errors='replace').strip()[-500:]}")
+        return out.decode(errors="replace").rstrip()
 
     async def _entrance(self, instance: Instance) -> Allocation:
         """The machine to log in to: that of the member that was placed first."""

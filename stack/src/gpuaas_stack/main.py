@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 from rich.console import Console
 
-from gpuaas_contract.allocations import Allocation
-from gpuaas_contract.instances import Instance
 from gpuaas_sdk.errors import GpuaasError
 from gpuaas_stack import demo
 from gpuaas_stack.errors import StackError
@@ -41,7 +39,7 @@ def up(settings: Settings, *, bare: bool) -> int:
     return 0
 
 
-def next_steps(settings: Settings, deployed: Sequence[tuple[Instance, Allocation]]) -> list[str]:
+def next_steps(settings: Settings, deployed: Sequence[demo.Deployed]) -> list[str]:
     """What a newcomer types next, ready to copy."""
     gpuaas = program("gpuaas")
     lines = [
@@ -49,13 +47,20 @@ def next_steps(settings: Settings, deployed: Sequence[tuple[Instance, Allocation
         f"  {gpuaas} login --api-url {settings.api_url} --email {ADMIN_EMAIL} --password-stdin "
         f"< {settings.admin_password_file}",
     ]
-    for instance, machine in deployed:
+    for each in deployed:
+        instance = each.instance
         lines += [
-            f"\n{instance.app_slug} runs as [bold]{instance.name}[/bold] ({instance.versions.observed_runtime}). Try:",
-            *(f"  {gpuaas} {words}" for words in (f"instance show {instance.name}", f"ssh {machine.name}")),
+            f"\n{instance.app_slug} runs as [bold]{instance.name}[/bold] ({instance.versions.observed_runtime}).",
+            "Log in:",
+            f"  {gpuaas} ssh {each.entrance.name}",
         ]
-        lines += [f"  {note.title}: {note.command}" for note in instance.access_notes if note.command]
-        lines.append(f"Take it apart, and read the proof: {gpuaas} instance decommission {instance.name} --wait")
+        lines += [f"  {line}" for line in each.shown.splitlines()]
+        lines.append(f"How to use it: {gpuaas} instance show {instance.name}")
+        lines += [f"{what}:\n  {gpuaas} {how}" for what, how in each.next_steps.items()]
+        lines.append(
+            f"Take it apart, and read the proof:\n  {gpuaas} instance decommission {instance.name} --yes --wait\n"
+            f"  {gpuaas} instance receipt {instance.name}"
+        )
     return [*lines, "\nStop everything with `make down`; data and machines are kept."]
 
 

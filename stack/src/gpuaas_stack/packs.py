@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,25 @@ from gpuaas_stack.errors import StackError
 
 
 class Demo(BaseModel):
-    """How the demo deploys the app: each component on one of the demo's machines, numbered from 1."""
+    """How the demo deploys the app, and what it says at the end.
+
+    In `show` and `next`, {name} is the instance and {machine1}, {machine2}, … are the demo's machines.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    placement: dict[str, int]
+    placement: dict[str, list[int]]
+    """Each component on some of the demo's machines, numbered from 1."""
     inputs: dict[str, Any] = {}
+    show: str = ""
+    """A command for the machine that one logs in to; what it prints is shown."""
+    next: dict[str, str] = {}
+    """What could be done next: a title, and the words after `gpuaas`."""
+
+    def filled(self, text: str, machines: Sequence[str]) -> str:
+        values = {f"machine{number}": machine for number, machine in enumerate(machines, start=1)}
+        return text.format(name=self.name, **values)
 
 
 class Pack(BaseModel):

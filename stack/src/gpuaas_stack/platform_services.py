@@ -77,6 +77,7 @@ def api_service(settings: Settings, database_url: str, vault_addr: str, vault_to
             "GPUAAS_API_PORT": str(settings.api_port),
             "GPUAAS_REGISTRY_URL": settings.registry_address,
             "GPUAAS_ENVIRONMENT": settings.environment,
+            "GPUAAS_TERMINAL_IDLE_SECONDS": str(settings.terminal_idle_seconds),
             "GPUAAS_NETWORK_RANGE": str(settings.subnet),
             "GPUAAS_BOOTSTRAP_ADMIN_FILE": str(settings.admin_file),
             # Everything on one machine: its owner reads the password from the file again and again.

@@ -39,6 +39,7 @@ class Settings(BaseSettings):
     registry_url: str | None = Field(None, description="use this OCI registry for artifacts; none is started")
 
     subnet: IPv4Network = IPv4Network("10.83.0.0/16")
+    terminal_idle_seconds: float = Field(900, description="a browser terminal in which nobody types is closed then")
     pool_size: str = Field("30GiB", description="size of the loop file that slices live on; sparse")
     lxd_socket: Path = Path("/var/lib/lxd/unix.socket")
     lxd_run_dir: Path = Path("/run/gpuaas/lxd")

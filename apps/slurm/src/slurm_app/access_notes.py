@@ -1,29 +1,47 @@
-"""How to get onto a cluster and what to type there, with this cluster's real names."""
+"""How to get onto a cluster and what to type there, with this cluster's real names. Every command can be pasted."""
 
 from gpuaas_contract.instances import AccessNote
 from gpuaas_sdk import OperationContext
-from slurm_app.reconcilers.cluster import Cluster
+from slurm_app.reconcilers.cluster import Cluster, node_name
+from slurm_app.slurm.config import LOGS
 
 
-async def access_notes(operation: OperationContext, cluster: Cluster) -> list[AccessNote]:
-    machine = await operation.client.allocations.get(cluster.controller.allocation_id)
-    partition = cluster.instance.inputs["partition"]
+async def access_notes(operation: OperationContext, cluster: Cluster, *, gpus: bool) -> list[AccessNote]:
+    head = (await operation.client.allocations.get(cluster.controller.allocation_id)).name
+    nodes = sorted(node_name(worker) for worker in cluster.workers)
+    return notes_for(
+        head, cluster.partition, cluster.account, nodes, gpus=gpus, mpi=bool(cluster.instance.inputs.get("mpi"))
+    )
 
-    def on_cluster(title: str, words: str) -> AccessNote:
-        return AccessNote(title=title, command=f"gpuaas ssh {machine.name} -- {words}")
 
+def notes_for(head: str, partition: str, account: str, nodes: list[str], *, gpus: bool, mpi: bool) -> list[AccessNote]:
+    def on_cluster(title: str, words: str, text: str = "") -> AccessNote:
+        return AccessNote(title=title, command=f"gpuaas ssh {head} -- {words}", text=text)
+
+    where = f"--partition={partition}"
+    many = f"--nodes={len(nodes)}"
+    rank = "python3 -m mpi4py.bench helloworld" if mpi else "printenv PMIX_RANK"
     notes = [
-        AccessNote(title="Log in", command=f"gpuaas ssh {machine.name}"),
-        on_cluster("See the nodes", "sinfo"),
-        on_cluster("Run a command", f"srun --partition={partition} hostname"),
-        on_cluster("Submit a batch job", f"sbatch --partition={partition} --wrap=hostname"),
-        on_cluster("See what ran", "sacct --allocations"),
+        AccessNote(title="Log in", command=f"gpuaas ssh {head}"),
+        on_cluster("See the nodes", "sinfo --Node --long", f"The workers are {', '.join(nodes)}."),
+        on_cluster("Run a command on every worker", f"srun {where} {many} hostname"),
+        on_cluster("Submit a batch job", f"sbatch {where} --account={account} --wrap=hostname"),
+        on_cluster("Submit an array of jobs", f"sbatch {where} --array=1-4 --wrap=hostname"),
+        on_cluster("See what waits and runs", "squeue --long"),
+        on_cluster("See what ran", "sacct --allocations --format=jobid,jobname,state,elapsed,nodelist,alloctres"),
+        on_cluster("Run an MPI program", f"srun {where} {many} --mpi=pmix {rank}"),
     ]
-    if machine.shape.gpus:
-        notes.append(on_cluster("Run on a GPU", f"srun --partition={partition} --gres=gpu:1 env"))
+    if gpus:
+        notes.append(on_cluster("Run on a GPU", f"srun {where} --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES"))
     return [
         *notes,
         on_cluster("Ask the scheduler how it is", "scontrol ping"),
-        AccessNote(title="Configuration", text="/etc/slurm/slurm.conf on the controller"),
-        AccessNote(title="Logs", text="/var/log/slurm on every machine"),
+        on_cluster("Ask why a node does not work", "sinfo --list-reasons"),
+        on_cluster("See that accounting answers", f"sacctmgr --noheader show associations account={account}"),
+        on_cluster("Read the scheduler's log", f"sudo tail -n 20 {LOGS}/slurmctld.log"),
+        AccessNote(
+            title="Configuration",
+            text="/etc/slurm/slurm.conf on the controller; workers fetch it from there, into /run/slurm/conf",
+        ),
+        AccessNote(title="Logs", text=f"{LOGS} on every machine"),
     ]

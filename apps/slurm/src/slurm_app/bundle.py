@@ -12,17 +12,17 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_app.errors import RefusedError
-from slurm_app.slurm.roles import PACKAGES
+from slurm_app.slurm.roles import PACKAGES, Role
 
 DEFAULT_CACHE = Path("/var/cache/gpuaas/bundles")
 CACHE_SETTING = "GPUAAS_BUNDLE_CACHE"
 SOURCES = (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))
-_FORMAT = "1"
+_FORMAT = "2"
 
 Say = Callable[[str], None]
 
@@ -84,14 +84,18 @@ class Apt:
             raise RefusedError("apt_failed", f"cannot run apt-get {arguments[0]}: {done.stderr.strip()[-2_000:]}")
         return done.stdout
 
-    def fetch(self, packages: Iterable[str]) -> list[Path]:
-        """The files that these packages take beyond what the status has, and nothing else in the cache."""
-        wanted = sorted(set(packages))
+    def resolve(self, packages: Iterable[str]) -> list[Path]:
+        """The files that these packages take beyond what the status has, whether they are there yet or not."""
         # apt leaves out of this list what it has downloaded before, hence the empty cache.
         nowhere = f"Dir::Cache::archives={self._empty}/"
-        uris = self.run("install", "--yes", "--print-uris", "-o", nowhere, *wanted)
-        self.run("install", "--yes", "--download-only", *wanted)
+        uris = self.run("install", "--yes", "--print-uris", "-o", nowhere, *sorted(set(packages)))
         return sorted(self.archives / parse_uri_line(line) for line in uris.splitlines() if line.startswith("'"))
+
+    def fetch(self, packages: Iterable[str]) -> list[Path]:
+        """These files, and nothing else in the cache."""
+        wanted = sorted(set(packages))
+        self.run("install", "--yes", "--download-only", *wanted)
+        return self.resolve(wanted)
 
 
 def parse_uri_line(line: str) -> str:
@@ -119,8 +123,11 @@ def index_entry(control: str, file_name: str, content: bytes) -> str:
     return f"{control}\nFilename: ./{file_name}\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
 
 
-def pack(debs: Iterable[Path], output: Path) -> int:
-    """Small lists first, so that a machine can read them without unpacking the rest."""
+def pack(debs: Iterable[Path], needs: Mapping[Role, Iterable[Path]], output: Path) -> int:
+    """Small lists first, so that a machine can read them without unpacking the rest.
+
+    `needs` has the files of each role alone: what only one role needs goes when that role goes.
+    """
     entries: dict[str, bytes] = {}
     index: dict[str, str] = {}
     package_names: set[str] = set()
@@ -131,6 +138,9 @@ def pack(debs: Iterable[Path], output: Path) -> int:
         index[name] = index_entry(control, name, content)
         package_names.add(control_field(control, "Package"))
     head: dict[str, bytes] = {"names": "".join(f"{name}\n" for name in sorted(package_names)).encode()}
+    for role, files in sorted(needs.items()):
+        needed = sorted(control_field(read_control(deb), "Package") for deb in files)
+        head[f"needs-{role.value}"] = "".join(f"{name}\n" for name in needed).encode()
     for role, packages in sorted(PACKAGES.items()):
         head[f"role-{role.value}"] = "".join(f"{name}\n" for name in sorted(packages)).encode()
     head["roles.json"] = json.dumps(PACKAGES, indent=2, sort_keys=True).encode()
@@ -162,8 +172,9 @@ def make_bundle(*, output: Path, dpkg_status: Path, cache: Path, refresh: bool =
         apt.run("update")
         say("Fetching what the image lacks …")
         debs = apt.fetch(name for packages in PACKAGES.values() for name in packages)
+        needs = {role: apt.resolve(packages) for role, packages in PACKAGES.items()}
         say(f"Packing {len(debs)} packages …")
-        pack(debs, kept)
+        pack(debs, needs, kept)
     else:
         say(f"Using the bundle made before for this image ({kept})")
     output.parent.mkdir(parents=True, exist_ok=True)

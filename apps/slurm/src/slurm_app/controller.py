@@ -3,16 +3,26 @@
 import asyncio
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from gpuaas_sdk import Controller, GpuaasClient
+from gpuaas_contract.base import JsonObject
+from gpuaas_sdk import Controller, GpuaasClient, OperationContext
+from gpuaas_sdk.runtime.worker import Handler
 from slurm_app.errors import RefusedError
-from slurm_app.reconcilers import add, decommission, deploy
+from slurm_app.reconcilers import add, decommission, deploy, drain, observe, recover, remove, replace
+from slurm_app.store import Store
 
 ACCOUNT_SETTING = "GPUAAS_SERVICE_ACCOUNT_FILE"
-HANDLERS = {
+Reconcile = Callable[[OperationContext, Store], Awaitable[JsonObject]]
+HANDLERS: dict[str, Reconcile] = {
     "deploy": deploy.reconcile,
     "add": add.reconcile,
+    "drain": drain.reconcile,
+    "resume": drain.resume,
+    "remove": remove.reconcile,
+    "replace": replace.reconcile,
+    "recover": recover.reconcile,
     "decommission": decommission.reconcile,
 }
 
@@ -33,4 +43,16 @@ def run() -> None:
 
 async def _serve(account: Path) -> None:
     async with GpuaasClient.from_service_account_file(account, api_url=os.environ.get("GPUAAS_API_URL")) as client:
-        await Controller(client, HANDLERS).run_until_signalled()
+        store = Store()
+        try:
+            handlers = {kind: _with_store(reconcile, store) for kind, reconcile in HANDLERS.items()}
+            await Controller(client, handlers, observe=observe.observe).run_until_signalled()
+        finally:
+            store.close()
+
+
+def _with_store(reconcile: Reconcile, store: Store) -> Handler:
+    async def handle(operation: OperationContext) -> JsonObject:
+        return await reconcile(operation, store)
+
+    return handle

@@ -11,6 +11,8 @@ _ACCOUNT = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _COMMENT = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
+_REASON = re.compile(r"[A-Za-z0-9_.:/ -]{1,120}")
+_FEATURE = re.compile(r"[a-z][a-z0-9_.]{0,30}")
 _DEVICE = re.compile(r"/dev/nvidia[0-9]{1,3}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -44,6 +46,14 @@ def host_name(value: str) -> str:
 
 def comment(value: str) -> str:
     return _checked(_COMMENT, "a node comment", value)
+
+
+def reason(value: str) -> str:
+    return _checked(_REASON, "a reason", value)
+
+
+def feature(value: str) -> str:
+    return _checked(_FEATURE, "a node feature", value)
 
 
 def gpu_device(value: str) -> str:

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
-from gpuaas_sdk.machines.base import Machine
-from slurm_app.errors import RefusedError
+from gpuaas_sdk.machines.base import CommandError, Machine
+from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.scope import Scope
-from slurm_app.slurm import accounting, facts, jobs, mariadb, munge, packages, slurmctld, slurmd, slurmdbd
+from slurm_app.slurm import accounting, facts, jobs, mariadb, munge, nodes, packages, slurmctld, slurmd, slurmdbd
 from slurm_app.slurm.config import choose_process_tracking
 
 Evidence = dict[str, Any]
@@ -38,16 +39,26 @@ async def _as_coroutine(work: Callable[[Machine], Awaitable[T]], machine: Machin
 
 
 async def ensure_machines_fit(scope: Scope) -> Evidence:
-    async def look(machine: Machine) -> Evidence:
-        seen = await facts.read_facts(machine)
-        facts.refuse_unfit(machine, seen)
-        return seen.as_evidence()
-
-    evidence: Evidence = await on_each(scope.machines, look)
+    """What would fail later in a way that is harder to understand: names, times, user ids, what the kernel allows."""
+    seen = await on_each(scope.machines, facts.read_facts)
+    for machine in scope.prepared:
+        facts.refuse_unfit(machine, seen[machine.hostname])
+    facts.refuse_skew({host: each.clock for host, each in seen.items()})
     for user in scope.users:
-        if not await facts.read_user_exists(scope.controller, user):
-            raise RefusedError("user_missing", f"{scope.controller.hostname} has no user {user}")
-    return evidence
+        uids = await on_each(scope.machines, partial(facts.read_uid, user=user))
+        if missing := [host for host, uid in uids.items() if uid is None]:
+            raise RefusedError("user_missing", f"{', '.join(missing)} has no user {user}")
+        if len(set(uids.values())) > 1:
+            raise RefusedError("uid_mismatch", f"the user {user} has different ids: {uids}")
+    tracking = await slurmctld.read_tracking(scope.controller)
+    for worker in scope.workers:
+        if tracking == "proctrack/cgroup" and seen[worker.hostname].own_user_namespace:
+            raise RefusedError(
+                "process_tracking_unsupported",
+                f"{worker.hostname} cannot hold jobs by control groups, as this cluster does; "
+                "deploy one with process_tracking: linuxproc",
+            )
+    return {machine.hostname: seen[machine.hostname].as_evidence() for machine in scope.prepared}
 
 
 async def ensure_baseline_recorded(scope: Scope) -> Evidence:
@@ -56,7 +67,7 @@ async def ensure_baseline_recorded(scope: Scope) -> Evidence:
         packages.refuse_foreign(machine, baseline)
         return {"packages": len(baseline.packages), "ports": sorted(baseline.ports)}
 
-    return await on_each(scope.machines, record)
+    return await on_each(scope.prepared, record)
 
 
 async def ensure_packages_installed(scope: Scope) -> Evidence:
@@ -65,23 +76,24 @@ async def ensure_packages_installed(scope: Scope) -> Evidence:
         said = await packages.ensure_packages_installed(machine, scope.bundle_digest, roles)
         return {**said, "roles": sorted(roles)}
 
-    return await on_each(scope.machines, install)
+    return await on_each(scope.prepared, install)
 
 
 async def ensure_munge_running(scope: Scope) -> Evidence:
     if scope.munge_key is None and len(scope.machines) > 1:
         raise RefusedError("munge_key_missing", "a cluster of several machines needs one munge key for all")
-    return await on_each(scope.machines, lambda m: munge.ensure_munge_running(m, scope.munge_key))
+    return await on_each(scope.prepared, lambda m: munge.ensure_munge_running(m, scope.munge_key))
 
 
 async def ensure_cluster_configured(scope: Scope) -> Evidence:
     seen = await on_each(scope.machines, facts.read_facts)
-    tracking = choose_process_tracking(list(seen.values()))
+    tracking = choose_process_tracking(list(seen.values()), scope.process_tracking)
     await slurmctld.ensure_cluster_configured(
         scope.controller,
         cluster_name=scope.cluster_name,
         partition=scope.partition,
         tracking=tracking,
+        overrides=scope.overrides,
     )
     return {"proctrack": tracking.proctrack, "limits": tracking.note}
 
@@ -110,24 +122,50 @@ async def ensure_slurmctld_running(scope: Scope) -> Evidence:
 
 async def ensure_workers_joined(scope: Scope) -> Evidence:
     async def join(worker: Machine) -> Evidence:
-        return {**await slurmd.ensure_worker_joined(scope.controller, worker, comment=scope.node_comment(worker))}
+        comment = scope.node_comment(worker)
+        joined = await slurmd.ensure_worker_joined(scope.controller, worker, comment=comment, features=scope.features)
+        return {**joined}
 
     return await on_each(scope.workers, join)
 
 
 async def ensure_first_job_finished(scope: Scope) -> Evidence:
-    """Over all workers of the scope; a job that needs GPUs asks the first worker that has any."""
-    seen = await on_each(scope.workers, facts.read_facts)
-    ordered = sorted(seen, key=lambda host: -len(seen[host].gpus))
+    """Over all workers of the scope; a job that needs GPUs asks the worker that has most."""
+    return await run_first_job(scope, tuple(worker.hostname for worker in scope.workers))
+
+
+async def run_first_job(scope: Scope, hosts: tuple[str, ...]) -> Evidence:
+    """Only the controller is asked: the workers need not be machines of the operation."""
+    known = await nodes.read_nodes(scope.controller)
+    if missing := [host for host in hosts if host not in known]:
+        raise NotReadyError("node_missing", f"slurmctld has no node {', '.join(missing)}")
+    ordered = sorted(hosts, key=lambda host: -known[host].gpus)
     job = await jobs.run_first_job(
         scope.controller,
         user=scope.users[0],
         partition=scope.partition,
         account=scope.account,
         workers=tuple(ordered),
-        gpus=len(seen[ordered[0]].gpus),
+        gpus=known[ordered[0]].gpus,
     )
     return job.as_evidence()
+
+
+async def ensure_worker_proven(scope: Scope) -> Evidence:
+    """A job of our own, unless jobs of others run there by then: that proves the same, and must not be disturbed."""
+    (worker,) = scope.workers
+    if running := await _running(scope, worker.hostname):
+        return {"busy": running}
+    try:
+        return await run_first_job(scope, (worker.hostname,))
+    except CommandError:
+        if running := await _running(scope, worker.hostname):
+            return {"busy": running}
+        raise
+
+
+async def _running(scope: Scope, host: str) -> list[str]:
+    return [job for job in await nodes.read_jobs(scope.controller, host) if " RUNNING " in job][:5]
 
 
 FIT = Phase("check-machines", "Check the machines", ensure_machines_fit)
@@ -141,6 +179,7 @@ ASSOCIATIONS = Phase("make-associations", "Create cluster, account and users", e
 SLURMCTLD = Phase("start-slurmctld", "Start slurmctld", ensure_slurmctld_running)
 WORKERS = Phase("join-workers", "Join the workers", ensure_workers_joined)
 FIRST_JOB = Phase("run-first-job", "Run the first job", ensure_first_job_finished)
+PROVE_WORKER = Phase("run-first-job", "Run a job on the worker", ensure_worker_proven)
 
 CONTROLLER_PHASES = (
     FIT,
@@ -153,5 +192,7 @@ CONTROLLER_PHASES = (
     ASSOCIATIONS,
     SLURMCTLD,
 )
-WORKER_PHASES = (FIT, BASELINE, PACKAGES, MUNGE, WORKERS, FIRST_JOB)
+# What a worker's machine needs before there is a controller to join; both are made ready at the same time.
+PREPARE_PHASES = (FIT, BASELINE, PACKAGES, MUNGE)
+WORKER_PHASES = (*PREPARE_PHASES, WORKERS, PROVE_WORKER)
 DEPLOY_PHASES = (*CONTROLLER_PHASES, WORKERS, FIRST_JOB)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from gpuaas_sdk.machines.base import Machine
 from slurm_app import names
 from slurm_app.errors import RefusedError
+from slurm_app.slurm.going import Going
+from slurm_app.slurm.overrides import checked_overrides
 from slurm_app.slurm.roles import Role
 
 MACHINE_USER = "gpuaas"
@@ -24,8 +26,16 @@ class Scope:
     users: tuple[str, ...] = (MACHINE_USER,)
     node_comments: Mapping[str, str] = field(default_factory=dict)
     """By allocation id: what the node record says of its origin, normally the member id."""
-    munge_key: bytes | None = None
+    munge_key: bytes | None = field(default=None, repr=False)
     """None lets a machine that is the whole cluster keep the key that it made itself."""
+    targets: tuple[Machine, ...] | None = None
+    """The machines that are prepared or cleaned; all of them where absent. Adding a worker touches only that one."""
+    staying: Mapping[str, frozenset[Role]] = field(default_factory=dict)
+    """By allocation id: roles that a machine keeps when the others leave it."""
+    features: tuple[str, ...] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    process_tracking: str = "auto"
+    mpi: bool = False
 
     def __post_init__(self) -> None:
         names.cluster_name(self.cluster_name)
@@ -37,6 +47,9 @@ class Scope:
         for machine in (self.controller, *self.workers):
             names.host_name(machine.hostname)
             names.address(machine.address)
+        for feature in self.features:
+            names.feature(feature)
+        checked_overrides(self.overrides)
         hosts = [machine.hostname for machine in self.machines]
         if len(set(hosts)) != len(hosts):
             raise RefusedError("name_clash", f"two machines have the same host name: {sorted(hosts)}")
@@ -49,12 +62,19 @@ class Scope:
             unique.setdefault(machine.allocation_id, machine)
         return tuple(unique.values())
 
+    @property
+    def prepared(self) -> tuple[Machine, ...]:
+        return self.machines if self.targets is None else self.targets
+
+    def going(self, machine: Machine) -> Going:
+        return Going(self.roles_of(machine), self.staying.get(machine.allocation_id, frozenset()))
+
     def roles_of(self, machine: Machine) -> frozenset[Role]:
         roles = set()
         if machine.allocation_id == self.controller.allocation_id:
             roles.add(Role.CONTROLLER)
         if any(machine.allocation_id == worker.allocation_id for worker in self.workers):
-            roles.add(Role.WORKER)
+            roles |= {Role.WORKER, Role.MPI} if self.mpi else {Role.WORKER}
         return frozenset(roles)
 
     def node_comment(self, worker: Machine) -> str:

@@ -38,9 +38,11 @@ from gpuaas_contract.agent_link import (
     DeliverArtifact,
     DetachVolume,
     PrepareHost,
+    RenewTrust,
     ResizeSlice,
     RestartHost,
     RestartSlice,
+    SetUsers,
     SliceReport,
     TaskMessage,
 )
@@ -88,7 +90,7 @@ async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     gpus = GpuPool(lxd, settings.gpu_devices)
     volumes = VolumeManager(lxd, settings.storage_pool, settings.environment)
     slices = SliceManager(settings, lxd, api, networks, gpus, volumes)
-    changer = SliceChanger(lxd, slices, gpus, volumes)
+    changer = SliceChanger(lxd, api, slices, gpus, volumes)
     artifacts = ArtifactManager(settings.artifact_cache, api, slices, limit=settings.artifact_cache_bytes)
     streams = StreamManager(api, dial_slices(slices), outbox.put)
 
@@ -103,6 +105,10 @@ async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
                 await changer.restart(message.spec, message.task_id, progress)
             case ResizeSlice():
                 await changer.resize(message.spec, progress)
+            case SetUsers():
+                await changer.set_users(message.spec, progress)
+            case RenewTrust():
+                await changer.renew_trust(message.spec, progress)
             case AttachVolume():
                 await changer.attach_volume(message.spec, message.task_id, progress)
             case DetachVolume():
@@ -144,6 +150,10 @@ async def serve_host(settings: Settings, api: PlatformApi) -> None:
                 await host.clear(message.spec.allocation_id, progress)
             case RestartHost():
                 await host.restart(message.spec, message.task_id, progress)
+            case SetUsers():
+                await host.set_users(message.spec, progress)
+            case RenewTrust():
+                await host.renew_trust(message.spec, progress)
             case DeliverArtifact():
                 return await artifacts.deliver(message.spec, progress)
             case _:

@@ -16,6 +16,9 @@ HOST_KEY = SSH_DIR / "host_key"
 CERTIFICATE = SSH_DIR / "host_key-cert.pub"
 USER_AUTHORITY = SSH_DIR / "user_ca.pub"
 PRINCIPALS = SSH_DIR / "principals"
+KEYS = SSH_DIR / "keys"
+PEOPLE = SSH_DIR / "people"
+WANTED_PEOPLE = SSH_DIR / "wanted"
 SUDOERS = Path(f"/etc/sudoers.d/{PERSON_LOGIN}")
 ARTIFACTS = Path(MACHINE_ARTIFACTS_PATH)
 PERSON_ID = 10_000
@@ -81,6 +84,7 @@ def drop_in(allocation_id: str, found: SshdSettings) -> str:
         f"HostCertificate {CERTIFICATE}",
         f"TrustedUserCAKeys {USER_AUTHORITY}",
         f"AuthorizedPrincipalsFile {PRINCIPALS}/%u",
+        f"AuthorizedKeysFile {found.get('authorizedkeysfile').replace('none', '')} {KEYS}/%u",
         "MaxSessions 64",
         "MaxStartups 64:30:128",
     ]
@@ -96,13 +100,20 @@ class HostFile:
     mode: int
 
 
+def trust_files(certificate: HostCertificate) -> list[HostFile]:
+    """What proves the host, and whom it believes."""
+    return [
+        HostFile(CERTIFICATE, f"{certificate.certificate.strip()}\n", 0o644),
+        HostFile(USER_AUTHORITY, f"{certificate.user_authority.strip()}\n", 0o644),
+    ]
+
+
 def host_files(spec: PrepareHost, private_key: str, certificate: HostCertificate) -> list[HostFile]:
     """All but the drop-in, which comes last: until then sshd knows nothing of them."""
     files = [
         HostFile(SUDOERS, f"{PERSON_LOGIN} ALL=(ALL) NOPASSWD: ALL\n", 0o440),
         HostFile(HOST_KEY, private_key, 0o600),
-        HostFile(CERTIFICATE, f"{certificate.certificate.strip()}\n", 0o644),
-        HostFile(USER_AUTHORITY, f"{certificate.user_authority.strip()}\n", 0o644),
+        *trust_files(certificate),
     ]
     for login, principals in sorted(spec.principals.items()):
         files.append(HostFile(PRINCIPALS / login, principal_lines(login, principals), 0o644))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuaas_agent.commands import call, run
 from gpuaas_agent.errors import PermanentError
-from gpuaas_agent.host_config import PERSON_ID
+from gpuaas_agent.host_config import PEOPLE, PERSON_ID
 from gpuaas_contract.access import OBSERVER_ID, OBSERVER_LOGIN, PERSON_LOGIN
 
 SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - to be cleaned, not to be written to
@@ -59,6 +59,13 @@ async def remove_users() -> None:
     """The sudo rule is gone before, so that nothing of theirs starts again; nothing here minds being repeated."""
     for user in USERS:
         await _remove(user)
+
+
+async def remove_people() -> None:
+    """All that ever had a grant here; the directory that knows them goes later, with the rest."""
+    for file in sorted(PEOPLE.iterdir()) if PEOPLE.is_dir() else []:
+        if file.suffix == "":
+            await _remove(HostUser(file.name, int(file.read_text()), Path("/home") / file.name))
 
 
 async def _remove(user: HostUser) -> None:

@@ -14,29 +14,35 @@ from pathlib import Path
 
 from gpuaas_agent import host_users, sshd
 from gpuaas_agent.api import PlatformApi
-from gpuaas_agent.commands import call
+from gpuaas_agent.commands import call, run
 from gpuaas_agent.errors import AgentError, PermanentError, RetryLaterError
 from gpuaas_agent.files import part_of, write_atomically
 from gpuaas_agent.host_config import (
     ARTIFACTS,
     CERTIFICATE,
     DROP_IN,
+    HOST_KEY,
+    KEYS,
     OWN_PATHS,
+    PEOPLE,
     PRINCIPALS,
     SSH_DIR,
     SUDOERS,
+    WANTED_PEOPLE,
     SshdSettings,
     check_spec,
     check_sshd,
     drop_in,
     host_files,
+    trust_files,
 )
-from gpuaas_agent.host_key import check_certificate, make_host_key
+from gpuaas_agent.host_key import HostKey, check_certificate, make_host_key
 from gpuaas_agent.host_record import HostRecord, HostRecordFile
 from gpuaas_agent.machine_port import READ_LIMIT
+from gpuaas_agent.people import SCRIPT, wanted_people
 from gpuaas_agent.settings import Settings
 from gpuaas_agent.slices import Progress
-from gpuaas_contract.agent_link import OpenStream, PrepareHost, RestartHost, SliceReport
+from gpuaas_contract.agent_link import OpenStream, PrepareHost, RenewTrust, RestartHost, SetUsers, SliceReport
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +154,33 @@ class HostManager:
         except AgentError as error:
             log.warning("cannot remove what the failed preparation for %s left: %s", allocation_id, error)
 
+    # -- people -----------------------------------------------------------------------------------------
+
+    async def set_users(self, spec: SetUsers, progress: Progress) -> None:
+        wanted = wanted_people(spec, [sshd.LOOPBACK])
+        async with self._lock:
+            if await self.find(spec.allocation_id) is None:
+                raise PermanentError(f"this host is not handed over as {spec.allocation_id}")
+            progress("users", f"{len(spec.users)} people")
+            write_atomically(WANTED_PEOPLE, wanted.encode(), mode=0o644)
+            paths = map(str, (PEOPLE, PRINCIPALS, KEYS, WANTED_PEOPLE))
+            done = await call("/bin/sh", "-c", SCRIPT, "gpuaas-users", *paths)
+            if not done.ok:
+                raise PermanentError(done.said or "cannot set the people of this host")
+
+    async def renew_trust(self, spec: RenewTrust, progress: Progress) -> None:
+        async with self._lock:
+            if await self.find(spec.allocation_id) is None:
+                raise PermanentError(f"this host is not handed over as {spec.allocation_id}")
+            progress("trust", f"authorities from version {spec.oldest} to {spec.newest}")
+            public_key = " ".join((await run("ssh-keygen", "-y", "-f", str(HOST_KEY))).split()[:2])
+            certificate = await self._api.create_host_certificate(spec.allocation_id, public_key)
+            check_certificate(certificate.certificate, HostKey(private="", public=public_key))
+            for file in trust_files(certificate):
+                write_atomically(file.path, file.content.encode(), mode=file.mode)
+            await sshd.reload()
+            await self._wait_for_sshd()
+
     # -- given back -------------------------------------------------------------------------------------
 
     async def clear(self, allocation_id: str, progress: Progress) -> None:
@@ -171,8 +204,10 @@ class HostManager:
         if DROP_IN.exists():
             DROP_IN.unlink()
             await sshd.reload()
-        for path in (SUDOERS, part_of(SUDOERS), part_of(DROP_IN)):
+        of_people = (*SUDOERS.parent.glob(f"{SUDOERS.name}-*"), *SUDOERS.parent.glob(f".{SUDOERS.name}-*"))
+        for path in (SUDOERS, part_of(SUDOERS), part_of(DROP_IN), *of_people):
             path.unlink(missing_ok=True)
+        await host_users.remove_people()
         await host_users.remove_users()
         for path in (SSH_DIR, *(Path(made) for made in reversed(record.made))):
             if path != ARTIFACTS.parent:

@@ -134,6 +134,18 @@ class Lxd:
             },
         )
 
+    async def run(self, name: str, command: list[str]) -> tuple[int, str]:
+        """A command inside a running instance: its exit status, and what it said on standard error."""
+        path = f"/1.0/instances/{quote(name, safe='')}"
+        body = {"command": command, "wait-for-websocket": False, "record-output": True, "interactive": False}
+        done = await self._request("POST", f"{path}/exec", json=body)
+        said = ""
+        for stream, output in (done.get("output") or {}).items():
+            if stream == "2":
+                said = (await self._client.get(output)).text
+            await self._client.delete(output)
+        return int(done["return"]), said.strip()
+
     async def read_file(self, name: str, path: str) -> str:
         """Of a stopped instance, too. The answer is the file itself, not an envelope."""
         try:

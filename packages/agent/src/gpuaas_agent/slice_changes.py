@@ -4,14 +4,31 @@ import logging
 import os
 from pathlib import Path
 
-from gpuaas_agent.errors import LxdError, PermanentError
+from gpuaas_agent.api import PlatformApi
+from gpuaas_agent.errors import LxdError, PermanentError, RetryLaterError
 from gpuaas_agent.gpus import GpuPool
-from gpuaas_agent.lxd import Instance, Lxd
-from gpuaas_agent.slice_config import READY_TAG, gpu_device, gpu_names, instance_name, limits
+from gpuaas_agent.host_key import HostKey, check_certificate
+from gpuaas_agent.lxd import Instance, Lxd, PushedFile
+from gpuaas_agent.people import SCRIPT, wanted_people
+from gpuaas_agent.slice_config import (
+    HOST_PUBLIC_KEY,
+    KEYS,
+    PEOPLE,
+    PRINCIPALS,
+    READY_TAG,
+    WANTED_PEOPLE,
+    check_network,
+    gpu_device,
+    gpu_names,
+    instance_name,
+    limits,
+    network_of,
+    trust_files,
+)
 from gpuaas_agent.slices import Progress, SliceManager
 from gpuaas_agent.volume_config import volume_name
 from gpuaas_agent.volumes import VolumeManager
-from gpuaas_contract.agent_link import AttachVolume, DetachVolume, ResizeSlice, RestartSlice
+from gpuaas_contract.agent_link import AttachVolume, DetachVolume, RenewTrust, ResizeSlice, RestartSlice, SetUsers
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +38,9 @@ SHUT_DOWN_SECONDS = 30
 
 
 class SliceChanger:
-    def __init__(self, lxd: Lxd, slices: SliceManager, gpus: GpuPool, volumes: VolumeManager) -> None:
+    def __init__(self, lxd: Lxd, api: PlatformApi, slices: SliceManager, gpus: GpuPool, volumes: VolumeManager) -> None:
         self._lxd = lxd
+        self._api = api
         self._slices = slices
         self._gpus = gpus
         self._volumes = volumes
@@ -74,6 +92,37 @@ class SliceChanger:
                 await self._lxd.replace_instance(found.name, config, devices)
             except LxdError as error:
                 raise PermanentError(f"cannot resize {found.name}: {error}") from error
+
+    async def set_users(self, spec: SetUsers, progress: Progress) -> None:
+        found = await self._slices.find(spec.allocation_id)
+        if found is None or READY_TAG not in found.config:
+            raise PermanentError(f"this host has no machine of {spec.allocation_id}")
+        wanted = wanted_people(spec, [str(check_network(network_of(found)).ip)])
+        if not found.running:
+            raise RetryLaterError("the machine does not run")
+        progress("users", f"{len(spec.users)} people")
+        await self._lxd.push_file(found.name, PushedFile(WANTED_PEOPLE, wanted, 0o644))
+        arguments = ["/bin/sh", "-c", SCRIPT, "gpuaas-users", PEOPLE, PRINCIPALS, KEYS, WANTED_PEOPLE]
+        try:
+            status, said = await self._lxd.run(found.name, arguments)
+        except LxdError as error:
+            raise RetryLaterError(f"cannot set the people of {found.name}: {error}") from error
+        if status != 0:
+            raise PermanentError(said or f"cannot set the people of {found.name}: exit {status}")
+
+    async def renew_trust(self, spec: RenewTrust, progress: Progress) -> None:
+        found = await self._find(spec.allocation_id)
+        progress("trust", f"authorities from version {spec.oldest} to {spec.newest}")
+        public_key = (await self._lxd.read_file(found.name, HOST_PUBLIC_KEY)).strip()
+        certificate = await self._api.create_host_certificate(spec.allocation_id, public_key)
+        check_certificate(certificate.certificate, HostKey(private="", public=public_key))
+        for file in trust_files(certificate):
+            await self._lxd.push_file(found.name, file)
+        if found.running:
+            # Sessions that are open stay; new ones find the new files.
+            status, said = await self._lxd.run(found.name, ["systemctl", "reload", "ssh.service"])
+            if status != 0:
+                raise RetryLaterError(f"sshd of {found.name} does not reload: {said}")
 
     async def attach_volume(self, spec: AttachVolume, task_id: str, progress: Progress) -> None:
         """While the machine runs; from then on also at each of its starts."""

@@ -25,6 +25,11 @@ PROJECT_TAG = "user.gpuaas.project"
 """The owner: a project, or a tenant for its own machines."""
 BRIDGE_TAG = "user.gpuaas.bridge"
 GATEWAY_TAG = "user.gpuaas.gateway_cidr"
+HOST_PUBLIC_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
+PEOPLE = "/etc/ssh/gpuaas_people"
+PRINCIPALS = "/etc/ssh/gpuaas_principals"
+KEYS = "/etc/ssh/gpuaas_keys"
+WANTED_PEOPLE = "/etc/ssh/gpuaas_wanted"
 READY_TAG = "user.gpuaas.ready"
 """Set last: a slice without it is what an interrupted attempt left, and nobody has used it."""
 
@@ -217,13 +222,21 @@ def machine_files(spec: CreateSlice, key: HostKey, certificate: HostCertificate)
             0o644,
         ),
         PushedFile("/etc/ssh/ssh_host_ed25519_key", key.private, 0o600),
-        PushedFile("/etc/ssh/ssh_host_ed25519_key.pub", f"{key.public}\n", 0o644),
+        PushedFile(HOST_PUBLIC_KEY, f"{key.public}\n", 0o644),
+        PushedFile("/etc/ssh/sshd_config.d/05-gpuaas-keys.conf", f"AuthorizedKeysFile {KEYS}/%u\n", 0o644),
+        *trust_files(certificate),
+    ]
+    for login, principals in sorted(spec.principals.items()):
+        files.append(PushedFile(f"{PRINCIPALS}/{login}", principal_lines(login, principals), 0o644))
+    return files
+
+
+def trust_files(certificate: HostCertificate) -> list[PushedFile]:
+    """What proves the machine, and whom it believes."""
+    return [
         PushedFile("/etc/ssh/ssh_host_ed25519_key-cert.pub", f"{certificate.certificate.strip()}\n", 0o644),
         PushedFile("/etc/ssh/gpuaas_user_ca.pub", f"{certificate.user_authority.strip()}\n", 0o644),
     ]
-    for login, principals in sorted(spec.principals.items()):
-        files.append(PushedFile(f"/etc/ssh/gpuaas_principals/{login}", principal_lines(login, principals), 0o644))
-    return files
 
 
 def principal_lines(login: str, principals: list[str]) -> str:

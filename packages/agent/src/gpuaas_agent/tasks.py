@@ -15,7 +15,15 @@ from gpuaas_agent.errors import AgentError, RetryLaterError
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.logs import correlated
 from gpuaas_agent.slices import Progress
-from gpuaas_contract.agent_link import ClearHost, DeleteSlice, DeleteVolume, TaskMessage, TaskProgress, TaskResult
+from gpuaas_contract.agent_link import (
+    ClearHost,
+    DeleteSlice,
+    DeleteVolume,
+    SetUsers,
+    TaskMessage,
+    TaskProgress,
+    TaskResult,
+)
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +43,11 @@ class _Unheard:
 def _subject(message: TaskMessage) -> str:
     """What the task is about: a machine, or a volume that is on none."""
     return message.spec.volume_id if isinstance(message.spec, DeleteVolume) else message.spec.allocation_id
+
+
+def _turn(message: TaskMessage) -> str:
+    """Tasks about one thing run one after another. Who may be on a machine does not wait for what is done to it."""
+    return f"{_subject(message)}/users" if isinstance(message.spec, SetUsers) else _subject(message)
 
 
 class TaskRunner:
@@ -118,7 +131,7 @@ class TaskRunner:
             self._send(TaskProgress(task_id=message.task_id, step=step, message=text[:2_000]))
 
         try:
-            async with self._locks.hold(_subject(message)):
+            async with self._locks.hold(_turn(message)):
                 path = await self._attempts(message, progress)
             return TaskResult(task_id=message.task_id, ok=True, path=path)
         except AgentError as error:

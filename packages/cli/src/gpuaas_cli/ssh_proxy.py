@@ -1,27 +1,44 @@
 """`ProxyCommand` of OpenSSH: pumps its bytes through the platform to a machine's sshd.
 
-Not a command for people: `gpuaas ssh` names it to ssh, with the address and the token in the environment.
+Not a command for people: `gpuaas ssh` names it to ssh, with the address and the token in the environment;
+`gpuaas ssh-config` names it with `--saved`, for the access that was given last in a context.
 """
 
 import asyncio
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuaas_sdk.client import GpuaasClient
 
 CHUNK = 64 * 1024
 
 
-async def pump(grant_id: str, allocation_id: str) -> None:
+async def pump_saved(allocation_id: str, context: str) -> None:
+    from gpuaas_cli.saved_access import options_for, saved_id
+    from gpuaas_cli.session import open_session
+
+    async with open_session(options_for(context)) as session:
+        await pump(session.client, saved_id(allocation_id, context), allocation_id)
+
+
+async def pump_given(access_id: str, allocation_id: str) -> None:
     from gpuaas_sdk.client import GpuaasClient
     from gpuaas_sdk.credentials import StaticToken
 
+    async with GpuaasClient(os.environ["GPUAAS_API_URL"], StaticToken(os.environ["GPUAAS_TOKEN"])) as client:
+        await pump(client, access_id, allocation_id)
+
+
+async def pump(client: "GpuaasClient", access_id: str, allocation_id: str) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout.buffer)
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
 
-    client = GpuaasClient(os.environ["GPUAAS_API_URL"], StaticToken(os.environ["GPUAAS_TOKEN"]))
-    async with client, await client.open_stream(grant_id, allocation_id) as stream:
+    async with await client.open_stream(access_id, allocation_id) as stream:
 
         async def outwards() -> None:
             while data := await reader.read(CHUNK):
@@ -45,7 +62,8 @@ def main() -> None:
     from gpuaas_cli.errors import report
 
     try:
-        asyncio.run(pump(*sys.argv[1:3]))
+        saved, arguments = sys.argv[1] == "--saved", sys.argv[1:]
+        asyncio.run(pump_saved(*arguments[1:3]) if saved else pump_given(*arguments[:2]))
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the edge

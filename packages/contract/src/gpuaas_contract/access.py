@@ -5,19 +5,27 @@ from pydantic import AwareDatetime, Field
 from gpuaas_contract.base import Request, Resource
 
 PERSON_LOGIN = "gpuaas"
-"""The user that people log in as on a machine: uid 10000, may use sudo."""
+"""The machine's own user: uid 10000, may use sudo. Those who administer the machine log in as it without a grant."""
 OPERATOR_LOGIN = "root"
 """The user that the lease holder of an operation logs in as."""
 OBSERVER_LOGIN = "gpuaas-observer"
 """The user that the holder of a reconcile lease, or of a preflight, logs in as: no sudo, no home, no forwarding."""
 OBSERVER_ID = 9_999
 """Its uid and gid, below the platform's own range."""
+CERTIFICATE_SECONDS = 300
+MOST_CERTIFICATE_SECONDS = 900
 
 
 class AccessRequest(Request):
     """The caller keeps the private key; only an ed25519 public key in OpenSSH form is sent."""
 
     public_key: str = Field(max_length=1_000, pattern=r"^ssh-ed25519 [A-Za-z0-9+/=]+( [^\x00-\x1f]*)?$")
+
+
+class PersonAccessRequest(AccessRequest):
+    lifetime_seconds: int = Field(default=CERTIFICATE_SECONDS, ge=60, le=MOST_CERTIFICATE_SECONDS)
+    administrator: bool = False
+    """As the machine's own user, by one's role, also where one has a grant."""
 
 
 class OperationAccessRequest(AccessRequest):
@@ -52,6 +60,7 @@ class AccessGrant(Resource):
     login: str
     certificate: str
     host_authority: str
-    """Public key of the authority that signs host certificates: the only thing to trust."""
+    """Public key of the authority that signs host certificates: the only thing to trust. Two, one on each line, while
+    the authority is rotated."""
     machines: list[MachineAddress]
     expires_at: AwareDatetime

@@ -33,6 +33,8 @@ class TaskKind(StrEnum):
     ATTACH_VOLUME = "attach_volume"
     DETACH_VOLUME = "detach_volume"
     DELETE_VOLUME = "delete_volume"
+    SET_USERS = "set_users"
+    RENEW_TRUST = "renew_trust"
 
 
 class ProjectNetwork(Resource):
@@ -135,6 +137,36 @@ class DeleteVolume(Resource):
     volume_id: str
 
 
+class MachineUser(Resource):
+    """A person on a machine."""
+
+    login: str
+    uid: int
+    sudo: bool
+    principal: str
+    """What a certificate must carry to log in as this user."""
+    public_keys: list[str] = []
+    """The person's own, in OpenSSH's form without options and comment."""
+
+
+class SetUsers(Resource):
+    """All the people that a machine has from now on: others lose their keys, their sudo and their sessions."""
+
+    kind: Literal[TaskKind.SET_USERS] = TaskKind.SET_USERS
+    allocation_id: str
+    users: list[MachineUser]
+
+
+class RenewTrust(Resource):
+    """Ask for a host certificate anew, and trust exactly the authorities that come with it."""
+
+    kind: Literal[TaskKind.RENEW_TRUST] = TaskKind.RENEW_TRUST
+    allocation_id: str
+    oldest: int
+    newest: int
+    """The versions that are valid, for those who read the task."""
+
+
 AnyTask = (
     CreateSlice
     | DeleteSlice
@@ -147,6 +179,8 @@ AnyTask = (
     | PrepareHost
     | ClearHost
     | RestartHost
+    | SetUsers
+    | RenewTrust
 )
 TaskSpec = Annotated[AnyTask, Field(discriminator="kind")]
 task_spec_adapter: TypeAdapter[AnyTask] = TypeAdapter(TaskSpec)
@@ -253,7 +287,7 @@ class HostCertificateRequest(Request):
 class HostCertificate(Resource):
     certificate: str
     user_authority: str
-    """Public key of the owner's authority, for `TrustedUserCAKeys`."""
+    """Public keys of the owner's authority, one on each line, for `TrustedUserCAKeys`: two while it is rotated."""
 
 
 # Over HTTP, with the same token: `GET /v1/agent/artifacts/{digest}`

@@ -45,6 +45,9 @@ class Noun(StrEnum):
     VOLUME = "volume"
     CREDENTIAL = "credential"
     SECRET = "secret"  # noqa: S105 - a noun, not a secret
+    GRANT = "grant"
+    SSH_KEY = "ssh_key"
+    SSH_AUTHORITY = "ssh_authority"
 
 
 class Change(Resource):

@@ -32,6 +32,8 @@ class Kind(StrEnum):
     REPLACE = "replace"
     """Its input has `allocation_id`: the machine of the member that takes over."""
     RECOVER = "recover"
+    PREFLIGHT = "preflight"
+    """Looks and changes nothing; its result is a `PreflightResult`. Made by the platform, never requested."""
     RESIZE = "resize"
     """Asks a member whether its machine may have another size; see `ResizeQuestion`."""
 
@@ -86,7 +88,9 @@ class Lease(Resource):
 
 
 class Operation(OwnedResource):
-    instance_id: str
+    instance_id: str | None = None
+    """None for a `preflight`, which is about what is only being thought of: see `preflight_id`."""
+    preflight_id: str | None = None
     member_id: str | None = None
     replacement_member_id: str | None = None
     """Of a `replace`: the member that takes over."""

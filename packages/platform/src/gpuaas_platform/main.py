@@ -22,7 +22,7 @@ from gpuaas_platform.services.fingerprints import Fingerprints
 from gpuaas_platform.services.limits import Limits
 from gpuaas_platform.services.oauth import OAuthService
 from gpuaas_platform.services.placement import AddressPlan
-from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.services.platform import Platform, StreamLimits
 from gpuaas_platform.services.presence import Presence
 from gpuaas_platform.services.reconcile import ObserverAccess
 from gpuaas_platform.services.registry import RegistryService, certificate_bundle
@@ -69,6 +69,7 @@ def build_platform(settings: Settings) -> Platform:
         audit=AuditService(database, openbao),
         secrets=SecretKeeper(database, openbao),
         fingerprints=Fingerprints(database, openbao),
+        stream_limits=StreamLimits(settings.streams_per_principal, settings.terminal_idle_seconds),
         limits=Limits.from_rates(settings.requests_per_second, settings.logins_per_minute),
     )
 

@@ -43,6 +43,10 @@ class Settings(DatabaseSettings, VaultSettings):
     """How long changes are kept; who comes back later than that lists again."""
     feed_streams_per_principal: int = 64
     """Change feeds that one principal may wait on at a time, in one process."""
+    streams_per_principal: int = 128
+    """Streams to machines that one principal may have open at a time, in one process."""
+    terminal_idle_seconds: float = 900
+    """A browser terminal in which nobody types for so long is closed."""
     public_url: str | None = None
     """How browsers and command lines reach the API, where that differs from the address it listens on."""
     token_key_days: float = 30

@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.catalogue import Apps, AppVersions
     from gpuaas_sdk.resources.credentials import AccessCredentials
     from gpuaas_sdk.resources.entitlements import Entitlements
+    from gpuaas_sdk.resources.grants import Grants, SshKeys
     from gpuaas_sdk.resources.identity import Memberships, Projects, ServiceAccounts, Tenants, Users
     from gpuaas_sdk.resources.instances import BulkOperations, Instances, Members
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
     from gpuaas_sdk.resources.operations import Deliveries, Operations
+    from gpuaas_sdk.resources.preflights import Preflights
     from gpuaas_sdk.resources.quotas import Quotas
     from gpuaas_sdk.resources.reconcile import ReconcileLeases
     from gpuaas_sdk.resources.secrets import SecretDeliveries, Secrets
     from gpuaas_sdk.resources.sessions import Sessions
+    from gpuaas_sdk.resources.ssh_authorities import SshAuthorities
     from gpuaas_sdk.resources.usage import Usage
     from gpuaas_sdk.resources.volumes import Volumes
     from gpuaas_sdk.streams import ByteStream
@@ -267,6 +270,13 @@ class GpuaasClient:
         return ReconcileLeases(self._transport)
 
     @cached_property
+    def preflights(self) -> "Preflights":
+        """What stands in the way, before anything is changed."""
+        from gpuaas_sdk.resources.preflights import Preflights
+
+        return Preflights(self._transport)
+
+    @cached_property
     def app_usage(self) -> "AppUsage":
         """What ran in instances, as their apps report it."""
         from gpuaas_sdk.resources.app_usage import AppUsage
@@ -297,6 +307,25 @@ class GpuaasClient:
         from gpuaas_sdk.resources.secrets import SecretDeliveries
 
         return SecretDeliveries(self._transport)
+
+    @cached_property
+    def grants(self) -> "Grants":
+        from gpuaas_sdk.resources.grants import Grants
+
+        return Grants(self._transport)
+
+    @cached_property
+    def ssh_authorities(self) -> "SshAuthorities":
+        from gpuaas_sdk.resources.ssh_authorities import SshAuthorities
+
+        return SshAuthorities(self._transport)
+
+    @cached_property
+    def ssh_keys(self) -> "SshKeys":
+        """One's own SSH public keys."""
+        from gpuaas_sdk.resources.grants import SshKeys
+
+        return SshKeys(self._transport)
 
     @cached_property
     def audit(self) -> "Audit":

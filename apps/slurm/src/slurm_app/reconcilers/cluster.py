@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from gpuaas_contract.access import PERSON_LOGIN
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.instances import Instance, Member, MemberStatus
+from gpuaas_contract.instances import Condition, ConditionStatus, Instance, Member, MemberStatus
 from gpuaas_sdk import (
     LeaseLostError,
+    Machine,
     MachineUnreachableError,
     OperationContext,
     OperationFailed,
@@ -17,11 +18,15 @@ from gpuaas_sdk import (
     UnavailableError,
 )
 from slurm_app import names
+from slurm_app.absent import AbsentMachine, RememberingMachine
 from slurm_app.errors import SlurmAppError
 from slurm_app.scope import Scope
+from slurm_app.slurm.roles import Role
+from slurm_app.store import Store
 
 CONTROLLER, WORKER = "controller", "worker"
 PACKAGES_ARTIFACT = "packages"
+MUNGE_KEY = "munge-key"
 DETAIL_LIMIT = 2_000
 
 
@@ -34,9 +39,10 @@ class Cluster:
     workers: tuple[Member, ...]
     account: str
     bundle_digest: str
+    expected_version: str
 
     @classmethod
-    async def read(cls, operation: OperationContext) -> "Cluster":
+    async def read(cls, operation: OperationContext, store: Store) -> "Cluster":
         instance = await operation.instance()
         version = await operation.app_version()
         project = await operation.client.projects.get(instance.project_id)
@@ -46,39 +52,115 @@ class Cluster:
         if len(controllers) != 1 or len(digests) != 1 or digests[0] is None:
             raise OperationFailed("instance_incomplete", "the instance has no controller, or its app no packages")
         workers = tuple(member for member in live if member.component_key == WORKER)
-        return cls(instance, controllers[0], workers, project.name, digests[0])
+        expected = version.manifest.runtime.version
+        account = await store.account_of(project.id, project.name)
+        return cls(instance, controllers[0], workers, account, digests[0], expected)
 
-    def scope(self, operation: OperationContext, workers: Iterable[Member]) -> Scope:
+    @property
+    def workers_beside(self) -> tuple[Member, ...]:
+        """Those on the controller's own machine, which is installed for both roles at once."""
+        return tuple(w for w in self.workers if w.allocation_id == self.controller.allocation_id)
+
+    @property
+    def partition(self) -> str:
+        return str(self.instance.inputs["partition"])
+
+    def member(self, member_id: str | None) -> Member:
+        found = next((member for member in (self.controller, *self.workers) if member.id == member_id), None)
+        if found is None:
+            raise OperationFailed("member_gone", "it is no longer a member of the instance")
+        return found
+
+    def scope(
+        self,
+        operation: OperationContext,
+        workers: Iterable[Member],
+        *,
+        targets: Iterable[Member] | None = None,
+        munge_key: bytes | None = None,
+        features: Iterable[str] = (),
+        leaving: bool = False,
+    ) -> Scope:
+        """`leaving`: the controller stays on its machine; and a machine that is out of reach is a machine still."""
         chosen = list(workers)
+        machines = {m.id: self._machine(operation, m, leaving=leaving) for m in (self.controller, *chosen)}
         inputs = self.instance.inputs
+        stays = {self.controller.allocation_id: frozenset({Role.CONTROLLER})}
         try:
-            return self._scope(operation, chosen, inputs)
+            return Scope(
+                cluster_name=inputs.get("cluster_name") or names.cluster_name_for(self.instance.name),
+                partition=self.partition,
+                account=self.account,
+                controller=machines[self.controller.id],
+                workers=tuple(machines[worker.id] for worker in chosen),
+                bundle_digest=self.bundle_digest,
+                users=(PERSON_LOGIN,),
+                node_comments={worker.allocation_id: worker.id for worker in chosen},
+                munge_key=munge_key,
+                targets=None if targets is None else tuple(machines[target.id] for target in targets),
+                staying=stays if leaving and targets is not None else {},
+                features=tuple(features),
+                overrides=inputs.get("slurm_conf", {}),
+                process_tracking=inputs.get("process_tracking", "auto"),
+                mpi=bool(inputs.get("mpi", False)),
+            )
         except SlurmAppError as error:
             raise OperationFailed(error.code, error.detail, retryable=error.retryable) from error
 
-    def _scope(self, operation: OperationContext, chosen: list[Member], inputs: JsonObject) -> Scope:
-        return Scope(
-            cluster_name=inputs.get("cluster_name") or names.cluster_name_for(self.instance.name),
-            partition=inputs["partition"],
-            account=self.account,
-            controller=operation.machine(self.controller.allocation_id),
-            workers=tuple(operation.machine(worker.allocation_id) for worker in chosen),
-            bundle_digest=self.bundle_digest,
-            users=(PERSON_LOGIN,),
-            node_comments={worker.allocation_id: worker.id for worker in chosen},
-        )
+    def _machine(self, operation: OperationContext, member: Member, *, leaving: bool) -> Machine:
+        try:
+            machine = operation.machine(member.allocation_id)
+        except MachineUnreachableError as error:
+            if not leaving:
+                raise
+            return AbsentMachine(member.allocation_id, node_name(member), str(error))
+        return RememberingMachine(machine) if leaving else machine
+
+    def drifts(self, version: str | None) -> bool:
+        return bool(version) and _number(version or "") != self.expected_version
+
+
+def _number(version: str) -> str:
+    """The number alone: distributions name the same release differently."""
+    return version.split()[-1]
+
+
+def node_name(member: Member) -> str:
+    """As Slurm knows it; a name that fits nothing where the member never got that far."""
+    return str(member.adapter_detail.get("node") or f"unknown-{member.id[-8:].lower()}")
+
+
+def wanted_features(member: Member, wanted: JsonObject) -> tuple[str, ...]:
+    """As the operation asks; else as the worker had them."""
+    return tuple(wanted.get("features") or member.adapter_detail.get("features") or ())
+
+
+def slurmd_of(member: Member) -> str | None:
+    """The version that its slurmd reported."""
+    return (member.adapter_detail.get("versions") or {}).get("slurmd")
+
+
+async def munge_key(operation: OperationContext) -> bytes:
+    return (await operation.secret(MUNGE_KEY)).reveal()
+
+
+def condition(kind: str, holds: bool | None, reason: str, message: str, generation: int) -> Condition:
+    status = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[holds]
+    return Condition(type=kind, status=status, reason=reason, message=message, observed_generation=generation)
 
 
 @asynccontextmanager
-async def member_in_work(operation: OperationContext, member: Member) -> AsyncIterator[None]:
+async def member_in_work(
+    operation: OperationContext, member: Member, status: MemberStatus = MemberStatus.CONFIGURING
+) -> AsyncIterator[None]:
     """The member shows that it is being worked on, and that it failed where the operation does."""
-    await operation.report_member(member.id, status=MemberStatus.CONFIGURING)
+    await operation.report_member(member.id, status=status)
     try:
         yield
     except (RetryLater, MachineUnreachableError, LeaseLostError, TransportError, UnavailableError):
         # It comes back by itself, or belongs to somebody else by now.
         raise
     except Exception as error:
-        detail = {"error": str(error)[:DETAIL_LIMIT], "operation_id": operation.operation_id}
+        detail = {**member.adapter_detail, "error": str(error)[:DETAIL_LIMIT], "operation_id": operation.operation_id}
         await operation.report_member(member.id, status=MemberStatus.FAILED, adapter_detail=detail)
         raise

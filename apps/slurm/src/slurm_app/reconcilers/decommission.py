@@ -1,31 +1,36 @@
 """decommission: everything that the app brought is removed, and the receipt proves it."""
 
-from typing import Any
-
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.instances import Condition, ConditionStatus, Member, MemberStatus
+from gpuaas_contract.instances import Condition, ConditionStatus, MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.decommission_phases import DECOMMISSION_PHASES, PROVE, TeardownIncompleteError
 from slurm_app.reconcilers.cluster import Cluster
+from slurm_app.reconcilers.receipts import receipt_of
+from slurm_app.reconcilers.records import bring_records_back
 from slurm_app.reconcilers.seam import run_phases
+from slurm_app.store import Store
 
 
-async def reconcile(operation: OperationContext) -> JsonObject:
-    cluster = await Cluster.read(operation)
+async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
+    cluster = await Cluster.read(operation, store)
     members = [cluster.controller, *cluster.workers]
     await _say_that_it_goes(operation, cluster)
     for member in members:
         await operation.report_member(member.id, status=MemberStatus.REMOVING)
-    scope = cluster.scope(operation, cluster.workers)
+    scope = cluster.scope(operation, cluster.workers, leaving=True)
+    await bring_records_back(operation, store, scope)
     try:
         evidence = await run_phases(operation, scope, DECOMMISSION_PHASES)
     except OperationFailed as failure:
         if isinstance(failure.__cause__, TeardownIncompleteError):
-            failure.result = {"receipt": _receipt(members, failure.__cause__.evidence["receipts"])}
+            failure.result = {"receipt": receipt_of(members, failure.__cause__.evidence["receipts"])}
         raise
     # With the end of the operation, not before: a successor must still find what there is to take apart.
+    for machine in scope.machines:
+        here = [member.id for member in members if member.allocation_id == machine.allocation_id]
+        await store.forget(cluster.instance.id, machine.allocation_id, here)
     operation.statuses_on_success.update({member.id: MemberStatus.REMOVED for member in members})
-    return {"receipt": _receipt(members, evidence[PROVE.key]["receipts"])}
+    return {"receipt": receipt_of(members, evidence[PROVE.key]["receipts"])}
 
 
 async def _say_that_it_goes(operation: OperationContext, cluster: Cluster) -> None:
@@ -36,19 +41,3 @@ async def _say_that_it_goes(operation: OperationContext, cluster: Cluster) -> No
         for kind in ("Ready", "InSync")
     ]
     await operation.report_instance(conditions=gone, access_notes=[])
-
-
-def _receipt(members: list[Member], machines: list[dict[str, Any]]) -> JsonObject:
-    """One entry for each member: members that shared a machine share what was found on it."""
-    by_allocation = {machine["allocation_id"]: machine for machine in machines}
-    return {
-        "ok": all(machine["clean"] for machine in machines),
-        "members": [
-            {
-                "member_id": member.id,
-                "component_key": member.component_key,
-                **by_allocation[member.allocation_id],
-            }
-            for member in members
-        ],
-    }

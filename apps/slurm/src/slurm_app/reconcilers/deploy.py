@@ -4,47 +4,51 @@ import asyncio
 from datetime import UTC, datetime
 
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.instances import Condition, ConditionStatus, MemberStatus
-from gpuaas_sdk import Machine, OperationContext, OperationFailed
+from gpuaas_contract.instances import MemberStatus
+from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.access_notes import access_notes
-from slurm_app.phases import CONTROLLER_PHASES, FIRST_JOB
-from slurm_app.reconcilers.cluster import Cluster, member_in_work
+from slurm_app.phases import CONTROLLER_PHASES, FIRST_JOB, Phase, run_first_job
+from slurm_app.reconcilers.cluster import Cluster, condition, member_in_work, munge_key, node_name, slurmd_of
+from slurm_app.reconcilers.records import keep_records
 from slurm_app.reconcilers.seam import run_phases
+from slurm_app.slurm import facts
+from slurm_app.store import Store
 
 POLL_SECONDS = 0.3
 
 
-async def reconcile(operation: OperationContext) -> JsonObject:
+async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     """The controller first; its workers join by operations of their own; then the first job over all of them."""
-    cluster = await Cluster.read(operation)
+    cluster = await Cluster.read(operation, store)
     async with member_in_work(operation, cluster.controller):
-        scope = cluster.scope(operation, cluster.workers)
+        key = await munge_key(operation)
+        scope = cluster.scope(operation, cluster.workers_beside, munge_key=key)
         evidence = await run_phases(operation, scope, CONTROLLER_PHASES)
-    version = await read_version(scope.controller)
-    await operation.report_member(
+        await keep_records(operation, store, scope.prepared)
+        versions = await facts.read_versions(scope.controller)
+    version = versions.get("slurmctld", "")
+    await operation.client.members.report(
         cluster.controller.id,
+        operation,
         status=MemberStatus.READY,
-        adapter_detail={"version": version, **evidence["configure-cluster"]},
+        adapter_detail={"node": scope.controller.hostname, "versions": versions, **evidence["configure-cluster"]},
+        observed_runtime=version,
     )
-    await _wait_for_workers(operation)
-    job = await run_phases(operation, scope, (FIRST_JOB,))
+    cluster = await _wait_for_workers(operation, store)
+    hosts = tuple(node_name(worker) for worker in cluster.workers)
+    first_job = Phase(FIRST_JOB.key, FIRST_JOB.title, lambda scope: run_first_job(scope, hosts))
+    job = await run_phases(operation, scope, [first_job])
     seconds = round((datetime.now(UTC) - operation.operation.created_at).total_seconds(), 1)
-    await _report_ready(operation, cluster, version, seconds)
+    gpus = bool(job[FIRST_JOB.key]["gpus_visible"])
+    await _report_ready(operation, cluster, version, seconds, gpus=gpus)
     return {"time_to_first_job_seconds": seconds, "first_job": job[FIRST_JOB.key]}
 
 
-async def read_version(controller: Machine) -> str:
-    """What the daemon says of itself: Debian's says `slurm-wlm 22.05.8`."""
-    result = await controller.read("slurmctld -V")
-    if not result.ok:
-        raise OperationFailed("version_unknown", f"slurmctld does not say its version: {result.stderr}", retryable=True)
-    return result.stdout.strip()
-
-
-async def _wait_for_workers(operation: OperationContext) -> None:
+async def _wait_for_workers(operation: OperationContext, store: Store) -> Cluster:
     async with operation.step("wait-for-workers", "Wait for the workers") as step:
         while True:
-            workers = (await Cluster.read(operation)).workers
+            cluster = await Cluster.read(operation, store)
+            workers = cluster.workers
             failed = [worker.id for worker in workers if worker.status == MemberStatus.FAILED]
             if failed:
                 raise OperationFailed(
@@ -52,32 +56,24 @@ async def _wait_for_workers(operation: OperationContext) -> None:
                 )
             if all(worker.status == MemberStatus.READY for worker in workers):
                 step.message = f"{len(workers)} ready"
-                return
+                return cluster
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def _report_ready(operation: OperationContext, cluster: Cluster, version: str, seconds: float) -> None:
-    instance = cluster.instance
-    expected = instance.versions.expected_runtime
-
-    def condition(kind: str, holds: bool, reason: str, message: str) -> Condition:
-        status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
-        return Condition(
-            type=kind, status=status, reason=reason, message=message, observed_generation=instance.generation
-        )
-
+async def _report_ready(
+    operation: OperationContext, cluster: Cluster, version: str, seconds: float, *, gpus: bool
+) -> None:
+    generation = cluster.instance.generation
+    drift = cluster.drifts(version) or any(cluster.drifts(slurmd_of(worker)) for worker in cluster.workers)
     await operation.report_instance(
         conditions=[
-            condition("Ready", True, "FirstJobFinished", f"the first job finished {seconds} s after the request"),
-            condition("InSync", True, "Deployed", ""),
-            condition("Degraded", False, "", ""),
-            condition("VersionDrift", _number(version) != _number(expected), "Compared", f"{expected} expected"),
+            condition(
+                "Ready", True, "FirstJobFinished", f"the first job finished {seconds} s after the request", generation
+            ),
+            condition("InSync", True, "Deployed", "", generation),
+            condition("Degraded", False, "", "", generation),
+            condition("VersionDrift", drift, "Compared", f"{cluster.expected_version} expected", generation),
         ],
-        access_notes=await access_notes(operation, cluster),
+        access_notes=await access_notes(operation, cluster, gpus=gpus),
         observed_runtime=version,
     )
-
-
-def _number(version: str) -> str:
-    """The number alone: distributions name the same release differently."""
-    return version.split()[-1]

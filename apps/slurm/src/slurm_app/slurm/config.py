@@ -1,10 +1,11 @@
 """Configuration files as pure functions of names and facts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_app import names
 from slurm_app.slurm.facts import Facts, NodeShape
+from slurm_app.slurm.overrides import checked_overrides
 
 SLURMCTLD_PORT = 6817
 SLURMD_PORT = 6818
@@ -13,6 +14,8 @@ STATE_SAVE = "/var/lib/slurm/slurmctld"
 SLURMD_SPOOL = "/var/lib/slurm/slurmd"
 LOGS = "/var/log/slurm"
 DATABASE = "slurm_acct_db"
+MACHINE_GRES_CONF = "/etc/slurm/gres.machine.conf"
+MAX_WORKERS = 256
 HEADER = "# Written by the GPUaaS Slurm app; changes made here are overwritten.\n"
 
 
@@ -35,13 +38,18 @@ class ProcessTracking:
 LINUXPROC = ProcessTracking("proctrack/linuxproc", "task/none", None, ())
 
 
-def choose_process_tracking(facts: Sequence[Facts]) -> ProcessTracking:
-    """One setting for the whole cluster, so the machine that can least decides.
+def choose_process_tracking(facts: Sequence[Facts], wanted: str = "auto") -> ProcessTracking:
+    """One setting for the whole cluster, so the machine that can least decides; a worker that can less is refused.
 
     Tried on unprivileged slices: slurmd makes its cgroups, but slurmstepd may not move a process into them
     (Permission denied) nor restrict devices (Operation not permitted), and no job starts.
     """
-    if not facts or any(each.own_user_namespace for each in facts) or len({each.cgroup for each in facts}) > 1:
+    if (
+        wanted == "linuxproc"
+        or not facts
+        or any(each.own_user_namespace for each in facts)
+        or len({each.cgroup for each in facts}) > 1
+    ):
         return LINUXPROC
     conf = (
         f"{HEADER}CgroupPlugin=cgroup/{facts[0].cgroup}\n"
@@ -50,7 +58,15 @@ def choose_process_tracking(facts: Sequence[Facts]) -> ProcessTracking:
     return ProcessTracking("proctrack/cgroup", "task/affinity,task/cgroup", conf, ("cores", "memory", "devices"))
 
 
-def render_slurm_conf(*, cluster_name: str, partition: str, host: str, address: str, tracking: ProcessTracking) -> str:
+def render_slurm_conf(
+    *,
+    cluster_name: str,
+    partition: str,
+    host: str,
+    address: str,
+    tracking: ProcessTracking,
+    overrides: Mapping[str, str] | None = None,
+) -> str:
     host, address = names.host_name(host), names.address(address)
     settings = [
         ("ClusterName", names.cluster_name(cluster_name)),
@@ -66,7 +82,9 @@ def render_slurm_conf(*, cluster_name: str, partition: str, host: str, address: 
         ("SlurmctldLogFile", f"{LOGS}/slurmctld.log"),
         ("SlurmdLogFile", f"{LOGS}/slurmd.log"),
         # Workers are dynamic nodes: no NodeName line ever, so adding one restarts nothing.
-        ("MaxNodeCount", "64"),
+        ("MaxNodeCount", str(MAX_WORKERS)),
+        # slurmd fetches its configuration from slurmctld: no copies to keep alike.
+        ("SlurmctldParameters", "enable_configless"),
         ("GresTypes", "gpu"),
         ("SelectType", "select/cons_tres"),
         ("SelectTypeParameters", "CR_Core"),
@@ -88,7 +106,9 @@ def render_slurm_conf(*, cluster_name: str, partition: str, host: str, address: 
         # Without it slurmctld logs an error at start; there is no mail on these machines.
         ("MailProg", "/bin/true"),
     ]
-    lines = [f"{key}={value}" for key, value in settings]
+    chosen = checked_overrides(overrides or {})
+    lines = [f"{key}={chosen.pop(key, value)}" for key, value in settings]
+    lines += [f"{key}={value}" for key, value in sorted(chosen.items())]
     name = names.partition_name(partition)
     lines.append(f"PartitionName={name} Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
     return HEADER + "\n".join(lines) + "\n"
@@ -119,7 +139,7 @@ def render_gres_conf(gpus: Sequence[str]) -> str:
     return HEADER + (f"Name=gpu File={files}\n" if files else "")
 
 
-def render_node_conf(shape: NodeShape) -> str:
+def render_node_conf(shape: NodeShape, features: Sequence[str] = ()) -> str:
     """The value of `slurmd -Z --conf`. Port= is not allowed there, hence one slurmd per machine."""
     parts = [
         f"CPUs={shape.cpus}",
@@ -131,19 +151,20 @@ def render_node_conf(shape: NodeShape) -> str:
     ]
     if shape.gpus:
         parts.append(f"Gres=gpu:{len(shape.gpus)}")
+    if features:
+        parts.append(f"Feature={','.join(names.feature(feature) for feature in features)}")
     return " ".join(parts)
 
 
-def render_slurmd_unit(shape: NodeShape) -> str:
-    """A drop-in of slurmd.service.
+def render_slurmd_unit(shape: NodeShape, *, conf_server: str, features: Sequence[str] = ()) -> str:
+    """A drop-in of slurmd.service: a dynamic node that fetches its configuration.
 
-    slurmd reads the files of its own machine, not those that slurmctld hands out (--conf-server): slurmctld
-    hands out what it read when it started, so the GPUs of a later worker would take a reconfigure, at which
-    22.05.8 fails to find the dynamic nodes that it has ("lookup failure for node", once for each).
+    Debian's unit is silently skipped where there is no slurm.conf on the machine: hence the empty condition.
     """
+    server = f"{names.address(conf_server)}:{SLURMCTLD_PORT}"
     return (
-        f"{HEADER}[Unit]\nStartLimitIntervalSec=0\n"
+        f"{HEADER}[Unit]\nConditionPathExists=\nStartLimitIntervalSec=0\n"
         "[Service]\nExecStart=\n"
-        f'ExecStart=/usr/sbin/slurmd -D -s -Z --conf "{render_node_conf(shape)}"\n'
+        f'ExecStart=/usr/sbin/slurmd -D -s --conf-server {server} -Z --conf "{render_node_conf(shape, features)}"\n'
         "Restart=on-failure\nRestartSec=1\n"
     )

@@ -1,6 +1,7 @@
 """What is true of a machine before anything is changed. Reading changes nothing."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,7 +29,15 @@ echo "uid_map=$inside:$outside"
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then echo cgroup=v2; else echo cgroup=v1; fi
 echo "init=$(cat /proc/1/comm)"
 echo "clock=$(date +%s)"
+for user in slurm munge; do
+    if id=$(id -u "$user" 2>/dev/null); then echo "uid_$user=$id"; fi
+done
 """
+
+# munge refuses a credential that is older than five minutes; a tenth of that already confuses whoever reads logs.
+LARGEST_SKEW_SECONDS = 30
+SLURM_UID = 64030
+"""Debian's own reservation: the same on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,7 @@ class Facts:
     cgroup: str
     init: str
     clock: int
+    slurm_uid: int | None = None
 
     def as_evidence(self) -> dict[str, Any]:
         return asdict(self)
@@ -93,6 +103,7 @@ def parse_facts(text: str) -> Facts:
             cgroup=single["cgroup"],
             init=single["init"],
             clock=int(single["clock"]),
+            slurm_uid=int(single["uid_slurm"]) if "uid_slurm" in single else None,
         )
     except (KeyError, ValueError) as error:
         raise NotReadyError("facts_unreadable", f"cannot read the facts of the machine: {error!r}") from error
@@ -109,14 +120,26 @@ def refuse_unfit(machine: Machine, facts: Facts) -> None:
     """What would fail later in a way that is harder to understand."""
     if facts.init != "systemd":
         raise RefusedError("no_systemd", f"{machine.hostname} does not run systemd but {facts.init!r}")
-    if facts.os != "debian":
+    if (facts.os, facts.os_version) != ("debian", "12"):
         raise RefusedError(
-            "unsupported_os", f"{machine.hostname} runs {facts.os} {facts.os_version}; the packages are Debian's"
+            "unsupported_os", f"{machine.hostname} runs {facts.os} {facts.os_version}; the packages are Debian 12's"
         )
     if facts.hostname != machine.hostname:
         raise RefusedError(
             "hostname_mismatch", f"{machine.hostname} calls itself {facts.hostname}; Slurm needs one name"
         )
+    if facts.slurm_uid not in (None, SLURM_UID):
+        raise RefusedError(
+            "uid_mismatch",
+            f"the user slurm has uid {facts.slurm_uid} on {machine.hostname}; all machines need {SLURM_UID}",
+        )
+
+
+def refuse_skew(clocks: Mapping[str, int]) -> None:
+    """Of machines that were read at the same moment."""
+    if clocks and max(clocks.values()) - min(clocks.values()) > LARGEST_SKEW_SECONDS:
+        said = ", ".join(f"{host}: {clock}" for host, clock in sorted(clocks.items()))
+        raise RefusedError("clock_skew", f"the clocks differ by more than {LARGEST_SKEW_SECONDS} s ({said})")
 
 
 SLURMD_SHAPE = re.compile(r"CPUs=(\d+) Boards=(\d+) SocketsPerBoard=(\d+) CoresPerSocket=(\d+) ThreadsPerCore=(\d+)")
@@ -139,12 +162,19 @@ async def read_node_shape(machine: Machine) -> NodeShape:
     return parse_shape(result.stdout, parse_facts(result.stdout))
 
 
-async def read_version(machine: Machine) -> str | None:
-    """What the daemon itself reports, e.g. 22.05.8; None where it does not answer."""
-    result = await machine.read("slurmctld -V 2>/dev/null || slurmd -V")
-    found = re.search(r"\b(\d+\.\d+\.\d+)\b", result.stdout)
-    return found.group(1) if result.ok and found else None
+async def read_versions(machine: Machine) -> dict[str, str]:
+    """What each daemon that is installed says of itself: Debian's say `slurm-wlm 22.05.8`."""
+    script = (
+        "for daemon in slurmctld slurmdbd slurmd; do "
+        'if command -v "$daemon" >/dev/null; then echo "$daemon=$(timeout 10 "$daemon" -V)"; fi; done'
+    )
+    result = await machine.read(script)
+    if not result.ok:
+        raise CommandError(f"read the versions of the daemons of {machine.hostname}", result)
+    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
 
 
-async def read_user_exists(machine: Machine, user: str) -> bool:
-    return (await machine.read(f"getent passwd {quoted(user)}")).ok
+async def read_uid(machine: Machine, user: str) -> int | None:
+    """None where the machine has no such user."""
+    result = await machine.read(f"id -u {quoted(user)} 2>/dev/null || true")
+    return int(result.stdout) if result.ok and result.stdout.strip().isdigit() else None

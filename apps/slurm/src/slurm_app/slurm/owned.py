@@ -1,50 +1,120 @@
-"""By exact name: what the app brings to a machine. Removal and probe read the same lists."""
+"""By exact name: what the app brings to a machine, for each role. Removal and probe read the same lists."""
 
-UNITS = (
-    "slurmd.service",
-    "slurmctld.service",
-    "slurmdbd.service",
-    "slurm-mariadb.service",
-    "munge.service",
-)
-PROCESSES = ("slurmd", "slurmstepd", "slurmctld", "slurmdbd", "mariadbd", "munged")
-USERS = ("slurm", "munge", "mysql")
-PORTS = (6817, 6818, 6819, 3306)
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 
-# Whole trees; a tree that was there before the app came is never removed.
-TREES = (
-    "/etc/slurm",
-    "/etc/munge",
-    "/etc/mysql",
-    "/etc/default/slurmd",
-    "/etc/default/slurmctld",
-    "/etc/default/slurmdbd",
-    "/etc/default/munge",
-    "/etc/systemd/system/slurm-mariadb.service",
-    "/etc/systemd/system/multi-user.target.wants/slurm-mariadb.service",
-    "/etc/systemd/system/slurmd.service.d",
-    "/etc/systemd/system/slurmctld.service.d",
-    "/etc/systemd/system/slurmdbd.service.d",
-    "/var/lib/slurm",
-    "/var/lib/slurm-llnl",
-    "/var/lib/munge",
-    "/var/lib/mysql",
-    "/var/lib/mysql.new",
-    "/var/lib/mysql-files",
-    "/var/spool/slurm",
-    "/var/spool/slurmd",
-    "/var/spool/slurmctld",
-    "/run/slurm",
-    "/run/slurmd",
-    "/run/slurmctld",
-    "/run/slurmdbd",
-    "/run/slurmd.pid",
-    "/run/slurmctld.pid",
-    "/run/slurmdbd.pid",
-    "/run/munge",
-    "/run/mysqld",
+from slurm_app.slurm.roles import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Belongings:
+    units: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    trees: tuple[str, ...] = ()
+    """State that only the daemons write: removed as a whole, unless it was there before the app came."""
+    files: tuple[str, ...] = ()
+    """In directories where people may keep files of their own: removed one by one."""
+    directories: tuple[str, ...] = ()
+    """Removed where nothing is left in them."""
+
+    def __or__(self, other: "Belongings") -> "Belongings":
+        merged = {f.name: tuple(dict.fromkeys((*getattr(self, f.name), *getattr(other, f.name)))) for f in fields(self)}
+        return Belongings(**merged)
+
+
+_ROLE: dict[Role, Belongings] = {
+    Role.WORKER: Belongings(
+        units=("slurmd.service",),
+        processes=("slurmd", "slurmstepd"),
+        ports=(6818,),
+        trees=(
+            "/etc/default/slurmd",
+            "/etc/systemd/system/multi-user.target.wants/slurmd.service",
+            "/etc/systemd/system/slurmd.service.d",
+            "/var/lib/slurm/slurmd",
+            "/var/spool/slurmd",
+            "/run/slurm",
+            "/run/slurmd",
+            "/run/slurmd.pid",
+        ),
+    ),
+    Role.MPI: Belongings(),
+    Role.CONTROLLER: Belongings(
+        units=("slurmctld.service", "slurmdbd.service", "slurm-mariadb.service"),
+        processes=("slurmctld", "slurmdbd", "mariadbd"),
+        users=("mysql",),
+        ports=(6817, 6819, 3306),
+        trees=(
+            "/etc/default/slurmctld",
+            "/etc/default/slurmdbd",
+            "/etc/systemd/system/slurm-mariadb.service",
+            "/etc/systemd/system/multi-user.target.wants/slurm-mariadb.service",
+            "/etc/systemd/system/multi-user.target.wants/slurmctld.service",
+            "/etc/systemd/system/multi-user.target.wants/slurmdbd.service",
+            "/etc/systemd/system/slurmctld.service.d",
+            "/etc/systemd/system/slurmdbd.service.d",
+            "/var/lib/slurm/slurmctld",
+            "/var/lib/mysql",
+            "/var/lib/mysql.new",
+            "/var/lib/mysql-files",
+            "/var/spool/slurmctld",
+            "/run/slurmctld",
+            "/run/slurmdbd",
+            "/run/slurmctld.pid",
+            "/run/slurmdbd.pid",
+            "/run/mysqld",
+        ),
+        files=(
+            "/etc/slurm/slurm.conf",
+            "/etc/slurm/cgroup.conf",
+            "/etc/slurm/gres.conf",
+            "/etc/slurm/slurmdbd.conf",
+            "/etc/mysql/slurm-mariadb.cnf",
+        ),
+        directories=("/etc/mysql",),
+    ),
+}
+# What every role needs, so that it goes with the last one.
+_SHARED = Belongings(
+    units=("munge.service",),
+    processes=("munged",),
+    users=("slurm", "munge"),
+    trees=(
+        "/etc/default/munge",
+        "/etc/systemd/system/multi-user.target.wants/munge.service",
+        "/var/lib/slurm",
+        "/var/lib/slurm-llnl",
+        "/var/lib/munge",
+        "/var/spool/slurm",
+        "/run/munge",
+        # Left by a dpkg that was killed while it unpacked.
+        "/var/lib/dpkg/tmp.ci",
+    ),
+    files=(
+        "/etc/slurm/gres.machine.conf",
+        "/etc/munge/munge.key",
+        "/etc/munge/.munge.key.staged",
+    ),
+    directories=("/etc/slurm", "/etc/munge"),
 )
+EVERYTHING = _SHARED | _ROLE[Role.CONTROLLER] | _ROLE[Role.WORKER]
+
+
+def belongings(leaving: Iterable[Role], staying: Iterable[Role] = ()) -> Belongings:
+    """What goes with these roles. Without a role that stays, it is everything, also of a role that is unknown here."""
+    if not set(staying):
+        return EVERYTHING
+    found = Belongings()
+    for role in sorted(set(leaving) - set(staying)):
+        found |= _ROLE[role]
+    return found
+
+
 LOG_TREES = ("/var/log/slurm", "/var/log/munge", "/var/log/mysql", "/var/log/slurm-llnl")
+# The platform's own: they keep a controller that lost its lease from changing the machine later.
+FENCES = "/var/lib/gpuaas/fence"
 
 # Files of the system itself that an installation of anything writes; they hold nothing of ours once the
 # packages are gone. Patterns of `case`, each with its reason.

@@ -9,12 +9,13 @@ from slurm_app.errors import RefusedError
 from slurm_app.slurm.config import SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT
 from slurm_app.slurm.roles import Role
 from slurm_app.slurm.script import quoted, step
-from slurm_app.slurm.snapshot import BASELINE, INSTALLED, SNAPSHOT
+from slurm_app.slurm.snapshot import BASELINE, SNAPSHOT
 
 POLICY = "/usr/sbin/policy-rc.d"
 PORTS = (SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT)
-_FOREIGN_PACKAGES = re.compile(r"^(slurm|munge\b|mariadb-server|mysql-server|default-mysql-server)")
-_FOREIGN_PATHS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl", "/etc/munge/munge.key", "/var/lib/mysql")
+FOREIGN_PACKAGES = re.compile(r"^(slurm|munge\b|mariadb-server|mysql-server|default-mysql-server)")
+# Whole trees: a file of somebody else's anywhere below would be in the way, or we in its.
+FOREIGN_TREES = ("/etc/slurm", "/etc/slurm-llnl", "/etc/munge", "/var/lib/mysql", "/var/lib/slurm")
 
 # A policy-rc.d that was there before is put aside and comes back, also when the step was killed between.
 POLICY_FUNCTIONS = f"""
@@ -48,8 +49,9 @@ async def ensure_baseline_recorded(machine: Machine) -> Baseline:
         f"[ -d {BASELINE} ] || snapshot {BASELINE}",
         f"sed 's/^/package /' {BASELINE}/package_names",
         f"sed 's/^/port /' {BASELINE}/ports",
-        f"for path in {quoted(*_FOREIGN_PATHS)}; do",
-        f'    if grep -Fxq "$path" {BASELINE}/paths; then echo "path $path"; fi',
+        f"for tree in {quoted(*FOREIGN_TREES)}; do",
+        # The directories that contain what is named already would say nothing new.
+        f"    grep -E \"^$tree(/|$)\" {BASELINE}/paths | tail -n 3 | sed 's/^/path /' || true",
         "done",
     )
     return parse_baseline((await machine.run_step("record-baseline", script)).stdout)
@@ -66,7 +68,7 @@ def parse_baseline(text: str) -> Baseline:
 
 def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
     """Another scheduler or database of somebody else: leave it alone, change nothing."""
-    found = sorted(name for name in baseline.packages if _FOREIGN_PACKAGES.match(name))
+    found = sorted(name for name in baseline.packages if FOREIGN_PACKAGES.match(name))
     found += sorted(baseline.paths)
     found += [f"port {port}" for port in sorted(baseline.ports & set(PORTS))]
     if found:
@@ -82,7 +84,7 @@ def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
 # The role lists come first in the bundle, so a run that finds nothing to do does not unpack it.
 _INSTALL = f"""
 mkdir -p "$state/bundle"
-tar -xf "$bundle" -C "$state/bundle" --no-same-owner --occurrence=1 names "${{roles[@]}}"
+tar -xf "$bundle" -C "$state/bundle" --no-same-owner --occurrence=1 names "${{needs[@]}}" "${{roles[@]}}"
 missing=$(cd "$state/bundle" && sort -u "${{roles[@]}}" | while read -r package; do
     [ "$(dpkg-query -W -f '${{db:Status-Status}}' "$package" 2>/dev/null)" = installed ] || echo "$package"
 done)
@@ -117,21 +119,20 @@ fi
 if [ ! -e "$state/packages.done" ]; then
     allow_daemon_starts
     rm -rf "$state/repository" "$state/apt"
-    snapshot {INSTALLED}
     touch "$state/packages.done"
 fi
 echo "missing=$(echo $missing)"
-echo "added=$(comm -13 {BASELINE}/package_names {INSTALLED}/package_names | wc -l)"
+echo "added=$(dpkg-query -W -f '${{binary:Package}}\n' | sort | comm -13 {BASELINE}/package_names - | wc -l)"
 """
 
 
 def install_script(bundle_path: str, roles: Iterable[Role]) -> str:
     return step(
-        SNAPSHOT,
         POLICY_FUNCTIONS,
         f"[ -d {BASELINE} ] || {{ echo 'no baseline was recorded' >&2; exit 1; }}",
         f"bundle={quoted(bundle_path)}",
         f"roles=({' '.join(f'role-{role.value}' for role in sorted(roles))})",
+        f"needs=({' '.join(f'needs-{role.value}' for role in sorted(Role))})",
         _INSTALL,
     )
 

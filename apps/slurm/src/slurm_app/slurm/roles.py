@@ -6,6 +6,8 @@ from enum import StrEnum
 class Role(StrEnum):
     CONTROLLER = "controller"
     WORKER = "worker"
+    MPI = "mpi"
+    """Of a worker too, where the cluster was deployed with `mpi`."""
 
 
 # mariadb-server-core is the database program alone. The full mariadb-server brings its own set-up, a dozen
@@ -21,4 +23,6 @@ PACKAGES: dict[Role, tuple[str, ...]] = {
         "slurmdbd",
     ),
     Role.WORKER: ("libpmix2", "munge", "slurm-client", "slurmd"),
+    # Open MPI, and the bindings with which a job can be tried without a compiler.
+    Role.MPI: ("openmpi-bin", "python3-mpi4py"),
 }

@@ -1,35 +1,17 @@
-"""slurmctld, and the node records in it."""
+"""slurmctld and its configuration, which it hands out to every worker."""
 
 import os
-import re
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
 
-from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine
-from slurm_app import names
-from slurm_app.slurm.config import ProcessTracking, render_slurm_conf
+from gpuaas_sdk.machines.base import CommandResult, Machine
+from slurm_app.slurm.config import HEADER, MACHINE_GRES_CONF, ProcessTracking, render_slurm_conf
 from slurm_app.slurm.script import put_file, quoted, restart_policy, step
 
 CONFIGURATION = "/etc/slurm/slurm.conf"
 CGROUP_CONF = "/etc/slurm/cgroup.conf"
+GRES_CONF = "/etc/slurm/gres.conf"
 DROP_IN = "/etc/systemd/system/slurmctld.service.d/gpuaas.conf"
 SLURMDBD_DROP_IN = "/etc/systemd/system/slurmdbd.service.d/gpuaas.conf"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRecord:
-    """What slurmctld says of a node; `present` is "unknown" where it gives no clear answer."""
-
-    present: Literal["yes", "no", "unknown"]
-    state: frozenset[str]
-    reason: str
-    reason_by: str
-
-    @property
-    def refused_by_slurm(self) -> bool:
-        """slurmctld did not accept what slurmd reported. A drain that a person set is never this."""
-        own_drain = "DRAIN" in self.state and self.reason_by == "slurm" and self.reason.startswith("gres/")
-        return "INVALID_REG" in self.state or own_drain
 
 
 # The mpi/pmix plugin opens libpmix.so, which only the development package ships. One link makes --mpi=pmix
@@ -48,15 +30,25 @@ def configuration_script(
     host: str,
     address: str,
     tracking: ProcessTracking,
+    overrides: Mapping[str, str],
 ) -> str:
     conf = render_slurm_conf(
-        cluster_name=cluster_name, partition=partition, host=host, address=address, tracking=tracking
+        cluster_name=cluster_name,
+        partition=partition,
+        host=host,
+        address=address,
+        tracking=tracking,
+        overrides=overrides,
     )
     cgroup = put_file(CGROUP_CONF, tracking.cgroup_conf) if tracking.cgroup_conf else f"rm -f {CGROUP_CONF}"
     return step(
         PMIX_LINK,
         put_file(CONFIGURATION, conf),
         cgroup,
+        # Handed out to all, and read by each from its own disk: so every machine has the GPUs that it has, and
+        # adding one needs no reconfigure, at which 22.05.8 loses the dynamic nodes ("lookup failure for node").
+        put_file(GRES_CONF, f"{HEADER}Include {MACHINE_GRES_CONF}\n"),
+        f"[ -e {MACHINE_GRES_CONF} ] || {put_file(MACHINE_GRES_CONF, HEADER)}",
         # All drop-ins of the controller at once: one daemon-reload for all. slurmctld ends at once where
         # slurmdbd is not there yet, and slurmdbd without its database, which happens at every boot.
         f"mkdir -p {quoted(os.path.dirname(DROP_IN), os.path.dirname(SLURMDBD_DROP_IN))}",
@@ -71,6 +63,7 @@ async def ensure_cluster_configured(
     cluster_name: str,
     partition: str,
     tracking: ProcessTracking,
+    overrides: Mapping[str, str],
 ) -> None:
     """Before slurmdbd's clients are used: sacctmgr does not start without a slurm.conf."""
     script = configuration_script(
@@ -79,6 +72,7 @@ async def ensure_cluster_configured(
         host=machine.hostname,
         address=machine.address,
         tracking=tracking,
+        overrides=overrides,
     )
     await machine.run_step("configure-cluster", script)
 
@@ -92,58 +86,12 @@ def start_script() -> str:
     )
 
 
+async def read_tracking(controller: Machine) -> str:
+    """How the cluster holds jobs together, which every worker must be able to do; empty where it is not known yet."""
+    result: CommandResult = await controller.read(f"sed -n 's/^ProctrackType=//p' {CONFIGURATION} 2>/dev/null || true")
+    return result.stdout.strip()
+
+
 async def ensure_slurmctld_running(machine: Machine) -> dict[str, str]:
     result = await machine.run_step("start-slurmctld", start_script())
     return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
-
-
-async def read_configuration(controller: Machine) -> dict[str, str]:
-    """The files that a worker needs a copy of, by path."""
-    files: dict[str, str] = {}
-    for path in (CONFIGURATION, CGROUP_CONF):
-        result = await controller.read(f"if [ -e {path} ]; then cat {path}; fi")
-        if not result.ok or (path == CONFIGURATION and not result.stdout):
-            raise CommandError(f"read {path} of {controller.hostname}", result)
-        if result.stdout:
-            files[path] = result.stdout
-    return files
-
-
-def parse_node(host: str, result: CommandResult) -> NodeRecord:
-    if result.ok and result.stdout.startswith(f"NodeName={host} "):
-        state = re.search(r" State=(\S+)", result.stdout)
-        reason = re.search(r" Reason=(.*?) \[(\S+?)@\S+\]", result.stdout)
-        flags = frozenset(state.group(1).rstrip("*").split("+")) if state else frozenset()
-        why, who = reason.groups() if reason else ("", "")
-        return NodeRecord("yes", flags, why, who)
-    if "not found" in result.stdout + result.stderr:
-        return NodeRecord("no", frozenset(), "", "")
-    return NodeRecord("unknown", frozenset(), "", "")
-
-
-async def read_node(controller: Machine, host: str) -> NodeRecord:
-    command = f"timeout 10 scontrol --oneliner show node {quoted(names.host_name(host))}"
-    return parse_node(host, await controller.read(command))
-
-
-def delete_node_script(host: str, *, seconds: int = 30) -> str:
-    """slurmctld refuses while a job is on the node; that refusal is the failure of this step."""
-    host = names.host_name(host)
-    return "\n".join(
-        [
-            "if ! systemctl is-active --quiet slurmctld.service; then",
-            "    echo 'node=unknown: slurmctld is not running'",
-            "    exit 0",
-            "fi",
-            f"gone() {{ timeout 10 scontrol show node {host} 2>&1 | grep -q 'not found'; }}",
-            # A job that was just cancelled may still be completing.
-            f"deleted() {{ gone || timeout 10 scontrol delete nodename={host}; }}",
-            f"wait_for {seconds} {quoted(f'the record of node {host} to be deleted')} deleted || exit 1",
-            "echo node=deleted",
-        ]
-    )
-
-
-async def ensure_node_deleted(controller: Machine, host: str) -> None:
-    """Only after its slurmd was stopped, or the node comes back as a ghost."""
-    await controller.run_step(f"delete-node-{names.host_name(host)}", step(delete_node_script(host)))

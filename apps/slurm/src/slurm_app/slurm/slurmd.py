@@ -1,30 +1,32 @@
 """slurmd: a worker joins as a dynamic node. Nothing else in the cluster is restarted or told."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gpuaas_sdk.machines.base import Machine
 from slurm_app import names
-from slurm_app.slurm.config import render_gres_conf, render_slurmd_unit
+from slurm_app.errors import NotReadyError
+from slurm_app.slurm.config import MACHINE_GRES_CONF, render_gres_conf, render_slurmd_unit
 from slurm_app.slurm.facts import NodeShape, read_node_shape
+from slurm_app.slurm.nodes import USABLE, ensure_node_deleted, ensure_resumed, read_jobs, read_node, refuse_held
 from slurm_app.slurm.script import put_file, quoted, step
-from slurm_app.slurm.slurmctld import PMIX_LINK, ensure_node_deleted, read_configuration, read_node
+from slurm_app.slurm.slurmctld import PMIX_LINK
 
-GRES_CONF = "/etc/slurm/gres.conf"
 DROP_IN_DIRECTORY = "/etc/systemd/system/slurmd.service.d"
 DROP_IN = f"{DROP_IN_DIRECTORY}/gpuaas.conf"
+UNIT = "slurmd.service"
 
 
-def start_script(*, shape: NodeShape, files: Mapping[str, str]) -> str:
-    """`files`: copies of the controller's configuration; empty where the worker is the controller's machine."""
-    watched = [DROP_IN, GRES_CONF, *files]
+def start_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] = (), anew: bool = False) -> str:
+    """`anew`: slurmctld has no record of it, and a slurmd that runs does not register a second time by itself."""
     return "\n".join(
         [
             PMIX_LINK,
-            f"mkdir -p {DROP_IN_DIRECTORY}",
-            *(put_file(path, content) for path, content in files.items()),
-            put_file(GRES_CONF, render_gres_conf(shape.gpus)),
-            put_file(DROP_IN, render_slurmd_unit(shape)),
-            f"ensure_unit_current slurmd.service {quoted(*watched)}",
+            # Debian's client package brings the directory only together with the controller's.
+            f"mkdir -p {DROP_IN_DIRECTORY} /etc/slurm",
+            put_file(MACHINE_GRES_CONF, render_gres_conf(shape.gpus)),
+            put_file(DROP_IN, render_slurmd_unit(shape, conf_server=conf_server, features=features)),
+            f'rm -f "$state/applied/{UNIT}"' if anew else "",
+            f"ensure_unit_current {UNIT} {quoted(DROP_IN, MACHINE_GRES_CONF)}",
         ]
     )
 
@@ -40,32 +42,46 @@ def registered_script(*, host: str, comment: str) -> str:
     return "\n".join(
         [
             f"node() {{ timeout 10 scontrol --oneliner show node {quoted(host)}; }}",
-            # Exactly these words: IDLE+DRAIN or a node that does not answer (IDLE*) runs nothing.
-            "usable() { node | grep -Eq "
-            "' State=(IDLE|MIXED|ALLOCATED|COMPLETING)([+](COMPLETING|DYNAMIC_NORM|PLANNED))* '; }",
+            f"usable() {{ node | grep -Eq ' State={USABLE} '; }}",
             f"wait_for 30 {quoted(f'node {host} to be usable')} usable",
             f"if ! node | grep -Fq {quoted(f' Comment={comment} ')}; then",
             f"    timeout 10 scontrol update nodename={quoted(host)} comment={quoted(comment)}",
             "fi",
-            "node | grep -Eo '(State|CfgTRES|Version|RealMemory)=[^ ]*'",
+            "node | grep -Eo '(State|CfgTRES|Version|RealMemory|AvailableFeatures)=[^ ]*'",
         ]
     )
 
 
-async def ensure_worker_joined(controller: Machine, worker: Machine, *, comment: str) -> dict[str, str]:
+async def ensure_worker_joined(
+    controller: Machine, worker: Machine, *, comment: str, features: Sequence[str] = ()
+) -> dict[str, str]:
     """slurmd on the worker, then its record in slurmctld. No other machine is touched, nothing is restarted."""
+    host = worker.hostname
     shape = await read_node_shape(worker)
-    if (await read_node(controller, worker.hostname)).refused_by_slurm:
-        # The record keeps the refusal also when the cause is gone: begin anew.
-        await worker.run_step(f"stop-slurmd-{worker.hostname}", step("systemctl stop slurmd.service"))
-        await ensure_node_deleted(controller, worker.hostname)
-    registered = registered_script(host=worker.hostname, comment=comment)
+    record = await read_node(controller, host)
+    refuse_held(host, record)
+    other_gpus = record.present == "yes" and record.gpus != len(shape.gpus)
+    if other_gpus and (running := await read_jobs(controller, host)):
+        raise NotReadyError(
+            "gpus_changed",
+            f"{host} has {len(shape.gpus)} GPUs and joined with {record.gpus}, while jobs run there: {running[0]}. "
+            "Drain it, then recover it",
+        )
+    if record.refused_by_slurm or other_gpus:
+        # slurmctld refuses a node with fewer GPUs than its record has, and the record keeps the refusal also when
+        # the cause is gone: begin anew.
+        await worker.run_step(f"stop-slurmd-{host}", step(f"systemctl stop {UNIT}"))
+        await ensure_node_deleted(controller, host)
+        record = await read_node(controller, host)
+    if record.present == "yes" and record.reason.startswith("gpuaas:"):
+        await ensure_resumed(controller, host)
+    anew = record.present == "no" or (record.present == "yes" and not record.responding)
+    start = start_script(shape=shape, conf_server=controller.address, features=features, anew=anew)
+    registered = registered_script(host=host, comment=comment)
     if worker.allocation_id == controller.allocation_id:
         # One machine, one round trip.
-        script = step(start_script(shape=shape, files={}), registered)
-        result = await worker.run_step(f"join-worker-{worker.hostname}", script)
+        result = await worker.run_step(f"join-worker-{host}", step(start, registered))
     else:
-        files = await read_configuration(controller)
-        await worker.run_step(f"start-slurmd-{worker.hostname}", step(start_script(shape=shape, files=files)))
-        result = await controller.run_step(f"register-node-{worker.hostname}", step(registered))
+        await worker.run_step(f"start-slurmd-{host}", step(start))
+        result = await controller.run_step(f"register-node-{host}", step(registered))
     return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)

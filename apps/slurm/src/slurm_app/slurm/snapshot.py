@@ -1,19 +1,22 @@
-"""What is on a machine, as sorted lists that can be compared: before, after the install, after the removal."""
+"""What was on a machine before the app came, as sorted lists that what is there later is compared with."""
 
 from slurm_app.slurm.script import STATE_DIRECTORY
 
 BASELINE = f"{STATE_DIRECTORY}/baseline"
-INSTALLED = f"{STATE_DIRECTORY}/installed"
 
 # Ports come from /proc, because a minimal machine may have no ss. Enabled units are the links that enabling
 # makes: systemctl list-unit-files takes 0.9 s for the same list. Logs are left out of the paths: they are
 # exempt and listed by the receipt. /home, /root and /tmp belong to people.
-SNAPSHOT = r"""
+LISTENING_PORTS = r"""
 listening_ports() {
     local hex
     awk 'FNR > 1 && $4 == "0A" { sub(/.*:/, "", $2); print $2 }' /proc/net/tcp /proc/net/tcp6 2>/dev/null |
         while read -r hex; do echo $((16#$hex)); done | sort -un
 }
+"""
+SNAPSHOT = (
+    LISTENING_PORTS
+    + r"""
 snapshot() {
     rm -rf "$1.new"
     mkdir -p "$1.new"
@@ -29,3 +32,4 @@ snapshot() {
     mv "$1.new" "$1"
 }
 """
+)

@@ -6,10 +6,11 @@ Nothing here touches a machine on which the install never began: daemons of some
 from gpuaas_sdk.machines.base import Machine
 from slurm_app import names
 from slurm_app.slurm import owned
+from slurm_app.slurm.going import OWNED_PATHS, Going
+from slurm_app.slurm.nodes import delete_node_script
 from slurm_app.slurm.packages import POLICY_FUNCTIONS
 from slurm_app.slurm.script import STATE_DIRECTORY, quoted, step
-from slurm_app.slurm.slurmctld import delete_node_script
-from slurm_app.slurm.snapshot import BASELINE, INSTALLED, SNAPSHOT
+from slurm_app.slurm.snapshot import BASELINE
 
 _ONLY_IF_OURS = f"""
 if [ ! -d {BASELINE} ] || [ ! -d "$state/bundle" ]; then
@@ -77,7 +78,7 @@ for unit in {quoted(*units)}; do echo "$unit=$(systemctl is-active "$unit" || tr
 
 
 async def ensure_worker_stopped(worker: Machine) -> dict[str, str]:
-    """Stopped before its record is deleted, or the node comes back as a ghost."""
+    """Stopped and disabled before its record is deleted, or the node comes back as a ghost."""
     script = step(_ONLY_IF_OURS, _stop(("slurmd.service",)))
     return _evidence((await worker.run_step("stop-slurmd", script)).stdout)
 
@@ -95,20 +96,40 @@ async def ensure_node_deleted(controller: Machine, host: str) -> dict[str, str]:
     return _evidence((await controller.run_step(f"delete-node-{names.host_name(host)}", script)).stdout)
 
 
-async def ensure_daemons_stopped(machine: Machine) -> dict[str, str]:
-    script = step(_ONLY_IF_OURS, _stop(owned.UNITS))
+async def ensure_daemons_stopped(machine: Machine, going: Going) -> dict[str, str]:
+    script = step(_ONLY_IF_OURS, _stop(going.belongings.units))
     return _evidence((await machine.run_step("stop-daemons", script)).stdout)
 
 
 # dpkg, not apt: it purges the named packages or refuses, and never takes along what somebody else installed
-# on top. `installed` is missing where the install was interrupted: then it is what there is now.
+# on top. What the packages own is written down before they go: only that is looked for afterwards, so nothing
+# that a person made meanwhile is ever taken for ours, also where the install was interrupted.
 _PURGE = f"""
 allow_daemon_starts
-[ -d {INSTALLED} ] || snapshot {INSTALLED}
+going_packages() {{
+    if [ -n "$staying" ]; then (cd "$state/bundle" && sort -u $leaving | comm -23 - <(sort -u $staying))
+    else cat "$state/bundle/names"; fi
+}}
 added=$(comm -13 {BASELINE}/package_names <(dpkg-query -W -f '${{binary:Package}}\\n' | sort) |
     while read -r package; do
-        if grep -Fxq "${{package%%:*}}" "$state/bundle/names"; then echo "$package"; fi
+        if going_packages | grep -Fxq "${{package%%:*}}"; then echo "$package"; fi
     done)
+# An install that was killed leaves its repository behind, and files that dpkg does not yet, or no longer, list.
+half_unpacked() {{
+    [ -d "$state/repository" ] || return 0
+    for deb in "$state"/repository/*.deb; do
+        package=${{deb##*/}}
+        if going_packages | grep -Fxq "${{package%%_*}}"; then dpkg-deb --fsys-tarfile "$deb" | tar -t; fi
+    done | sed -E 's#^[.]##; s#/$##; p; s#$#.dpkg-new#p; s#new$#tmp#'
+}}
+# By their real place: /lib is a link to /usr/lib, and the baseline knows what lies there, not the link.
+{{
+    cat {OWNED_PATHS} 2>/dev/null || true
+    if [ -n "$added" ]; then dpkg -L $added 2>/dev/null || true; fi
+    half_unpacked
+}} | sed -En 's#^/(bin|sbin|lib|lib32|lib64|libx32)/#/usr/\\1/#; \\#^/(etc|usr|opt|srv|var)/#p' | sort -u |
+    comm -23 - {BASELINE}/paths >{OWNED_PATHS}.new
+mv {OWNED_PATHS}.new {OWNED_PATHS}
 if [ -n "$added" ]; then
     export DEBIAN_FRONTEND=noninteractive
     forbid_daemon_starts
@@ -122,40 +143,62 @@ if [ -n "$added" ]; then
         sleep 0.5
     done
     allow_daemon_starts
+    if [ -n "$staying" ]; then rm -f "$state/packages.done"; fi
 fi
 echo "packages=$(wc -w <<<"$added")"
 """
 _REMOVE = f"""
 before() {{ grep -Fxq -- "$2" "{BASELINE}/$1"; }}
-for link in /usr/lib/*/pmix2/lib/libpmix.so; do
-    if [ -L "$link" ] && ! before paths "$link"; then rm -f "$link"; fi
+if [ -z "$staying" ]; then
+    for link in /usr/lib/*/pmix2/lib/libpmix.so; do
+        if [ -L "$link" ] && ! before paths "$link"; then rm -f "$link"; fi
+    done
+fi
+for path in "${{trees[@]}}"; do
+    if ! before paths "$path"; then rm -rf --one-file-system "$path"; fi
 done
-for tree in {quoted(*owned.TREES)}; do
-    if ! before paths "$tree"; then rm -rf --one-file-system "$tree"; fi
+for path in "${{files[@]}}"; do
+    if ! before paths "$path"; then rm -f "$path"; fi
 done
-for user in {quoted(*owned.USERS)}; do
+for user in "${{users[@]}}"; do
     if getent passwd "$user" >/dev/null && ! before users "$user"; then userdel "$user"; fi
     if getent group "$user" >/dev/null && ! before groups "$user"; then groupdel "$user"; fi
 done
 system_path() {{ case $1 in {"|".join(owned.SYSTEM_PATHS)}) return 0 ;; *) return 1 ;; esac; }}
 removed=0
-while read -r path; do
-    if {{ [ -e "$path" ] || [ -L "$path" ]; }} && ! system_path "$path"; then
-        if [ -d "$path" ] && [ ! -L "$path" ]; then rmdir "$path" 2>/dev/null || true; else rm -f "$path"; fi
-        removed=$((removed + 1))
-    fi
-done < <(comm -13 {BASELINE}/paths {INSTALLED}/paths | sort -r)
+if [ -e {OWNED_PATHS} ]; then
+    while read -r path; do
+        if {{ [ -e "$path" ] || [ -L "$path" ]; }} && ! system_path "$path"; then
+            # A link to a directory is never ours alone.
+            if [ -L "$path" ] && [ -d "$path" ]; then continue; fi
+            if [ -d "$path" ]; then rmdir "$path" 2>/dev/null || true; else rm -f "$path"; fi
+            removed=$((removed + 1))
+        fi
+    done < <(sort -r {OWNED_PATHS})
+fi
+for path in "${{directories[@]}}"; do
+    if [ -d "$path" ] && ! before paths "$path"; then rmdir "$path" 2>/dev/null || true; fi
+done
 systemctl daemon-reload
 echo "paths=$removed"
 """
 
 
-def clean_script() -> str:
-    return step(SNAPSHOT, POLICY_FUNCTIONS, _ONLY_IF_OURS, _PURGE, _REMOVE)
+def clean_script(going: Going) -> str:
+    mine = going.belongings
+    arrays = {"trees": mine.trees, "files": mine.files, "directories": mine.directories, "users": mine.users}
+    return step(
+        POLICY_FUNCTIONS,
+        _ONLY_IF_OURS,
+        f"leaving={quoted(going.leaving_lists)} staying={quoted(going.staying_lists)}",
+        *(f"{name}=({quoted(*values)})" for name, values in arrays.items()),
+        _PURGE,
+        _REMOVE,
+    )
 
 
-async def ensure_machine_cleaned(machine: Machine) -> dict[str, str]:
-    return _evidence((await machine.run_step("remove-packages", clean_script(), timeout=600)).stdout)
+async def ensure_machine_cleaned(machine: Machine, going: Going) -> dict[str, str]:
+    return _evidence((await machine.run_step("remove-packages", clean_script(going), timeout=600)).stdout)
 
 
 async def ensure_record_forgotten(machine: Machine) -> None:

@@ -1,47 +1,62 @@
 """SSH to a machine: OpenSSH itself, with a certificate for minutes and a verified host."""
 
 import os
-import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuaas_cli import resolve
-from gpuaas_cli.errors import NOT_FOUND, CliError
+from gpuaas_cli.errors import CliError
+from gpuaas_cli.machine_access import find_machine, make_key, proxy_command, ssh_settings, write_certificate
 from gpuaas_cli.options import DEFAULTS, Options
-from gpuaas_cli.session import Session, open_session
+from gpuaas_cli.session import open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.access import AccessGrant
-    from gpuaas_contract.allocations import Allocation
 
 
 async def ssh(
     target: Annotated[str, Parameter(help="An allocation or an instance, by name or id.")],
     *command: Annotated[str, Parameter(allow_leading_hyphen=True, help="What to run there; a shell where absent.")],
+    forward: Annotated[
+        tuple[str, ...],
+        Parameter(name=["-L", "--forward"], help="As for ssh: [ADDRESS:]PORT:HOST:PORT of here to there. Repeat it."),
+    ] = (),
+    no_command: Annotated[
+        bool, Parameter(name=["-N", "--no-command"], negative="", help="Run nothing there: only forward ports.")
+    ] = False,
+    administrator: Annotated[
+        bool,
+        Parameter(negative="", help="As the machine's own user, by your role, also where you have a grant."),
+    ] = False,
+    direct: Annotated[
+        bool, Parameter(negative="", help="Straight to the machine's address, where there is a route to it.")
+    ] = False,
     options: Options = DEFAULTS,
 ) -> int:
     """Log in to a machine, or run a command on it. The exit code is that of the command.
 
-    An instance means the machine of its primary component.
+    You are your own user there where you have a grant (gpuaas grant list --own); who administers the project and has
+    none is the machine's own user. An instance means the machine of its primary component.
 
     ```
     gpuaas ssh one
-    gpuaas ssh first -- uptime
+    gpuaas ssh one -- uptime
+    gpuaas ssh one -L 8080:localhost:80 -N
+    gpuaas ssh first --direct
     ```
     """
     async with open_session(options) as session:
-        machine = await _find_machine(session, target)
+        allocation_id = await find_machine(session, target)
         with tempfile.TemporaryDirectory(prefix="gpuaas-ssh-") as name:
             directory = Path(name)
-            public_key = _make_key(directory)
-            grant = await session.client.allocations.access(machine.id, public_key)
-            arguments = _ssh_arguments(directory, grant, machine.id)
+            public_key = make_key(directory)
+            access = await session.client.allocations.access(allocation_id, public_key, administrator=administrator)
+            flags = [part for forwarded in forward for part in ("-L", forwarded)] + ["-N"] * no_command
+            arguments = ssh_arguments(directory, access, allocation_id, flags, direct=direct)
             environment = {
                 **os.environ,
                 # The proxy is us again, in ssh's hands: who we are goes along in its environment.
@@ -51,57 +66,16 @@ async def ssh(
             return _run([*arguments, *command], environment)
 
 
-async def _find_machine(session: Session, target: str) -> "Allocation":
-    from gpuaas_contract import ids
-
-    if not ids.is_id(target, ids.INSTANCE):
-        try:
-            return await resolve.allocation(session, target)
-        except CliError:
-            if ids.is_id(target, ids.ALLOCATION):
-                raise
-    try:
-        instance = await resolve.instance(session, target)
-    except CliError:
-        raise CliError(f"there is no allocation and no instance {target!r}", NOT_FOUND) from None
-    version = await session.client.app_versions.get(instance.app_slug, instance.versions.app)
-    primary = version.manifest.primary.key
-    async for member in session.client.instances.members(instance.id):
-        if member.component_key == primary and member.status != "removed":
-            return await session.client.allocations.get(member.allocation_id)
-    raise CliError(f"{instance.name} is {instance.status} and has no machine to log in to", NOT_FOUND)
-
-
-def _make_key(directory: Path) -> str:
-    key = directory / "key"
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True, stdin=subprocess.DEVNULL
-    )
-    return (directory / "key.pub").read_text().strip()
-
-
-def _ssh_arguments(directory: Path, grant: "AccessGrant", allocation_id: str) -> list[str]:
-    machine = next(m for m in grant.machines if m.allocation_id == allocation_id)
-    (directory / "key-cert.pub").write_text(grant.certificate + "\n")
-    hosts = directory / "known_hosts"
-    hosts.write_text(f"@cert-authority {machine.host_principal} {grant.host_authority}\n")
-    proxy = shlex.join([sys.executable, "-m", "gpuaas_cli.ssh_proxy", grant.id, allocation_id])
-    settings = {
-        "ProxyCommand": proxy.replace("%", "%%"),
-        "IdentityFile": directory / "key",
-        "CertificateFile": directory / "key-cert.pub",
-        "IdentitiesOnly": "yes",
-        "HostKeyAlias": machine.host_principal,
-        "UserKnownHostsFile": hosts,
-        "GlobalKnownHostsFile": "/dev/null",
-        "StrictHostKeyChecking": "yes",
-        "PasswordAuthentication": "no",
-        "KbdInteractiveAuthentication": "no",
-        "LogLevel": "ERROR",
-    }
-    flags = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
+def ssh_arguments(
+    directory: Path, access: "AccessGrant", allocation_id: str, flags: list[str], *, direct: bool
+) -> list[str]:
+    write_certificate(directory, access, allocation_id)
+    proxy = None if direct else proxy_command(access.id, allocation_id)
+    settings = ssh_settings(directory, access, allocation_id, proxy=proxy)
+    settings = {**settings, "IdentitiesOnly": "yes", "LogLevel": "ERROR"}
+    words = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
     # The user's own configuration could weaken the verification of the host: it has no say here.
-    return ["ssh", "-F", "/dev/null", *flags, "-l", grant.login, "--", machine.hostname]
+    return ["ssh", "-F", "/dev/null", *words, *flags, "--", allocation_id]
 
 
 def _run(arguments: list[str], environment: dict[str, str]) -> int:

@@ -34,6 +34,11 @@ _SSH_ROLES: dict[str, dict[str, Any]] = {
 }
 
 
+def _mount(owner_id: str, version: int) -> str:
+    """Each version of an authority has an engine of its own, which is removed with its key."""
+    return f"ssh/{owner_id}" if version == 1 else f"ssh/{owner_id}-{version}"
+
+
 class OpenBao:
     def __init__(self, address: str, token_file: Path) -> None:
         self._client = httpx.AsyncClient(
@@ -162,12 +167,12 @@ class OpenBao:
 
     # SSH authorities: one engine per owner of machines
 
-    async def ensure_authority(self, owner_id: str) -> str:
+    async def ensure_authority(self, owner_id: str, version: int = 1) -> str:
         """Return the public key of the authority of a project or tenant, which is made on first use.
 
         The key comes last, so that where there is a key there is all of it. Only one caller at a time may do
         this for an owner: OpenBao would make a second key and sign with that one from then on."""
-        mount = f"ssh/{owner_id}"
+        mount = _mount(owner_id, version)
         if (public_key := await self._authority_key(mount)) is None:
             await self._call("POST", f"sys/mounts/{mount}", {"type": "ssh"}, accept="path is already in use")
             for role, configuration in _SSH_ROLES.items():
@@ -179,25 +184,27 @@ class OpenBao:
             raise RuntimeError(f"OpenBao has no authority at {mount} after it was made")
         return public_key
 
+    async def destroy_authority(self, owner_id: str, version: int) -> None:
+        """With its key. Nothing there is fine."""
+        await self._call("DELETE", f"sys/mounts/{_mount(owner_id, version)}")
+
     async def _authority_key(self, mount: str) -> str | None:
         """None where the engine is not there, or has no key yet."""
         answer = await self._call("GET", f"{mount}/config/ca", accept="no default issuer")
         return str(answer["data"]["public_key"]).strip() if answer else None
 
     async def sign_user_key(
-        self, owner_id: str, public_key: str, principals: list[str], seconds: int, key_id: str
+        self, owner_id: str, version: int, public_key: str, principals: list[str], seconds: int, key_id: str
     ) -> str:
-        return await self._sign(owner_id, "user", public_key, principals, f"{seconds}s", key_id)
+        return await self._sign(_mount(owner_id, version), "user", public_key, principals, f"{seconds}s", key_id)
 
-    async def sign_host_key(self, owner_id: str, public_key: str, principal: str) -> str:
-        return await self._sign(owner_id, "host", public_key, [principal], "87600h", principal)
+    async def sign_host_key(self, owner_id: str, version: int, public_key: str, principal: str) -> str:
+        return await self._sign(_mount(owner_id, version), "host", public_key, [principal], "87600h", principal)
 
-    async def _sign(
-        self, owner_id: str, role: str, public_key: str, principals: list[str], ttl: str, key_id: str
-    ) -> str:
+    async def _sign(self, mount: str, role: str, public_key: str, principals: list[str], ttl: str, key_id: str) -> str:
         answer = await self._call(
             "POST",
-            f"ssh/{owner_id}/sign/{role}",
+            f"{mount}/sign/{role}",
             {
                 "public_key": public_key,
                 "cert_type": role,

@@ -20,17 +20,21 @@ from gpuaas_platform.api.routes import (
     catalogue,
     changes,
     credentials,
+    grants,
     health,
     identity,
     instances,
     nodes,
     oauth,
     operations,
+    preflights,
     quotas,
     reconcile,
     secrets,
     service_accounts,
     sessions,
+    ssh_authorities,
+    terminals,
     users,
     volumes,
 )
@@ -64,16 +68,20 @@ ROUTES = [
     quotas.routes,
     catalogue.routes,
     artifacts.routes,
+    preflights.routes,
     instances.routes,
     operations.routes,
     reconcile.routes,
     app_usage.routes,
     credentials.routes,
+    grants.routes,
+    ssh_authorities.routes,
     secrets.routes,
     changes.routes,
     audit.routes,
     health.routes,
     agents.routes,
+    terminals.routes,
 ]
 
 
@@ -102,7 +110,7 @@ def create_app(platform: Platform) -> FastAPI:
     app = declare_app(lifespan)
     app.state.platform = platform
     app.state.links = AgentLinks(platform)
-    app.state.streams = StreamBroker(platform, app.state.links)
+    app.state.streams = StreamBroker(platform, app.state.links, app.state.metrics)
     return app
 
 

@@ -86,6 +86,7 @@ VARIANTS: dict[str, dict[str, Json]] = {
         "of a tenant": {"tenant_id": FIELDS["tenant_id"], "name": "automation", **_KEY},
         "controller": {"project_id": FIELDS["project_id"], "name": "controller", "app_slug": "echo", **_KEY},
     },
+    "GrantCreate": {"by id": {"user_id": FIELDS["user_id"], "sudo": True}},
     "AllocationCreate": {
         "of a project": {"project_id": FIELDS["project_id"], "name": "one"},
         "of a tenant": {"tenant_id": FIELDS["tenant_id"], "name": "one"},

@@ -1,7 +1,9 @@
 """Byte streams to machines: a client's WebSocket joined with one that the machine's agent dials."""
 
 import asyncio
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import structlog
@@ -14,6 +16,8 @@ from gpuaas_contract.problems import Code
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.problems import problem_of, problem_response
 from gpuaas_platform.domain.errors import Refusal, not_found
+from gpuaas_platform.observability.metrics import Metrics
+from gpuaas_platform.services import allocations
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.storage import access as access_store
 from gpuaas_platform.storage.database import Row
@@ -45,42 +49,91 @@ class _Waiting:
     over: asyncio.Event
 
 
+@dataclass(slots=True)
+class Joined:
+    """A stream to a machine, for as long as the right behind it lasts."""
+
+    agent: WebSocket
+    access_id: str
+    principal_id: str
+    cut: asyncio.Event
+    """Set where the right has ended."""
+    to_machine: int = 0
+    from_machine: int = 0
+    """Bytes."""
+
+
 class StreamBroker:
-    def __init__(self, platform: Platform, links: AgentLinks) -> None:
+    def __init__(self, platform: Platform, links: AgentLinks, metrics: Metrics) -> None:
         self._platform = platform
         self._links = links
+        self._metrics = metrics
         self._waiting: dict[str, _Waiting] = {}
-        self._open: dict[str, tuple[str, asyncio.Event]] = {}
-        """Open streams: the grant behind each, and the event that cuts it."""
+        self._open: dict[str, Joined] = {}
 
     @property
     def count(self) -> int:
         return len(self._open)
 
-    async def serve_client(self, websocket: WebSocket, grant: Row, machine: Row, correlation_id: str) -> None:
-        node_id = machine["node_id"]
+    async def serve_client(self, websocket: WebSocket, access: Row, machine: Row, correlation_id: str) -> None:
+        try:
+            async with self.join(access, machine, correlation_id) as joined:
+                try:
+                    await websocket.accept()
+                except OSError:
+                    # The client went away while its stream was being opened.
+                    return
+                await _pump_both(websocket, joined)
+        finally:
+            await _close(websocket)
+
+    @asynccontextmanager
+    async def join(self, access: Row, machine: Row, correlation_id: str) -> AsyncIterator[Joined]:
+        """A stream through the machine's agent: counted, cut when the right ends, its end written down."""
+        node_id, principal_id = machine["node_id"], access["principal_id"]
+        self._require_room(principal_id)
         if not self._links.is_connected(node_id):
             raise Refusal(Code.NODE_OFFLINE, "the machine's node is offline", retry_after=5)
         stream_id = ids.new_id(ids.STREAM)
         waiting = _Waiting(node_id, asyncio.get_running_loop().create_future(), asyncio.Event())
         self._waiting[stream_id] = waiting
         self._links.refused_streams[stream_id] = waiting.agent
-        cut = asyncio.Event()
+        started = time.monotonic()
+        joined = None
         try:
             agent = await self._ask_agent(node_id, stream_id, machine, correlation_id, waiting)
-            try:
-                await websocket.accept()
-            except OSError:
-                # The client went away while its stream was being opened.
-                return
-            self._open[stream_id] = (grant["id"], cut)
-            await _pump_both(websocket, agent, cut)
+            joined = self._open[stream_id] = Joined(agent, access["id"], principal_id, asyncio.Event())
+            self._metrics.streams_opened.inc()
+            yield joined
         finally:
             self._open.pop(stream_id, None)
             self._waiting.pop(stream_id, None)
             self._links.refused_streams.pop(stream_id, None)
             waiting.over.set()
-            await _close(websocket)
+            if joined is not None:
+                await self._note_end(joined, machine, correlation_id, time.monotonic() - started)
+
+    def _require_room(self, principal_id: str) -> None:
+        most = self._platform.stream_limits.streams_per_principal
+        if sum(joined.principal_id == principal_id for joined in self._open.values()) >= most:
+            detail = f"nobody has more than {most} streams open at a time; close some first"
+            raise Refusal(Code.RATE_LIMITED, detail, retry_after=5)
+
+    async def _note_end(self, joined: Joined, machine: Row, correlation_id: str, seconds: float) -> None:
+        was_cut = joined.cut.is_set()
+        self._metrics.stream_ended(was_cut, joined.to_machine, joined.from_machine, seconds)
+        detail = {
+            "grant": joined.access_id,
+            "seconds": round(seconds, 1),
+            "bytes_to_machine": joined.to_machine,
+            "bytes_from_machine": joined.from_machine,
+            "cut": was_cut,
+        }
+        try:
+            async with self._platform.database.transaction(joined.principal_id, correlation_id) as tx:
+                await allocations.audit(tx, "access.close_stream", machine, detail)
+        except Exception:
+            log.exception("cannot_note_end_of_stream", **detail)
 
     async def _ask_agent(
         self, node_id: str, stream_id: str, machine: Row, correlation_id: str, waiting: _Waiting
@@ -112,7 +165,7 @@ class StreamBroker:
         """For ever: cut the streams whose right has ended."""
         while True:
             woken = self._platform.wakeups.event(ACCESS)
-            grants = {grant_id for grant_id, _ in self._open.values()}
+            grants = {joined.access_id for joined in self._open.values()}
             if grants:
                 try:
                     async with self._platform.database.system_transaction() as tx:
@@ -120,17 +173,24 @@ class StreamBroker:
                 except Exception:
                     log.exception("cannot_check_grants")
                     ended = set()
-                for grant_id, cut in list(self._open.values()):
-                    if grant_id in ended:
-                        cut.set()
+                for joined in list(self._open.values()):
+                    if joined.access_id in ended:
+                        joined.cut.set()
             await self._platform.wakeups.wait(woken, RECHECK_SECONDS)
 
 
-async def _pump_both(client: WebSocket, agent: WebSocket, cut: asyncio.Event) -> None:
+async def _pump_both(client: WebSocket, joined: Joined) -> None:
     """Until one side ends the stream, or its right ends."""
-    upward = asyncio.create_task(_pump(client, agent))
-    downward = asyncio.create_task(_pump(agent, client))
-    end = asyncio.create_task(cut.wait())
+
+    def sent(count: int) -> None:
+        joined.to_machine += count
+
+    def received(count: int) -> None:
+        joined.from_machine += count
+
+    upward = asyncio.create_task(_pump(client, joined.agent, sent))
+    downward = asyncio.create_task(_pump(joined.agent, client, received))
+    end = asyncio.create_task(joined.cut.wait())
     tasks = {upward, downward, end}
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     if upward.done() and upward.result() and not end.done():
@@ -141,7 +201,7 @@ async def _pump_both(client: WebSocket, agent: WebSocket, cut: asyncio.Event) ->
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pump(source: WebSocket, target: WebSocket) -> bool:
+async def _pump(source: WebSocket, target: WebSocket, count: Callable[[int], None]) -> bool:
     """Whether it was the target that ended it."""
     while True:
         try:
@@ -152,6 +212,7 @@ async def _pump(source: WebSocket, target: WebSocket) -> bool:
             await target.send_bytes(content)
         except (WebSocketDisconnect, RuntimeError):
             return True
+        count(len(content))
 
 
 async def _close(websocket: WebSocket) -> None:

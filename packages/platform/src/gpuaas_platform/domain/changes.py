@@ -28,6 +28,9 @@ READ_PERMISSION: dict[str, Permission] = {
     Noun.VOLUME: Permission.VOLUME_READ,
     Noun.CREDENTIAL: Permission.CREDENTIAL_READ,
     Noun.SECRET: Permission.INSTANCE_READ,
+    Noun.GRANT: Permission.ALLOCATION_READ,
+    Noun.SSH_KEY: Permission.USER_MANAGE,
+    Noun.SSH_AUTHORITY: Permission.SSH_AUTHORITY_READ,
 }
 """A noun that is missing here is for those who see the whole platform only."""
 

@@ -43,6 +43,11 @@ class Permission(StrEnum):
     """Rename, restart, resize, try again."""
     ALLOCATION_RELEASE = "allocation.release"
     ALLOCATION_ACCESS = "allocation.access"
+    """As the machine's own user. Who has a grant needs no role for what it gives."""
+    GRANT_MANAGE = "grant.manage"
+    SSH_AUTHORITY_READ = "ssh_authority.read"
+    SSH_AUTHORITY_MANAGE = "ssh_authority.manage"
+    """Rotate it, and retire the old one."""
     VOLUME_CREATE = "volume.create"
     VOLUME_READ = "volume.read"
     VOLUME_UPDATE = "volume.update"
@@ -100,7 +105,10 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.ALLOCATION_READ: _VIEWERS,
     Permission.ALLOCATION_UPDATE: _ADMINS,
     Permission.ALLOCATION_RELEASE: _ADMINS,
-    Permission.ALLOCATION_ACCESS: _USERS,
+    Permission.ALLOCATION_ACCESS: _ADMINS,
+    Permission.GRANT_MANAGE: _ADMINS,
+    Permission.SSH_AUTHORITY_READ: _VIEWERS,
+    Permission.SSH_AUTHORITY_MANAGE: _ADMINS,
     Permission.VOLUME_CREATE: _ADMINS,
     Permission.VOLUME_READ: _VIEWERS,
     Permission.VOLUME_UPDATE: _ADMINS,

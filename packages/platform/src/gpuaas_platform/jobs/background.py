@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS
-from gpuaas_platform.services import nodes, work
+from gpuaas_platform.services import grant_ends, nodes, work
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.storage import changes as change_store
 from gpuaas_platform.storage import oauth as oauth_store
@@ -65,6 +65,8 @@ async def sweep(platform: Platform) -> None:
     async with platform.database.system_transaction() as tx:
         await work.notice_expired(tx)
     async with platform.database.system_transaction() as tx:
+        await grant_ends.sweep(tx)
+    async with platform.database.system_transaction() as tx:
         await change_store.sweep_keys(tx, IDEMPOTENCY_HOURS)
     async with platform.database.system_transaction() as tx:
         await session_store.sweep(tx)
@@ -75,6 +77,7 @@ async def sweep(platform: Platform) -> None:
 async def sweep_secrets(platform: Platform) -> None:
     """In a loop of its own: nothing else waits while the secrets server is away."""
     await platform.secrets.sweep()
+    await platform.authorities.sweep()
     await asyncio.sleep(SWEEP_SECONDS)
 
 

@@ -33,6 +33,25 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.streams_opened = Counter(
+            "gpuaas_streams_opened", "Byte streams to machines that were opened.", registry=self.registry
+        )
+        self._streams_ended = Counter(
+            "gpuaas_streams_ended", "Byte streams to machines that ended.", ("cut",), registry=self.registry
+        )
+        self._stream_bytes = Counter(
+            "gpuaas_stream_bytes", "Bytes through streams that ended.", ("direction",), registry=self.registry
+        )
+        self._stream_seconds = Counter(
+            "gpuaas_stream_seconds", "How long streams that ended were open.", registry=self.registry
+        )
+
+    def stream_ended(self, cut: bool, to_machine: int, from_machine: int, seconds: float) -> None:
+        self._streams_ended.labels("yes" if cut else "no").inc()
+        self._stream_bytes.labels("to_machine").inc(to_machine)
+        self._stream_bytes.labels("from_machine").inc(from_machine)
+        self._stream_seconds.inc(seconds)
+
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method, route, str(status)).inc()
         # The life of a connection is not the time of an answer.

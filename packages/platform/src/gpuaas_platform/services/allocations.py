@@ -22,6 +22,7 @@ from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services import externals, shapes
+from gpuaas_platform.services.grant_ends import end_of_allocation
 from gpuaas_platform.services.identity import visible_owners
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.services.placement import AddressPlan, order, order_machine
@@ -184,6 +185,7 @@ async def release_allocation(
         caller.require(Permission.VOLUME_DELETE, _scope(row), "allocation", allocation_id)
     await audit(tx, "allocation.release", row, body.model_dump())
     await node_store.cancel_tasks(tx, allocation_id)
+    await end_of_allocation(tx, allocation_id)
     await usage_store.end(tx, UsageKind.CHARGED, allocation_id)
     if shapes.kind_of(row) == ShapeKind.EXTERNAL:
         await externals.release(tx, row)

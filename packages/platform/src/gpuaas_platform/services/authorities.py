@@ -6,20 +6,20 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-from gpuaas_contract.access import AccessGrant, DirectAccess, MachineAddress
+from gpuaas_contract.access import CERTIFICATE_SECONDS, AccessGrant, DirectAccess, MachineAddress
 from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
 from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller
+from gpuaas_platform.domain.ssh_keys import read_public_key
 from gpuaas_platform.services import shapes
 from gpuaas_platform.services.allocations import audit
 from gpuaas_platform.services.placement import certificate_principal
 from gpuaas_platform.storage import allocations as allocation_store
+from gpuaas_platform.storage import ssh_authorities as store
 from gpuaas_platform.storage.database import Database, Row
-
-CERTIFICATE_SECONDS = 300
 
 
 class Authorities:
@@ -28,30 +28,49 @@ class Authorities:
     def __init__(self, database: Database, openbao: OpenBao) -> None:
         self._database = database
         self._openbao = openbao
-        self._authorities: dict[str, str] = {}
 
-    async def _authority(self, owner_id: str) -> str:
-        """The public key of the SSH authority of a project or tenant, made on first use."""
-        if owner_id not in self._authorities:
-            async with self._database.exclusively(f"ssh-authority/{owner_id}"):
-                self._authorities[owner_id] = await self._openbao.ensure_authority(owner_id)
-        return self._authorities[owner_id]
+    async def _active(self, owner_id: str) -> list[Row]:
+        """The valid versions of the SSH authority of a project or tenant, oldest first; one is made on first use."""
+        async with self._database.system_transaction() as tx:
+            found = await store.list_active(tx, owner_id)
+        if found:
+            return found
+        key = read_public_key(await self.make(owner_id, 1))
+        async with self._database.system_transaction() as tx:
+            await store.lock(tx, owner_id)
+            await store.insert(tx, owner_id, 1, "active", key.public_key, key.fingerprint)
+            return await store.list_active(tx, owner_id)
 
-    async def certify(self, grant: Row, machines: Sequence[Row], public_key: str, key_id: str) -> AccessGrant:
+    async def make(self, owner_id: str, version: int) -> str:
+        """The public key of a version; looked up where it was made before."""
+        async with self._database.exclusively(f"ssh-authority/{owner_id}"):
+            return await self._openbao.ensure_authority(owner_id, version)
+
+    async def sweep(self) -> None:
+        """Destroy the keys of versions that were retired."""
+        async with self._database.system_transaction() as tx:
+            retiring = await store.list_retiring(tx)
+        for row in retiring:
+            await self._openbao.destroy_authority(row["owner_id"], row["version"])
+            async with self._database.system_transaction() as tx:
+                await store.set_state(tx, row["owner_id"], row["version"], "retired")
+
+    async def certify(
+        self, grant: Row, machines: Sequence[Row], public_key: str, key_id: str, seconds: int = CERTIFICATE_SECONDS
+    ) -> AccessGrant:
         owner_id = grant["owner_id"]
-        authority = await self._authority(owner_id)
+        active = await self._active(owner_id)
         certified = [row for row in machines if shapes.kind_of(row) != ShapeKind.EXTERNAL]
-        principals = [certificate_principal(grant["login"], row["id"]) for row in certified]
+        principals = [grant["grant_id"] or certificate_principal(grant["login"], row["id"]) for row in certified]
         certificate = ""
         if principals:
-            certificate = await self._openbao.sign_user_key(
-                owner_id, public_key, principals, CERTIFICATE_SECONDS, key_id
-            )
+            version = _version_for(certified, active)
+            certificate = await self._openbao.sign_user_key(owner_id, version, public_key, principals, seconds, key_id)
         return AccessGrant(
             id=grant["id"],
             login=grant["login"],
             certificate=certificate,
-            host_authority=authority,
+            host_authority=_public_keys(active),
             machines=[
                 MachineAddress(
                     allocation_id=row["id"],
@@ -72,11 +91,24 @@ class Authorities:
                 raise not_found("allocation", body.allocation_id)
             check_ssh_key(body.public_key)
             await audit(tx, "access.certify_host", row)
-        authority = await self._authority(row["owner_id"])
-        return HostCertificate(
-            certificate=await self._openbao.sign_host_key(row["owner_id"], body.public_key, row["id"]),
-            user_authority=authority,
-        )
+        active = await self._active(row["owner_id"])
+        oldest, newest = active[0]["version"], active[-1]["version"]
+        certificate = await self._openbao.sign_host_key(row["owner_id"], newest, body.public_key, row["id"])
+        if row["status"] != AllocationStatus.ACTIVE:
+            # It is being made, with exactly these; one that is there says so when it has them.
+            async with self._database.transaction(node.id, correlation_id) as tx:
+                await store.set_known(tx, row["id"], oldest, newest)
+        return HostCertificate(certificate=certificate, user_authority=_public_keys(active))
+
+
+def _public_keys(active: Sequence[Row]) -> str:
+    return "\n".join(row["public_key"] for row in active)
+
+
+def _version_for(machines: Sequence[Row], active: Sequence[Row]) -> int:
+    """The newest that all of the machines trust already; one that was retired opens nothing any more."""
+    known = min(machine["authority_newest"] for machine in machines)
+    return int(max(active[0]["version"], min(known, active[-1]["version"])))
 
 
 def _direct(row: Row) -> DirectAccess | None:

@@ -3,6 +3,7 @@
 from gpuaas_contract.allocations import Activity, AllocationStatus
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.services.placement import AddressPlan, place_waiting
+from gpuaas_platform.services.ssh_authorities import catch_up
 from gpuaas_platform.services.timeline import record
 from gpuaas_platform.services.volume_results import machine_gone, machine_made
 from gpuaas_platform.storage import allocations as store
@@ -24,6 +25,7 @@ async def slice_created(tx: Transaction, allocation_id: str, ok: bool, message: 
     row = await store.set_status(tx, allocation_id, status, "" if ok else message)
     if ok:
         await usage_store.begin(tx, UsageKind.CHARGED, row)
+        await catch_up(tx, row)
     await machine_made(tx, allocation_id, ok)
     await record(tx, row, status.value, message if ok else f"{message}; it is not charged")
 

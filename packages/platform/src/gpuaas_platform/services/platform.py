@@ -24,6 +24,12 @@ from gpuaas_platform.storage.wakeups import Wakeups
 
 
 @dataclass(frozen=True, slots=True)
+class StreamLimits:
+    streams_per_principal: int
+    terminal_idle_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Platform:
     database: Database
     wakeups: Wakeups
@@ -41,6 +47,7 @@ class Platform:
     tasks: TaskService
     feed: FeedService
     limits: Limits
+    stream_limits: StreamLimits
     fingerprints: Fingerprints
     audit: AuditService
     secrets: SecretKeeper

@@ -1,7 +1,7 @@
 """Reconcile leases: one controller at a time looks after an instance, as an observer. A change takes an operation."""
 
 from gpuaas_contract import ids
-from gpuaas_contract.access import OBSERVER_LOGIN, AccessGrant, OperationAccessRequest
+from gpuaas_contract.access import CERTIFICATE_SECONDS, OBSERVER_LOGIN, AccessGrant, OperationAccessRequest
 from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.operations import ClaimRequest
 from gpuaas_contract.problems import Code
@@ -9,7 +9,7 @@ from gpuaas_contract.reconcile import RECONCILE_LEASE_SECONDS, ReconcileClaim, R
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
 from gpuaas_platform.services import shapes
-from gpuaas_platform.services.authorities import CERTIFICATE_SECONDS, Authorities, check_ssh_key
+from gpuaas_platform.services.authorities import Authorities, check_ssh_key
 from gpuaas_platform.services.instances import require_instance
 from gpuaas_platform.services.reconcile_ends import end_lease, tell
 from gpuaas_platform.storage import access as access_store

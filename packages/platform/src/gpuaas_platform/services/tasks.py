@@ -12,21 +12,24 @@ from gpuaas_contract.agent_link import (
     DeliverArtifact,
     DetachVolume,
     PrepareHost,
+    RenewTrust,
     ResizeSlice,
     RestartHost,
     RestartSlice,
+    SetUsers,
     TaskMessage,
     TaskProgress,
     TaskResult,
     task_spec_adapter,
 )
-from gpuaas_platform.services import deliveries, machine_results, volume_results
+from gpuaas_platform.services import deliveries, machine_results, machine_users, ssh_authorities, volume_results
 from gpuaas_platform.services.placement import AddressPlan
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import nodes as store
 from gpuaas_platform.storage.database import Database, Row, Transaction
 
 QUEUED = "queued"
+_NOT_IN_THE_TIMELINE = (DeliverArtifact, SetUsers, RenewTrust)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class TaskService:
             tx.correlation_id = task["correlation_id"]
             if task["allocation_id"] is None:
                 await volume_results.progressed(tx, task["volume_id"], message.step, message.message)
-            elif not isinstance(task_spec_adapter.validate_python(task["spec"]), DeliverArtifact):
+            elif not isinstance(task_spec_adapter.validate_python(task["spec"]), _NOT_IN_THE_TIMELINE):
                 await machine_results.progressed(tx, task["allocation_id"], message.step, message.message)
 
     async def finish(self, node_id: str, result: TaskResult) -> None:
@@ -110,5 +113,9 @@ class TaskService:
                 await volume_results.volume_detached(tx, id, spec.allocation_id, result.ok, result.message)
             case DeleteVolume():
                 await volume_results.volume_deleted(tx, spec.volume_id, result.ok, result.message)
+            case RenewTrust():
+                await ssh_authorities.trust_renewed(tx, spec, result.ok)
+            case SetUsers():
+                await machine_users.users_set(tx, result.task_id, result.ok, result.message)
             case DeliverArtifact():
                 await deliveries.artifact_delivered(tx, result.task_id, result.ok, result.path, result.message)

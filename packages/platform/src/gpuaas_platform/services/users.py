@@ -19,9 +19,11 @@ from gpuaas_contract.identity import (
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
+from gpuaas_platform.services import grant_ends, ssh_keys
 from gpuaas_platform.services.identity import get_project, get_tenant, require_project
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.storage import access as access_store
+from gpuaas_platform.storage import grants as grant_store
 from gpuaas_platform.storage import sessions as session_store
 from gpuaas_platform.storage import users as store
 from gpuaas_platform.storage.database import Database, Row, Transaction
@@ -123,6 +125,8 @@ async def update_user(
         row = await store.set_disabled(tx, user_id, body.disabled)
         await _require_admin_left(tx)
         await tx.audit("user.disable" if body.disabled else "user.enable", user_id)
+        if body.disabled:
+            await grant_ends.end_of_user(tx, user_id, "the user was disabled")
     if password_hash is not None:
         row = await store.set_password(tx, user_id, password_hash, change_required=True)
         await tx.audit("user.reset_password", user_id)
@@ -135,6 +139,8 @@ async def update_user(
 async def delete_user(tx: Transaction, caller: Caller, user_id: str) -> User:
     row = await _lock_user(tx, caller, user_id)
     await _end_all(tx, user_id)
+    await grant_ends.end_of_user(tx, user_id, "the user was deleted")
+    await ssh_keys.delete_of_user(tx, user_id)
     await store.delete(tx, user_id)
     await _require_admin_left(tx)
     await tx.changed("user", {**row, "revision": row["revision"] + 1}, "deleted")
@@ -250,6 +256,7 @@ async def delete_membership(tx: Transaction, caller: Caller, membership_id: str)
     tx.match(row)
     await store.delete_membership(tx, membership_id)
     await access_store.end_of_principal(tx, row["user_id"], row["project_id"])
+    await _end_grants(tx, row)
     if row["role"] == Role.PLATFORM_ADMIN:
         await _require_admin_left(tx)
     await tx.changed("membership", {**row, "revision": row["revision"] + 1}, "deleted", project_id=row["project_id"])
@@ -258,3 +265,14 @@ async def delete_membership(tx: Transaction, caller: Caller, membership_id: str)
         "membership.delete", membership_id, tenant_id=row["tenant_id"], project_id=row["project_id"], detail=detail
     )
     return Membership.model_validate(row)
+
+
+async def _end_grants(tx: Transaction, membership: Row) -> None:
+    """A grant is given in a project or tenant that one belongs to: it does not outlive that."""
+    user_id, tenant_id, project_id = membership["user_id"], membership["scope_tenant_id"], membership["project_id"]
+    if tenant_id is None:
+        return
+    if project_id is not None and await grant_store.has_role_in(tx, user_id, tenant_id):
+        await grant_ends.end_of_user(tx, user_id, "the person left the project", project_id=project_id)
+    else:
+        await grant_ends.end_of_user(tx, user_id, "the person left the tenant", tenant_id=tenant_id)

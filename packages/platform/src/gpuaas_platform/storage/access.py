@@ -14,12 +14,13 @@ async def insert(
     seconds: int,
     operation_id: str | None = None,
     reconciled_instance_id: str | None = None,
+    grant_id: str | None = None,
 ) -> Row:
     row = await tx.one(
         """INSERT INTO access_grants (id, principal_id, project_id, owner_id, allocation_ids, login,
-                                      operation_id, reconciled_instance_id, expires_at)
+                                      operation_id, reconciled_instance_id, grant_id, expires_at)
            VALUES (%(id)s, %(principal)s, %(project)s, %(owner)s, %(allocations)s, %(login)s, %(operation)s,
-                   %(reconciled)s, now() + make_interval(secs => %(seconds)s)) RETURNING *""",
+                   %(reconciled)s, %(grant)s, now() + make_interval(secs => %(seconds)s)) RETURNING *""",
         id=id,
         principal=tx.principal_id,
         project=project_id,
@@ -27,6 +28,7 @@ async def insert(
         allocations=allocation_ids,
         login=login,
         operation=operation_id,
+        grant=grant_id,
         reconciled=reconciled_instance_id,
         seconds=seconds,
     )
@@ -70,13 +72,20 @@ async def end_of_principal(tx: Transaction, principal_id: str, project_id: str |
     await tx.notify(ACCESS)
 
 
+async def end_of_grant(tx: Transaction, grant_id: str) -> None:
+    await tx.run("UPDATE access_grants SET ended_at = now() WHERE grant_id = %(id)s AND ended_at IS NULL", id=grant_id)
+    await tx.notify(ACCESS)
+
+
 async def list_ended(tx: Transaction, grant_ids: list[str]) -> set[str]:
-    """Which of these grants may not be used any more. An expired lease ends its grants, too."""
+    """Which of these may not be used any more. A lease or a grant that has expired ends what it gave, too."""
     rows = await tx.all(
         """SELECT g.id FROM access_grants g LEFT JOIN operations o ON o.id = g.operation_id
            LEFT JOIN reconcile_leases r ON r.instance_id = g.reconciled_instance_id
+           LEFT JOIN grants p ON p.id = g.grant_id
            WHERE g.id = ANY(%(ids)s)
-             AND (g.ended_at IS NOT NULL OR o.lease_expires_at < now() OR r.expires_at < now())""",
+             AND (g.ended_at IS NOT NULL OR o.lease_expires_at < now() OR r.expires_at < now()
+                  OR p.expires_at < now())""",
         ids=grant_ids,
     )
     return {row["id"] for row in rows}

@@ -78,11 +78,12 @@ class Transaction:
         message: str = "",
         project_id: str | None = None,
         instance_id: str | None = None,
+        app_slug: str | None = None,
     ) -> None:
         """Write the outbox row of the change feed. Call it after the row lock of `row` was taken.
 
         Where it belongs is found here, so that those who may see the thing see its changes: the project and
-        tenant of `row` or of the instance, and the app of the instance."""
+        tenant of `row` or of the instance, and the app of the instance, or the one that is given."""
         await self.run(
             """WITH written AS (
                    INSERT INTO changes (noun, resource_id, event, message, revision, project_id, tenant_id,
@@ -100,7 +101,7 @@ class Transaction:
             project=project_id or row.get("project_id"),
             tenant=row["id"] if noun == "tenant" else row.get("tenant_id"),
             instance=instance_id,
-            app=row.get("app_slug") if noun in CATALOGUE_NOUNS else None,
+            app=app_slug or (row.get("app_slug") if noun in CATALOGUE_NOUNS else None),
             correlation=self.correlation_id,
         )
 
@@ -133,6 +134,12 @@ class Transaction:
             fingerprint=self.fingerprint,
             detail=dict(detail or {}),
         )
+
+    @asynccontextmanager
+    async def undone(self) -> AsyncIterator[None]:
+        """What is written inside is taken back at its end, and nobody ever hears of it."""
+        async with self._connection.transaction(force_rollback=True):
+            yield
 
     async def notify(self, channel: str, payload: str = "") -> None:
         await self.run("SELECT pg_notify(%(channel)s, %(payload)s)", channel=channel, payload=payload)

@@ -284,8 +284,11 @@ async def insert_task(
 
 
 async def list_open_tasks(tx: Transaction, node_id: str) -> list[Row]:
+    """Who may be on a machine comes before anything else that is to be done to it."""
     return await tx.all(
-        "SELECT * FROM node_tasks WHERE node_id = %(node)s AND state = 'queued' ORDER BY id", node=node_id
+        """SELECT * FROM node_tasks WHERE node_id = %(node)s AND state = 'queued'
+           ORDER BY spec->>'kind' <> 'set_users', id""",
+        node=node_id,
     )
 
 
@@ -303,10 +306,12 @@ async def finish_task(tx: Transaction, id: str, state: str) -> None:
     await tx.run("UPDATE node_tasks SET state = %(state)s, ended_at = now() WHERE id = %(id)s", id=id, state=state)
 
 
-async def cancel_tasks(tx: Transaction, allocation_id: str) -> None:
-    """A release makes everything that was still to be done on the machine pointless."""
+async def cancel_tasks(tx: Transaction, allocation_id: str, *, kind: str | None = None) -> None:
+    """A release makes everything that was still to be done on the machine pointless; a new word the same kind."""
     await tx.run(
         """UPDATE node_tasks SET state = 'cancelled', ended_at = now()
-           WHERE allocation_id = %(id)s AND state = 'queued'""",
+           WHERE allocation_id = %(id)s AND state = 'queued'
+             AND (%(kind)s::text IS NULL OR spec->>'kind' = %(kind)s)""",
         id=allocation_id,
+        kind=kind,
     )

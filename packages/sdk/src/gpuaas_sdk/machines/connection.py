@@ -22,7 +22,8 @@ _CHUNK = 64 * 1024
 
 def trusted_hosts(grant: AccessGrant, machine: MachineAddress) -> asyncssh.SSHKnownHosts:
     """Nothing but a certificate of the grant's authority for exactly this machine is believed."""
-    return asyncssh.import_known_hosts(f"@cert-authority {machine.host_principal} {grant.host_authority}\n")
+    lines = [f"@cert-authority {machine.host_principal} {key}\n" for key in grant.host_authority.splitlines()]
+    return asyncssh.import_known_hosts("".join(lines))
 
 
 @dataclass(frozen=True, slots=True)

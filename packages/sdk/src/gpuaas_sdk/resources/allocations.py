@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpuaas_contract.access import AccessGrant, AccessRequest
+from gpuaas_contract.access import CERTIFICATE_SECONDS, AccessGrant, PersonAccessRequest
 from gpuaas_contract.allocations import (
     Allocation,
     AllocationBatch,
@@ -138,8 +138,19 @@ class Allocations(ResourceRoutes):
         body = AllocationRelease(force=force, delete_volumes=delete_volumes)
         return await self._transport.post(path, Allocation, body, idempotency_key=idempotency_key)
 
-    async def access(self, allocation_id: str, public_key: str, *, idempotency_key: str | None = None) -> AccessGrant:
-        """A certificate for a person, for a key whose private half stays with the caller."""
+    async def access(
+        self,
+        allocation_id: str,
+        public_key: str,
+        *,
+        lifetime_seconds: int = CERTIFICATE_SECONDS,
+        administrator: bool = False,
+        idempotency_key: str | None = None,
+    ) -> AccessGrant:
+        """A certificate for a person, for a key whose private half stays with the caller: for one's own user where one
+        has a grant, otherwise (or as `administrator`) for the machine's own, by one's role."""
         path = f"/allocations/{allocation_id}/access"
-        body = AccessRequest(public_key=public_key)
+        body = PersonAccessRequest(
+            public_key=public_key, lifetime_seconds=lifetime_seconds, administrator=administrator
+        )
         return await self._transport.post(path, AccessGrant, body, idempotency_key=idempotency_key)

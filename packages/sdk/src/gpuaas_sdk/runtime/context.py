@@ -127,12 +127,18 @@ class OperationContext:
     def correlation_id(self) -> str:
         return self.operation.correlation_id
 
+    @property
+    def instance_id(self) -> str:
+        if self.operation.instance_id is None:
+            raise ValueError(f"{self.operation.kind} is about no instance yet")
+        return self.operation.instance_id
+
     async def instance(self) -> Instance:
-        return await self.client.instances.get(self.operation.instance_id)
+        return await self.client.instances.get(self.instance_id)
 
     async def members(self) -> list[Member]:
         """All members of the instance, also removed ones."""
-        return await self.client.instances.members(self.operation.instance_id).all()
+        return await self.client.instances.members(self.instance_id).all()
 
     async def app_version(self) -> AppVersion:
         """The version that the instance was deployed with: its manifest names the artifacts by digest."""
@@ -196,7 +202,7 @@ class OperationContext:
         observed_runtime: str | None = None,
     ) -> Instance:
         return await self.client.instances.report(
-            self.operation.instance_id,
+            self.instance_id,
             self,
             conditions=conditions,
             access_notes=access_notes,

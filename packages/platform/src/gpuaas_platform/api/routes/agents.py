@@ -38,13 +38,13 @@ async def agent_stream(websocket: WebSocket, stream_id: str) -> None:
         await refuse(websocket, refusal)
 
 
-@routes.websocket("/access-grants/{grant_id}/allocations/{allocation_id}/stream", Permission.ALLOCATION_ACCESS)
-async def machine_stream(websocket: WebSocket, grant_id: str, allocation_id: str) -> None:
+@routes.websocket("/access-grants/{access_grant_id}/allocations/{allocation_id}/stream", Permission.ALLOCATION_ACCESS)
+async def machine_stream(websocket: WebSocket, access_grant_id: str, allocation_id: str) -> None:
     broker: StreamBroker = websocket.app.state.streams
     try:
         caller, correlation_id = await authenticated_context_of(websocket)
         async with platform_of(websocket).database.transaction(caller.id, correlation_id) as tx:
-            grant, machine = await access.open_stream(tx, caller, grant_id, allocation_id)
+            grant, machine = await access.open_stream(tx, caller, access_grant_id, allocation_id)
         await broker.serve_client(websocket, grant, machine, correlation_id)
     except Refusal as refusal:
         await refuse(websocket, refusal)

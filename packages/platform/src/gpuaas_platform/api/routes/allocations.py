@@ -2,7 +2,7 @@
 
 from fastapi import Response
 
-from gpuaas_contract.access import AccessGrant, AccessRequest
+from gpuaas_contract.access import AccessGrant, PersonAccessRequest
 from gpuaas_contract.allocations import (
     Allocation,
     AllocationBatch,
@@ -103,8 +103,9 @@ async def release_allocation(ctx: Ctx, allocation_id: str, body: AllocationRelea
 
 
 @routes.post("/allocations/{allocation_id}/access", Permission.ALLOCATION_ACCESS, response_model=AccessGrant)
-async def grant_allocation_access(ctx: Ctx, allocation_id: str, body: AccessRequest) -> AccessGrant:
-    """Every call makes a fresh grant, whatever its idempotency key: a certificate lives for minutes."""
+async def grant_allocation_access(ctx: Ctx, allocation_id: str, body: PersonAccessRequest) -> AccessGrant:
+    """A certificate of minutes for the caller's own user, by a grant; for the machine's own, by a role. Every call
+    makes a fresh one, whatever its idempotency key."""
     return await ctx.platform.person_access.grant(ctx.caller, ctx.correlation_id, allocation_id, body)
 
 

@@ -1,0 +1,67 @@
+"""drain and resume: a worker takes no new jobs, and takes them again."""
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.instances import Member, MemberStatus
+from gpuaas_sdk import OperationContext, OperationFailed
+from slurm_app.draining import DrainWish, Evidence, ensure_drained
+from slurm_app.errors import NotReadyError, SlurmAppError
+from slurm_app.reconcilers.cluster import Cluster, condition
+from slurm_app.reconcilers.seam import app_step
+from slurm_app.slurm import nodes
+from slurm_app.store import Store
+
+
+async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
+    cluster = await Cluster.read(operation, store)
+    member = cluster.member(operation.operation.member_id)
+    evidence = await drain_member(operation, cluster, member, await node_of(store, member))
+    await report_drained(operation, cluster, member, True, evidence["node"])
+    await operation.report_member(member.id, status=MemberStatus.DRAINED)
+    return {"drained": evidence}
+
+
+async def drain_member(operation: OperationContext, cluster: Cluster, member: Member, host: str) -> Evidence:
+    """A failure leaves the drain where it is: the member still takes no new jobs, and that is what it shows."""
+    try:
+        wish = DrainWish.of(operation.operation.input, host, f"{operation.operation.kind} {operation.operation_id}")
+    except SlurmAppError as error:
+        raise OperationFailed(error.code, error.detail, member_usable=True) from error
+    controller = operation.machine(cluster.controller.allocation_id)
+    await operation.report_member(member.id, status=MemberStatus.DRAINING)
+    async with app_step(operation, "drain-node", f"Drain {host}") as step:
+        step.evidence = evidence = await ensure_drained(controller, host, wish, step.progress)
+    return evidence
+
+
+async def report_drained(
+    operation: OperationContext, cluster: Cluster, member: Member, drained: bool, words: str
+) -> None:
+    said = condition("Drained", drained, "Observed", words, cluster.instance.generation)
+    await operation.report_member(member.id, conditions=[said])
+
+
+async def node_of(store: Store, member: Member) -> str:
+    host = await known_node(store, member)
+    if host is None:
+        raise OperationFailed("not_joined", "the worker never joined the cluster: recover or remove it")
+    return host
+
+
+async def known_node(store: Store, member: Member) -> str | None:
+    """The name under which slurmctld knows it; None where it never got so far."""
+    return member.adapter_detail.get("node") or await store.node_of(member.id)
+
+
+async def resume(operation: OperationContext, store: Store) -> JsonObject:
+    cluster = await Cluster.read(operation, store)
+    member = cluster.member(operation.operation.member_id)
+    host = await node_of(store, member)
+    controller = operation.machine(cluster.controller.allocation_id)
+    async with app_step(operation, "resume-node", f"Resume {host}") as step:
+        record = await nodes.ensure_resumed(controller, host)
+        step.evidence = {"node": record.words}
+        if {"DRAIN", "DOWN"} & record.state or not record.responding:
+            raise NotReadyError("not_usable", f"{host} is {record.words}: recover it")
+    await report_drained(operation, cluster, member, False, record.words)
+    await operation.report_member(member.id, status=MemberStatus.READY)
+    return {"node": record.words}

@@ -1,0 +1,51 @@
+"""observe: what slurmctld says of the nodes, beside what the platform wants. It looks and says what it saw; putting it
+right is an operation that somebody asks for."""
+
+from gpuaas_contract.instances import ConditionStatus, Member, MemberStatus
+from gpuaas_sdk import MachineUnreachableError, ObserveContext
+from slurm_app.errors import NotReadyError
+from slurm_app.reconcilers.cluster import CONTROLLER, WORKER, condition
+from slurm_app.slurm import nodes
+
+_SETTLED = {MemberStatus.READY, MemberStatus.DRAINED}
+
+
+async def observe(context: ObserveContext) -> None:
+    """Only a cluster that was usable once: before that, its deploy says how it is."""
+    generation = context.instance.generation
+    if not any(c.type == "Ready" and c.status == ConditionStatus.TRUE for c in context.instance.conditions):
+        return
+    try:
+        seen = await _read_nodes(context)
+    except (MachineUnreachableError, NotReadyError) as error:
+        await context.report_instance(
+            conditions=[condition("Degraded", None, "NotObserved", str(error)[:500], generation)]
+        )
+        return
+    workers = [member for member in context.live_members if member.component_key == WORKER]
+    problems = []
+    for worker in workers:
+        if worker.status in _SETTLED and (problem := await _look_at(context, worker, seen)):
+            problems.append(problem)
+    known = {str(worker.adapter_detail.get("node")) for worker in workers}
+    ghosts = sorted(set(seen) - known)
+    # A worker that is just joining or leaving is in one list and not yet, or no longer, in the other.
+    if ghosts and all(worker.status in _SETTLED for worker in workers):
+        problems.append(f"slurmctld has nodes that are no members: {', '.join(ghosts)}")
+    reason = "NodesMissing" if problems else "AllNodesWork"
+    said = condition("Degraded", bool(problems), reason, "; ".join(problems)[:1_000], generation)
+    await context.report_instance(conditions=[said])
+
+
+async def _read_nodes(context: ObserveContext) -> dict[str, nodes.NodeRecord]:
+    (controller,) = [member for member in context.live_members if member.component_key == CONTROLLER]
+    return await nodes.read_nodes(context.machine(controller.allocation_id))
+
+
+async def _look_at(context: ObserveContext, worker: Member, seen: dict[str, nodes.NodeRecord]) -> str:
+    host = str(worker.adapter_detail.get("node"))
+    record = seen.get(host, nodes.NodeRecord("no"))
+    works = record.present == "yes" and record.responding and "DOWN" not in record.state
+    said = condition("NodeWorks", works, "Observed", record.words, context.instance.generation)
+    await context.report_member(worker.id, conditions=[said])
+    return "" if works else f"{host} is {record.words}"

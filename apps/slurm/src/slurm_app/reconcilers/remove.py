@@ -1,0 +1,39 @@
+"""remove: one worker leaves, the cluster goes on."""
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.instances import Member, MemberStatus
+from gpuaas_sdk import OperationContext, OperationFailed
+from slurm_app.decommission_phases import PROVE_WORKER, REMOVE_PHASES, TeardownIncompleteError
+from slurm_app.reconcilers.cluster import Cluster
+from slurm_app.reconcilers.drain import drain_member, known_node
+from slurm_app.reconcilers.receipts import receipt_of
+from slurm_app.reconcilers.records import bring_records_back
+from slurm_app.reconcilers.seam import run_phases
+from slurm_app.store import Store
+
+
+async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
+    cluster = await Cluster.read(operation, store)
+    member = cluster.member(operation.operation.member_id)
+    receipt = await take_out(operation, store, cluster, member)
+    # With the end of the operation, not before: a successor must still find what there is to take apart.
+    operation.statuses_on_success[member.id] = MemberStatus.REMOVED
+    return {"receipt": receipt}
+
+
+async def take_out(operation: OperationContext, store: Store, cluster: Cluster, member: Member) -> JsonObject:
+    """Drained first: as long as it is not known that nothing runs there, nothing is stopped."""
+    if host := await known_node(store, member):
+        await drain_member(operation, cluster, member, host)
+    await operation.report_member(member.id, status=MemberStatus.REMOVING)
+    scope = cluster.scope(operation, [member], targets=[member], leaving=True)
+    await bring_records_back(operation, store, scope)
+    try:
+        evidence = await run_phases(operation, scope, REMOVE_PHASES)
+    except OperationFailed as failure:
+        if isinstance(failure.__cause__, TeardownIncompleteError):
+            failure.result = {"receipt": receipt_of([member], failure.__cause__.evidence["receipts"])}
+        raise
+    if scope.going(scope.prepared[0]).whole_machine:
+        await store.forget(cluster.instance.id, member.allocation_id, [member.id])
+    return receipt_of([member], evidence[PROVE_WORKER.key]["receipts"])

@@ -1,0 +1,77 @@
+"""What several kinds of operations do with one worker: prepare it, join it, and say so."""
+
+import asyncio
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.instances import ConditionStatus, Instance, Member, MemberStatus
+from gpuaas_sdk import OperationContext, OperationFailed
+from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, WORKERS
+from slurm_app.reconcilers.cluster import Cluster, condition, munge_key, wanted_features
+from slurm_app.reconcilers.records import keep_records
+from slurm_app.reconcilers.seam import run_phases
+from slurm_app.scope import Scope
+from slurm_app.slurm import facts
+from slurm_app.store import Store
+
+POLL_SECONDS = 0.3
+
+
+def is_ready(instance: Instance) -> bool:
+    return any(c.type == "Ready" and c.status == ConditionStatus.TRUE for c in instance.conditions)
+
+
+async def join(operation: OperationContext, store: Store, cluster: Cluster, member: Member) -> JsonObject:
+    """Touches that worker and the controller, and nothing else."""
+    features = wanted_features(member, operation.operation.input)
+    key = await munge_key(operation)
+    scope = cluster.scope(operation, [member], targets=[member], munge_key=key, features=features)
+    if member.allocation_id != cluster.controller.allocation_id:
+        # Its machine is made ready while the controller's is.
+        await run_phases(operation, scope, PREPARE_PHASES)
+        await wait_for_controller(operation, store)
+    else:
+        await wait_for_controller(operation, store)
+        await run_phases(operation, scope, PREPARE_PHASES)
+    await keep_records(operation, store, scope.prepared)
+    # Before it can be known to slurmctld: a successor has to find it there.
+    await store.remember_node(member.id, cluster.instance.id, member.allocation_id, scope.workers[0].hostname)
+    joined = (await run_phases(operation, scope, [WORKERS]))[WORKERS.key]
+    if is_ready(await operation.instance()):
+        # While the cluster is being deployed, its deploy runs the first job over all workers together.
+        await run_phases(operation, scope, [PROVE_WORKER])
+    await report_joined(operation, cluster, member, scope, features)
+    return {"joined": joined}
+
+
+async def report_joined(
+    operation: OperationContext, cluster: Cluster, member: Member, scope: Scope, features: tuple[str, ...]
+) -> None:
+    (worker,) = scope.workers
+    versions = await facts.read_versions(worker)
+    version = versions.get("slurmd")
+    generation = cluster.instance.generation
+    await operation.client.members.report(
+        member.id,
+        operation,
+        status=MemberStatus.READY,
+        adapter_detail={"node": worker.hostname, "features": list(features), "versions": versions},
+        conditions=[
+            condition(
+                "VersionDrift", cluster.drifts(version), "Compared", f"{cluster.expected_version} expected", generation
+            )
+        ],
+        observed_runtime=version,
+    )
+
+
+async def wait_for_controller(operation: OperationContext, store: Store) -> None:
+    async with operation.step("wait-for-controller", "Wait for the controller"):
+        while True:
+            status = (await Cluster.read(operation, store)).controller.status
+            if status == MemberStatus.READY:
+                return
+            if status == MemberStatus.FAILED:
+                raise OperationFailed(
+                    "controller_failed", "the controller did not come up; retry its deploy, then this", retryable=True
+                )
+            await asyncio.sleep(POLL_SECONDS)

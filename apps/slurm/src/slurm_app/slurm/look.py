@@ -1,0 +1,132 @@
+"""A look at a machine before anything is asked for: all that would stand in the way, found without any right.
+
+The observer that looks may be nobody: what it cannot read is said to be unknown, and not taken for absent.
+"""
+
+from dataclasses import dataclass
+
+from gpuaas_contract.findings import Finding, FindingSource, Severity
+from gpuaas_sdk.machines.base import ObservedMachine
+from slurm_app.errors import SlurmAppError
+from slurm_app.slurm.facts import FACTS_SCRIPT, LARGEST_SKEW_SECONDS, Facts, parse_facts
+from slurm_app.slurm.packages import FOREIGN_PACKAGES, FOREIGN_TREES, PORTS
+from slurm_app.slurm.roles import Role
+from slurm_app.slurm.script import STATE_DIRECTORY, quoted
+from slurm_app.slurm.snapshot import LISTENING_PORTS
+
+RELEASE = ("debian", "12", "amd64")
+"""What the packages of the bundle are made for."""
+MEMORY_MIB = {Role.CONTROLLER: 900, Role.WORKER: 400}
+DISK_MIB = {Role.CONTROLLER: 1500, Role.WORKER: 700}
+
+_LOOK = f"""
+{LISTENING_PORTS}
+listening_ports | sed 's/^/port=/'
+dpkg-query -W -f '${{db:Status-Status}} ${{Package}}\\n' | sed -n 's/^installed /package=/p'
+for tree in {quoted(*FOREIGN_TREES)}; do
+    if [ -e "$tree" ]; then
+        if ! find "$tree" -maxdepth 2 2>/dev/null | tail -n 3 | sed 's/^/path=/'; then echo "unreadable=$tree"; fi
+    fi
+done
+if [ -e {STATE_DIRECTORY} ]; then echo "record=yes"; fi
+echo "disk_mib=$(df --output=avail -m / | tail -n 1 | tr -d ' ')"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    facts: Facts
+    ports: frozenset[int]
+    packages: frozenset[str]
+    paths: tuple[str, ...]
+    ours: bool
+    disk_mib: int
+
+
+def app_error(code: str, message: str, pointer: str, action: str) -> Finding:
+    return Finding(
+        severity=Severity.ERROR,
+        code=code,
+        message=message,
+        pointer=pointer,
+        action=action,
+        source=FindingSource.APP,
+    )
+
+
+def parse_look(text: str) -> Look:
+    values: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        values.setdefault(key, []).append(value)
+    return Look(
+        facts=parse_facts(text),
+        ports=frozenset(int(port) for port in values.get("port", [])),
+        packages=frozenset(values.get("package", [])),
+        paths=tuple(sorted(values.get("path", []) + values.get("unreadable", []))),
+        ours="record" in values,
+        disk_mib=int(values["disk_mib"][0]),
+    )
+
+
+def judge(host: str, look: Look, roles: frozenset[Role], pointer: str) -> list[Finding]:
+    """Of a machine on which the app is not: what is its own there is no finding."""
+    facts = look.facts
+    found = []
+    if (facts.os, facts.os_version, facts.architecture) != RELEASE:
+        found.append(
+            app_error(
+                "bundle_does_not_fit",
+                f"{host} runs {facts.os} {facts.os_version} on {facts.architecture}; "
+                f"the packages are for {' '.join(RELEASE)}",
+                pointer,
+                "choose a machine with the image that the packages were made for",
+            )
+        )
+    if facts.init != "systemd":
+        found.append(
+            app_error("no_systemd", f"{host} does not run systemd but {facts.init}", pointer, "choose another")
+        )
+    if facts.hostname != host:
+        message = f"{host} calls itself {facts.hostname}; Slurm needs one name"
+        found.append(app_error("hostname_mismatch", message, pointer, "give the machine the name of its allocation"))
+    memory = sum(MEMORY_MIB.get(role, 0) for role in roles)
+    if facts.memory_mib < memory:
+        message = f"{host} has {facts.memory_mib} MiB of memory; {memory} are needed"
+        found.append(app_error("too_little_memory", message, pointer, "choose a larger machine, or resize this one"))
+    disk = sum(DISK_MIB.get(role, 0) for role in roles)
+    if look.disk_mib < disk:
+        message = f"{host} has {look.disk_mib} MiB of disk free; {disk} are needed"
+        found.append(app_error("too_little_disk", message, pointer, "make room, or choose a larger machine"))
+    if look.ours:
+        return found
+    if others := sorted(name for name in look.packages if FOREIGN_PACKAGES.match(name)):
+        message = f"{host} has another scheduler or database: {', '.join(others)}"
+        found.append(app_error("other_scheduler", message, pointer, "remove it, or choose another machine"))
+    if look.paths:
+        message = f"{host} has files of its own: {', '.join(look.paths)}"
+        found.append(app_error("foreign_files", message, pointer, "move them away, or choose another machine"))
+    if taken := sorted(look.ports & set(PORTS)):
+        message = f"on {host} something listens on {', '.join(map(str, taken))}"
+        found.append(app_error("port_taken", message, pointer, "stop it, or choose another machine"))
+    return found
+
+
+def judge_clocks(clocks: dict[str, int]) -> list[Finding]:
+    """Read at the same moment."""
+    if not clocks or max(clocks.values()) - min(clocks.values()) <= LARGEST_SKEW_SECONDS:
+        return []
+    said = ", ".join(f"{host}: {clock}" for host, clock in sorted(clocks.items()))
+    message = f"the clocks differ by more than {LARGEST_SKEW_SECONDS} s ({said})"
+    return [app_error("clock_skew", message, "", "set the clocks by the same time servers")]
+
+
+def unreadable(host: str, why: str, pointer: str) -> Finding:
+    return app_error("machine_unknown", f"cannot look at {host}: {why}", pointer, "see that it runs and answers")
+
+
+async def read_look(machine: ObservedMachine) -> Look:
+    result = await machine.read(FACTS_SCRIPT + _LOOK)
+    if not result.ok:
+        raise SlurmAppError("look_failed", f"the look ended with {result.exit_status}: {result.stderr.strip()[-300:]}")
+    return parse_look(result.stdout)

@@ -1,0 +1,32 @@
+"""The record that a machine keeps of what was there before: a copy of it, and its return where it got lost."""
+
+import base64
+
+from gpuaas_sdk.machines.base import CommandError, Machine
+from slurm_app.slurm.script import STATE_DIRECTORY, quoted, step
+
+# The same content gives the same bytes, so that machines from one image have one copy.
+_PACK = f"""
+cd {STATE_DIRECTORY}
+tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -c baseline bundle | gzip -n -6 | base64 -w0
+"""
+_RETURNED = f"{STATE_DIRECTORY}/returned.tar.gz"
+
+
+async def read_record(machine: Machine) -> bytes:
+    result = await machine.read(_PACK)
+    if not result.ok:
+        raise CommandError(f"read the record of {machine.hostname}", result)
+    return base64.b64decode(result.stdout)
+
+
+async def ensure_record_there(machine: Machine, record: bytes) -> bool:
+    """Says whether it had to be brought back. A record that is there is never overwritten."""
+    present = await machine.read(f"[ -d {STATE_DIRECTORY}/baseline ] && [ -d {STATE_DIRECTORY}/bundle ]")
+    if present.ok:
+        return False
+    await machine.run_step("make-record-directory", step('mkdir -p "$state"', 'chmod 0700 "$state"'))
+    await machine.write_file(_RETURNED, record, mode=0o600)
+    unpack = f'tar -xzf {quoted(_RETURNED)} -C "$state" --skip-old-files && rm -f {quoted(_RETURNED)}'
+    await machine.run_step("bring-record-back", step(unpack))
+    return True

@@ -1,0 +1,85 @@
+"""What an observer says of a cluster: nodes that are missing or silent, ghosts, and what could not be seen."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+from fake_machine import FakeMachine, said
+
+from gpuaas_contract.instances import Condition, MemberStatus
+from gpuaas_sdk import ObserveContext
+from gpuaas_sdk.machines.base import CommandResult
+from slurm_app.reconcilers.cluster import condition
+from slurm_app.reconcilers.observe import observe
+
+LINE = "NodeName={} Arch=x86_64 Version=22.05.8 State={} CfgTRES=cpu=2 Comment=x \n"
+
+
+def member(key: str, node: str, status: MemberStatus = MemberStatus.READY) -> SimpleNamespace:
+    return SimpleNamespace(
+        id=f"mem_{node}", component_key=key, allocation_id="alc_1", status=status, adapter_detail={"node": node}
+    )
+
+
+@dataclass
+class Context:
+    answer: CommandResult
+    live_members: list[Any]
+    ready: bool = True
+    said_of_instance: list[Condition] = field(default_factory=list)
+    said_of_members: dict[str, Condition] = field(default_factory=dict)
+
+    @property
+    def instance(self) -> SimpleNamespace:
+        return SimpleNamespace(generation=1, conditions=[condition("Ready", self.ready, "", "", 1)])
+
+    def machine(self, _: str) -> FakeMachine:
+        return FakeMachine(answers={"scontrol": self.answer})
+
+    async def report_instance(self, *, conditions: list[Condition]) -> None:
+        self.said_of_instance += conditions
+
+    async def report_member(self, member_id: str, *, conditions: list[Condition]) -> None:
+        self.said_of_members[member_id] = conditions[0]
+
+
+async def look(text: str | CommandResult, *workers: SimpleNamespace, ready: bool = True) -> Context:
+    answer = said(text) if isinstance(text, str) else text
+    context = Context(answer, [member("controller", "head"), *workers], ready)
+    await observe(cast(ObserveContext, context))
+    return context
+
+
+async def test_all_is_well() -> None:
+    found = await look(LINE.format("a", "IDLE+DYNAMIC_NORM"), member("worker", "a"))
+    assert [(c.type, c.status) for c in found.said_of_instance] == [("Degraded", "false")]
+    assert found.said_of_members["mem_a"].status == "true"
+
+
+async def test_missing_silent_and_ghost_nodes_are_named() -> None:
+    text = LINE.format("b", "IDLE+NOT_RESPONDING") + LINE.format("ghost", "IDLE")
+    found = await look(text, member("worker", "a"), member("worker", "b"))
+    (degraded,) = found.said_of_instance
+    assert degraded.status == "true"
+    assert "a is not there" in degraded.message
+    assert "b is IDLE+NOT_RESPONDING, does not answer" in degraded.message
+    assert "no members: ghost" in degraded.message
+    assert {each.status for each in found.said_of_members.values()} == {"false"}
+
+
+async def test_a_worker_in_work_is_no_ghost() -> None:
+    joining = member("worker", "None", MemberStatus.CONFIGURING)
+    found = await look(LINE.format("a", "IDLE"), joining)
+    assert found.said_of_instance[0].status == "false"
+
+
+async def test_what_could_not_be_seen_is_unknown() -> None:
+    found = await look(CommandResult(1, "", "Unable to contact slurm controller"), member("worker", "a"))
+    (degraded,) = found.said_of_instance
+    assert degraded.status == "unknown"
+    assert "Unable to contact" in degraded.message
+    assert found.said_of_members == {}
+
+
+async def test_before_the_first_job_the_deploy_has_the_word() -> None:
+    assert (await look("", member("worker", "a"), ready=False)).said_of_instance == []

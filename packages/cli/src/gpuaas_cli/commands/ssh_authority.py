@@ -1,0 +1,98 @@
+"""The SSH authority of a project: looked at, rotated, the old one retired."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gpuaas_cli import output, resolve
+from gpuaas_cli.inputs import Yes, confirm
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
+from gpuaas_cli.session import Session, open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.ssh_authorities import SshAuthority
+
+app = noun("ssh-authority", "The SSH authority that the machines of a project trust.")
+
+OfTenant = Annotated[str | None, Parameter(name="--tenant", help="That of the tenant's own machines.")]
+
+
+async def _owner(session: Session, tenant: str | None) -> str:
+    return (await resolve.tenant(session, tenant)).id if tenant else await session.project_id()
+
+
+def _show(authority: "SshAuthority") -> None:
+    if output.document(authority):
+        return
+    output.table(
+        [[str(v.version), v.state, v.fingerprint, output.text(v.created_at)] for v in authority.versions],
+        ["version", "state", "fingerprint", "created"],
+    )
+    if authority.waiting:
+        output.heading("Machines that have not heard of the last change")
+        output.table([[m.name, m.reason] for m in authority.waiting], ["machine", "reason"])
+
+
+@app.command
+async def show(*, tenant: OfTenant = None, options: Options = DEFAULTS) -> None:
+    """Show its versions, and the machines that have not heard of the last change."""
+    async with open_session(options) as session:
+        _show(await session.client.ssh_authorities.get(await _owner(session, tenant)))
+
+
+@app.command
+async def rotate(
+    *,
+    tenant: OfTenant = None,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Add a new key. Machines trust both, until the old one is retired.
+
+    ```
+    gpuaas ssh-authority rotate --wait
+    gpuaas ssh-authority retire
+    ```
+    """
+    async with open_session(options) as session:
+        owner = await _owner(session, tenant)
+        authority = await session.client.ssh_authorities.rotate(owner)
+        if wait:
+            authority = await _told(session, authority, timeout)
+    _show(authority)
+    if len([version for version in authority.versions if version.state == "active"]) > 1:
+        output.note("Both are valid. When no machine waits any more: gpuaas ssh-authority retire")
+
+
+async def _told(session: Session, authority: "SshAuthority", timeout: float) -> "SshAuthority":
+    from gpuaas_cli.waiting import looks
+
+    scope = {"tenant_id": authority.tenant_id} if authority.project_id is None else {"project_id": authority.project_id}
+    async for _ in looks(session, "the change of the SSH authority", timeout, **scope):
+        authority = await session.client.ssh_authorities.get(authority.owner_id)
+        if not authority.waiting:
+            break
+    return authority
+
+
+@app.command
+async def retire(
+    *,
+    tenant: OfTenant = None,
+    force: Annotated[
+        bool, Parameter(negative="", help="Also where machines have not heard of the new one: they let nobody in then.")
+    ] = False,
+    yes: Yes = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """End the old one of two: its key is destroyed, and what it signed opens nothing any more."""
+    async with open_session(options) as session:
+        owner = await _owner(session, tenant)
+        confirm("Retire the old key of the SSH authority?", "retire", yes=yes)
+        authority = await session.client.ssh_authorities.retire(owner, force=force)
+        if wait:
+            authority = await _told(session, authority, timeout)
+    _show(authority)

@@ -1,0 +1,98 @@
+"""Finding a machine by the words of a person, and what OpenSSH is told to reach it."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuaas_cli import resolve
+from gpuaas_cli.errors import NOT_FOUND, CliError
+from gpuaas_cli.session import Session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.access import AccessGrant, MachineAddress
+
+
+async def find_machine(session: Session, target: str) -> str:
+    """The id of an allocation: by id or name, by an instance, or by a grant of one's own in whatever project."""
+    from gpuaas_contract import ids
+
+    if ids.is_id(target, ids.ALLOCATION):
+        return target
+    if not ids.is_id(target, ids.INSTANCE):
+        try:
+            return (await resolve.allocation(session, target)).id
+        except CliError as error:
+            problem = error
+        if (granted := await _find_granted(session, target)) is not None:
+            return granted
+        if problem.code != NOT_FOUND:
+            raise problem
+    return await _find_entrance(session, target)
+
+
+async def _find_granted(session: Session, name: str) -> str | None:
+    found = [grant.allocation_id async for grant in session.client.grants.own() if grant.allocation_name == name]
+    if len(found) > 1:
+        raise CliError(f"you have grants on several machines named {name!r}", NOT_FOUND, hint="gpuaas grant list --own")
+    return found[0] if found else None
+
+
+async def _find_entrance(session: Session, target: str) -> str:
+    """The machine of an instance's primary component."""
+    try:
+        instance = await resolve.instance(session, target)
+    except CliError:
+        raise CliError(f"there is no allocation and no instance {target!r}", NOT_FOUND) from None
+    version = await session.client.app_versions.get(instance.app_slug, instance.versions.app)
+    primary = version.manifest.primary.key
+    async for member in session.client.instances.members(instance.id):
+        if member.component_key == primary and member.status != "removed":
+            return member.allocation_id
+    raise CliError(f"{instance.name} is {instance.status} and has no machine to log in to", NOT_FOUND)
+
+
+def make_key(directory: Path) -> str:
+    key = directory / "key"
+    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)]
+    subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
+    return (directory / "key.pub").read_text().strip()
+
+
+def machine_of(access: "AccessGrant", allocation_id: str) -> "MachineAddress":
+    return next(machine for machine in access.machines if machine.allocation_id == allocation_id)
+
+
+def write_certificate(directory: Path, access: "AccessGrant", allocation_id: str, name: str = "key") -> None:
+    """The certificate beside the key, and the only authority that is believed about the machine."""
+    (directory / f"{name}-cert.pub").write_text(access.certificate + "\n")
+    machine = machine_of(access, allocation_id)
+    keys = access.host_authority.splitlines()
+    believed = "".join(f"@cert-authority {machine.host_principal} {key}\n" for key in keys)
+    (directory / f"{name}-known_hosts").write_text(believed)
+
+
+def proxy_command(*arguments: str) -> str:
+    """Us again, in ssh's hands."""
+    return shlex.join([sys.executable, "-m", "gpuaas_cli.ssh_proxy", *arguments]).replace("%", "%%")
+
+
+def ssh_settings(
+    directory: Path, access: "AccessGrant", allocation_id: str, *, name: str = "key", proxy: str | None
+) -> Mapping[str, object]:
+    machine = machine_of(access, allocation_id)
+    settings = {
+        "HostName": machine.address if proxy is None else machine.hostname,
+        "User": access.login,
+        "IdentityFile": directory / "key",
+        "CertificateFile": directory / f"{name}-cert.pub",
+        "HostKeyAlias": machine.host_principal,
+        "UserKnownHostsFile": directory / f"{name}-known_hosts",
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
+    }
+    return settings if proxy is None else {"ProxyCommand": proxy, **settings}

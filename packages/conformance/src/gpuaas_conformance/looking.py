@@ -1,0 +1,115 @@
+"""What the recorded traffic of a controller says about it."""
+
+import base64
+import binascii
+import json
+import re
+from collections import defaultdict
+from contextlib import suppress
+
+from gpuaas_conformance.proxy import Exchange
+from gpuaas_conformance.rules import Findings
+
+DETAIL_LIMIT = 8 * 1024
+MOST_REFUSED = 8
+"""Requests that may be on their way when a lease is lost, before a controller has stopped."""
+_OPERATION = re.compile(r"/v1/operations/([a-z0-9_]+)/([a-z]+)$")
+
+
+def operation_call(exchange: Exchange) -> tuple[str, str] | None:
+    """Which operation it is about, and what is asked."""
+    found = _OPERATION.match(exchange.path)
+    return (found[1], found[2]) if found and exchange.method == "POST" else None
+
+
+def claims(exchanges: list[Exchange]) -> dict[str, list[tuple[int, int]]]:
+    """By operation: when it was claimed, and the fencing token."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for exchange in exchanges:
+        call = operation_call(exchange)
+        if call and call[1] == "claim" and exchange.accepted and "fencing_token" in exchange.answer_json:
+            found[call[0]].append((exchange.number, int(exchange.answer_json["fencing_token"])))
+    return found
+
+
+def look_at_steps(exchanges: list[Exchange], findings: Findings) -> None:
+    announced: set[tuple[str, int, str]] = set()
+    for exchange in exchanges:
+        call = operation_call(exchange)
+        if call is None or call[1] != "steps" or not exchange.accepted:
+            continue
+        report = exchange.json
+        key = (call[0], int(report["fencing_token"]), str(report["key"]))
+        if report["status"] == "running":
+            announced.add(key)
+        else:
+            words = f"{call[0]}: step {report['key']} ended without having been announced under that claim"
+            findings.look("announced", key in announced, words)
+
+
+def look_at_details(exchanges: list[Exchange], findings: Findings) -> None:
+    for exchange in exchanges:
+        if re.fullmatch(r"/v1/members/[a-z0-9_]+/report", exchange.path) and exchange.accepted:
+            size = len(json.dumps(exchange.json.get("adapter_detail") or {}))
+            findings.look("small-detail", size <= DETAIL_LIMIT, f"an adapter_detail of {size} bytes")
+
+
+def look_at_readiness(exchanges: list[Exchange], member_ids: set[str], findings: Findings) -> None:
+    """Of one deploy: at the first Ready, every member has been reported as ready, or is with it."""
+    ready: set[str] = set()
+    for exchange in exchanges:
+        member = re.fullmatch(r"/v1/members/([a-z0-9_]+)/report", exchange.path)
+        if member and exchange.accepted and exchange.json.get("status") == "ready":
+            ready.add(member[1])
+        call = operation_call(exchange)
+        if call and call[1] == "complete" and exchange.accepted:
+            statuses = exchange.json.get("member_statuses") or {}
+            ready |= {id for id, status in statuses.items() if status == "ready"}
+        if not re.fullmatch(r"/v1/app-instances/[a-z0-9_]+/report", exchange.path) or not exchange.accepted:
+            continue
+        conditions = exchange.json.get("conditions") or []
+        if any(c["type"] == "Ready" and c["status"] == "true" for c in conditions):
+            missing = member_ids - ready
+            findings.look("ready-last", not missing, f"Ready was reported before {', '.join(sorted(missing))} was")
+            return
+
+
+def look_at_leases(exchanges: list[Exchange], findings: Findings) -> None:
+    """No write under an older token is accepted (the platform's part), and the old holder stops (the controller's)."""
+    newest: dict[str, int] = {}
+    refused: dict[tuple[str, int], int] = defaultdict(int)
+    for exchange in exchanges:
+        call = operation_call(exchange)
+        if call is None:
+            continue
+        operation, what = call
+        if what == "claim" and exchange.accepted:
+            newest[operation] = int(exchange.answer_json.get("fencing_token", 0))
+            continue
+        token = exchange.json.get("fencing_token")
+        if token is None or operation not in newest:
+            continue
+        if int(token) < newest[operation]:
+            findings.look("lease-lost", not exchange.accepted, f"a stale {what} of {operation} was accepted")
+            refused[operation, int(token)] += 1
+    for (operation, _), count in refused.items():
+        words = f"{count} requests about {operation} after its lease was lost: it did not stop"
+        findings.look("lease-lost", count <= MOST_REFUSED, words)
+
+
+def secret_values(exchanges: list[Exchange]) -> set[str]:
+    """What was delivered to the controller, in the forms in which it could be found again."""
+    values = set()
+    for exchange in exchanges:
+        if exchange.path.endswith("/unwrap") and exchange.accepted:
+            value = str(exchange.answer_json.get("value", ""))
+            values.add(value)
+            with suppress(binascii.Error, ValueError):
+                values.add(base64.b64decode(value, validate=True).decode())
+    return {value for value in values if len(value) >= 8}
+
+
+def look_for_secrets(values: set[str], places: dict[str, str], findings: Findings) -> None:
+    for place, text in places.items():
+        shown = any(value in text for value in values)
+        findings.look("secret-kept", not shown, f"a secret can be read in {place}")

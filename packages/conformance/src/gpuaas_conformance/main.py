@@ -1,0 +1,126 @@
+"""gpuaas-conformance: does an app's controller keep the rules of the contract?"""
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from gpuaas_conformance.platform import ADMIN_EMAIL, KitError, Target, own_platform
+from gpuaas_conformance.proxy import FaultProxy
+from gpuaas_conformance.rules import CHECKS, Findings, table
+from gpuaas_conformance.scenarios import SCENARIOS, Kit
+from gpuaas_conformance.subject import AppUnderTest, Subject, TookTooLongError, make_account, publish, read_app
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.credentials import PasswordCredentials
+from gpuaas_sdk.errors import GpuaasError
+
+KEPT, BROKEN, CANNOT_RUN = 0, 1, 2
+
+
+async def check(
+    target: Target, app: AppUnderTest, scenarios: Sequence[str], *, seed: int, work: Path, log: Path
+) -> Findings:
+    findings = Findings()
+    async with (
+        GpuaasClient(target.api_url, PasswordCredentials(target.email, target.password)) as admin,
+        FaultProxy(target.api_url) as proxy,
+    ):
+        subject = await _prepare(admin, proxy, target, app, work, log)
+        kit = Kit(subject, findings, random.Random(seed))  # noqa: S311 - chance, not a secret
+        kit.before = await kit.snapshots()
+        try:
+            for name in scenarios:
+                await SCENARIOS[name](kit)
+        except TookTooLongError as error:
+            # The next run needs the machines that this one has not given back.
+            findings.look(kit.at, False, str(error))
+        finally:
+            proxy.weather, proxy.streams_cut = None, False
+            await subject.end()
+    return findings
+
+
+async def _prepare(
+    admin: GpuaasClient, proxy: FaultProxy, target: Target, app: AppUnderTest, work: Path, log: Path
+) -> Subject:
+    projects = [project async for project in admin.projects.list() if project.name == target.project]
+    if not projects:
+        raise KitError(f"there is no project {target.project}")
+    machines = {machine.name: machine async for machine in admin.allocations.list(project_id=projects[0].id)}
+    missing = [name for name in target.machines if name not in machines]
+    if missing:
+        raise KitError(f"there is no machine {', '.join(missing)} in {target.project}")
+    await publish(admin, app)
+    if not await admin.entitlements.list(tenant_id=projects[0].tenant_id, app_slug=app.manifest.slug).all():
+        await admin.entitlements.grant(projects[0].tenant_id, app.manifest.slug)
+    account = work / "service-account.json"
+    await make_account(admin, projects[0].id, app.manifest.slug, account)
+    return Subject(admin, proxy, app, projects[0].id, [machines[name] for name in target.machines], account, log)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gpuaas-conformance", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="every check, and the rules it is for")
+    run = commands.add_parser("run", help="deploy the app on a platform, with faults, and look")
+    run.add_argument("--app", type=Path, default=Path(), help="the app's directory, with its pack.yaml")
+    run.add_argument("--controller", help="the command of its controller; that of pack.yaml where left out")
+    run.add_argument(
+        "--artifact", action="append", default=[], metavar="SLOT=FILE", help="instead of pack.yaml's bundle"
+    )
+    run.add_argument("--scenario", action="append", choices=list(SCENARIOS), help="only this one; may be repeated")
+    run.add_argument("--seed", type=int, default=time.time_ns() % 100_000, help="of what is left to chance")
+    run.add_argument("--json", action="store_true", dest="as_json")
+    run.add_argument("--log", type=Path, help="what the controllers say; forgotten where left out")
+    run.add_argument("--keep", action="store_true", help="leave the kit's own platform running")
+    run.add_argument("--api-url", help="use this platform instead of one of the kit's own")
+    run.add_argument("--email", default=ADMIN_EMAIL)
+    run.add_argument("--password-file", type=Path)
+    run.add_argument("--project", default="demo")
+    run.add_argument("--machines", default="demo-1,demo-2", help="two empty machines of the project")
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    scenarios = arguments.scenario or list(SCENARIOS)
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuaas-conformance-")))
+        app = read_app(arguments.app.resolve(), arguments.controller, arguments.artifact, work)
+        if arguments.api_url is None:
+            target = stack.enter_context(own_platform(keep=arguments.keep))
+        elif arguments.password_file is None:
+            raise KitError("--api-url needs --password-file")
+        else:
+            password = arguments.password_file.read_text().strip()
+            machines = tuple(arguments.machines.split(","))
+            target = Target(arguments.api_url, arguments.email, password, arguments.project, machines)
+        log = (arguments.log or work / "controller.log").resolve()
+        found = asyncio.run(check(target, app, scenarios, seed=arguments.seed, work=work, log=log))
+    rows = found.rows(set(scenarios))
+    broken = [row["check"] for row in rows if row["verdict"] == "BROKEN"]
+    if arguments.as_json:
+        result = {"app": app.manifest.slug, "seed": arguments.seed, "ok": not broken, "checks": rows}
+        print(json.dumps(result, indent=1))
+    else:
+        verdict = f"broken: {', '.join(broken)}" if broken else "all rules that were seen are kept"
+        print(f"{table(rows)}\n\nseed {arguments.seed}: {verdict}")
+    return BROKEN if broken else KEPT
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    try:
+        if arguments.command == "list":
+            for each in CHECKS:
+                print(f"{','.join(map(str, each.rules)):<6} {each.key:<20} {each.scenario:<11} {each.sentence}")
+            sys.exit(KEPT)
+        sys.exit(_run(arguments))
+    except (KitError, GpuaasError, OSError) as error:
+        print(f"gpuaas-conformance: {error}", file=sys.stderr)
+        sys.exit(CANNOT_RUN)

@@ -1,0 +1,23 @@
+"""Names of people on machines: made from their e-mail address, safe as a login, a path and a word of a shell."""
+
+import re
+
+MOST_CHARACTERS = 24
+_SYSTEM = (
+    "root daemon bin sys sync games man lp mail news uucp proxy backup list irc gnats nobody nogroup "
+    "operator admin adm sudo wheel staff users shadow utmp disk kmem tty dialout fax voice cdrom floppy "
+    "tape audio video plugdev netdev crontab input render kvm docker lxd incus ssh sshd ftp postgres "
+    "mysql messagebus polkitd tss uuidd ntp dnsmasq gpuaas test guest "
+)
+"""Users and groups that machines have, or may get from a package."""
+
+
+def login_for(email: str, uid: int, *, taken: bool) -> str:
+    """The part before the @; with the person's number where that is taken, or is none to be given to people."""
+    local = email.partition("@")[0].lower()
+    name = re.sub(r"[^a-z0-9]+", "-", local).strip("-")[:MOST_CHARACTERS].strip("-")
+    if not name or not name[0].isalpha():
+        name = f"u{name}"
+    if taken or len(name) < 2 or name in _SYSTEM.split() or name.startswith(("systemd", "gpuaas")):
+        return f"{name}-{uid}"
+    return name

@@ -1,0 +1,107 @@
+"""The reference app's controller, broken on purpose, for tests of the conformance kit: `broken_rollcall.py WHICH`."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from gpuaas_contract.instances import MemberStatus
+from gpuaas_contract.operations import StepStatus
+from gpuaas_sdk import LeaseLostError, Machine, MachineUnreachableError, OperationContext
+from gpuaas_sdk.runtime.context import StepHandle
+from gpuaas_sdk.runtime.lease import Lease
+from reference_app import controller, software
+from reference_app.cluster import Cluster
+from reference_app.operations import decommission, deploy
+from reference_app.software import RECORD_DIR, Role
+
+_report, _keep = StepHandle._report, Lease.keep
+_configured, _decommission, _deploy = software.ensure_configured, decommission.reconcile, deploy.reconcile
+
+
+def unannounced() -> None:
+    async def report(self: StepHandle, status: StepStatus, message: str | None = None) -> None:
+        if status != StepStatus.RUNNING:
+            await _report(self, status, message)
+
+    StepHandle._report = report  # type: ignore[method-assign]
+
+
+def leaky() -> None:
+    async def configured(machine: Machine, role: Role, config: dict[str, Any], token: Any) -> None:
+        logging.info("writing the token %s", token.reveal_text())
+        await _configured(machine, role, config, token)
+
+    software.ensure_configured = configured
+
+
+def liar() -> None:
+    async def removed(machine: Machine, going: Any, staying: Any) -> None:
+        await machine.run_step("remove", "systemctl stop 'rollcall-*'")
+
+    software.ensure_removed = removed
+    decommission.checks = lambda going, staying, port: {}
+
+
+def hasty() -> None:
+    async def reconcile(operation: OperationContext) -> Any:
+        try:
+            async with asyncio.timeout(5):
+                return await _decommission(operation)
+        except (MachineUnreachableError, TimeoutError):
+            members = (await Cluster.read(operation)).members
+            operation.statuses_on_success.update({member.id: MemberStatus.REMOVED for member in members})
+            return {"receipt": {"ok": True, "members": [{"member_id": member.id} for member in members]}}
+
+    controller.HANDLERS["decommission"] = reconcile
+
+
+def forgetful() -> None:
+    async def recorded(machine: Machine) -> dict[str, Any]:
+        await machine.run_step("record", f"mkdir {RECORD_DIR}")
+        return {}
+
+    software.ensure_recorded = recorded
+
+
+def hopeful() -> None:
+    async def reconcile(operation: OperationContext) -> Any:
+        await deploy.report_ready(operation, await Cluster.read(operation), "1.0.0")
+        return await _deploy(operation)
+
+    controller.HANDLERS["deploy"] = reconcile
+
+
+def deaf() -> None:
+    async def keep(self: Lease) -> None:
+        try:
+            await _keep(self)
+        except LeaseLostError:
+            await asyncio.Event().wait()
+
+    async def report(self: StepHandle, status: StepStatus, message: str | None = None) -> None:
+        for _ in range(20):
+            try:
+                return await _report(self, status, message)
+            except LeaseLostError:
+                await asyncio.sleep(0.05)
+
+    Lease.keep = keep  # type: ignore[method-assign]
+    StepHandle._report = report  # type: ignore[method-assign]
+
+
+def silent() -> None:
+    async def keep(self: Lease) -> None:
+        await asyncio.Event().wait()
+
+    Lease.keep = keep  # type: ignore[method-assign]
+
+
+WAYS: dict[str, Callable[[], None]] = {
+    each.__name__: each for each in (unannounced, leaky, liar, hasty, forgetful, hopeful, deaf, silent)
+}
+
+if __name__ == "__main__":
+    WAYS[sys.argv[1]]()
+    controller.run()

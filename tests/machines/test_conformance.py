@@ -1,0 +1,100 @@
+"""The conformance kit passes the reference app and catches controllers that break a rule, one of each family.
+
+`make test` catches a few of them, others in every run (GPUAAS_SEED=… repeats one); `make soak` catches all."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuaas_stack.stack import Stack
+from tests.e2e.command_line import CommandLine
+from tests.machines.rollcall import APP, SLUG, SMALL, Controllers
+
+KIT = Path(sys.executable).parent / "gpuaas-conformance"
+BROKEN = Path(__file__).parent / "broken_rollcall.py"
+SEED = int(os.environ.get("GPUAAS_SEED", time.time_ns() % 100_000))
+FAMILIES = {
+    "unannounced": ("plain", "announced"),
+    "leaky": ("plain", "secret-kept"),
+    "liar": ("plain", "teardown"),
+    "hopeful": ("plain", "ready-last"),
+    "forgetful": ("killed", "killed-after-effect"),
+    "hasty": ("killed", "unknown-is-not-no"),
+    "deaf": ("paused", "lease-lost"),
+    "silent": ("paused", "heartbeats"),
+}
+"""How it is broken, in which scenario that shows, and which check says so."""
+SAMPLE = sorted(FAMILIES if "GPUAAS_SOAK" in os.environ else random.Random(SEED).sample(sorted(FAMILIES), 2))
+
+
+@pytest.fixture(scope="module")
+def machines(cli: CommandLine, node: str) -> Iterator[list[str]]:
+    names = ["conform-1", "conform-2"]
+    for name in names:
+        cli.json("allocation", "create", "--name", name, *SMALL, "--wait")
+    yield names
+    for name in names:
+        cli.json("allocation", "release", name, "--yes", "--wait")
+
+
+def conformance(stack: Stack, machines: list[str], *words: str, log: Path) -> tuple[int, dict[str, Any]]:
+    settings = stack.settings
+    where = ["--api-url", settings.api_url, "--password-file", str(settings.admin_password_file), "--log", str(log)]
+    which = ["--app", str(APP), "--project", "research", "--machines", ",".join(machines), "--seed", str(SEED)]
+    # Programs of the app's pack are beside the kit.
+    environment = {**os.environ, "PATH": f"{KIT.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [KIT, "run", "--json", *where, *which, *words], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in {0, 1}, (
+        f"{done.stdout}\n{done.stderr}\n{log.read_text()[-5_000:] if log.exists() else ''}"
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_the_reference_app_keeps_every_rule(stack: Stack, machines: list[str], tmp_path: Path) -> None:
+    code, result = conformance(stack, machines, log=tmp_path / "log")
+    verdicts = {check["check"]: check["verdict"] for check in result["checks"]}
+    assert set(verdicts.values()) == {"kept"}, json.dumps(result, indent=1)
+    assert (code, result["ok"]) == (0, True)
+
+
+@pytest.mark.parametrize("broken", SAMPLE)
+def test_a_broken_controller_is_caught(
+    stack: Stack, cli: CommandLine, machines: list[str], tmp_path: Path, broken: str
+) -> None:
+    print(f"seed {SEED}")
+    scenario, check = FAMILIES[broken]
+    command = f"{sys.executable} {BROKEN} {broken}"
+    log = tmp_path / "log"
+    code, result = conformance(stack, machines, "--controller", command, "--scenario", scenario, log=log)
+    clean_up(stack, cli, machines, tmp_path)
+    verdicts = {row["check"]: row["verdict"] for row in result["checks"]}
+    assert (code, verdicts[check]) == (1, "BROKEN"), json.dumps(result, indent=1)
+
+
+def clean_up(stack: Stack, cli: CommandLine, machines: list[str], tmp_path: Path) -> None:
+    """By a controller that is not broken, also what a broken one has left behind without saying so."""
+    account = tmp_path / "service-account.json"
+    cli.run("service-account", "create", f"cleaner-{tmp_path.name[:20]}", "--app", SLUG, "--file", str(account))
+    cleaner = Controllers(stack.settings.api_url, account, tmp_path / "cleaner.log")
+    cleaner.start()
+    try:
+        for instance in cli.json("instance", "list"):
+            if instance["status"] != "decommissioned":
+                cli.run("instance", "decommission", instance["id"], "--yes", "--wait")
+        for machine in machines:
+            if "rollcall" in cli.ssh(machine, "getent passwd"):
+                words = ["--name", "cleaner", "--place", f"controller={machine}", "--wait"]
+                made = cli.json("instance", "deploy", SLUG, *words)
+                cli.run("instance", "decommission", made["id"], "--yes", "--wait")
+    finally:
+        cleaner.end()
