@@ -76,7 +76,7 @@ def ssh_arguments(
     return ["ssh", "-F", "/dev/null", *words, *flags, "--", allocation_id]
 
 
-TOKEN_FILE = "token"
+TOKEN_FILE = "token"  # noqa: S105 - the name of a file
 
 
 def write_token(directory: Path, token: str) -> None:
