@@ -90,7 +90,7 @@ async def test_usage_may_come_late_and_only_from_the_app(world: World) -> None:
     private, public = make_key()
     account = await world.admin.service_accounts.create(world.project.id, "stranger", public, app_slug="another")
     async with GpuaasClient(world.admin.api_url, ServiceAccountCredentials(account.id, private)) as stranger:
-        with pytest.raises(ForbiddenError):
+        with pytest.raises(NotFoundError):
             await stranger.app_usage.report(instance.id, [record("not-mine")])
         assert await stranger.app_usage.list(project_id=world.project.id).all() == [], "another app's is not shown"
     other = await world.admin.projects.create(world.tenant.id, "elsewhere")

@@ -15,8 +15,8 @@ from fastapi.routing import APIRoute
 from gpuaas_contract.app_usage import AppUsageReport
 from gpuaas_contract.changes import Noun
 from gpuaas_contract.identity import Role
-from gpuaas_contract.instances import MemberStatus
-from gpuaas_contract.operations import OperationError, StepStatus
+from gpuaas_contract.instances import InstanceDeploy, MemberStatus, Placement
+from gpuaas_contract.operations import OperationCreate, OperationError, StepStatus
 from gpuaas_contract.secrets import SecretKind, SecretSpec
 from gpuaas_contract.volumes import VolumeAt
 from gpuaas_platform.api.app import declare_app
@@ -93,6 +93,8 @@ NO_NOUN = {
     "artifacts": "of the version before; nothing writes it any more",
     "changes": "the feed itself",
     "feed_marks": "the feed's own head and end",
+    "instance_events": "the history of instances, written along with the feed itself",
+    "request_records": "which requests were made; read by their correlation id, for a while",
     "audit_entries": "the audit trail is read as such, and only grows",
     "audit_batches": "the audit trail's seals",
     "audit_checkpoints": "the audit trail's seals",
@@ -322,6 +324,17 @@ async def walk_observing(walk: Walk, world: World, instance_id: str) -> None:
     await leases.heartbeat(instance_id, claim.fencing_token)
     giving_back = leases.yield_lease(instance_id, claim.fencing_token)
     await walk("yield_reconcile_lease", Noun.RECONCILE_LEASE, giving_back)
+    (member,) = await world.admin.instances.members(instance_id).all()
+    request = InstanceDeploy(
+        project_id=world.project.id,
+        app_slug=world.app_slug,
+        name="later",
+        placement_intent=[Placement(component_key="head", allocation_id=member.allocation_id)],
+    )
+    looking = world.admin.preflights
+    await walk("preflight_deploy", Noun.PREFLIGHT, looking.deploy(request))
+    ending = OperationCreate(kind="decommission")
+    await walk("preflight_instance", Noun.PREFLIGHT, looking.instance(instance_id, ending))
     now = datetime.now(UTC)
     used = AppUsageReport(
         record_id="1", work_id="walk", subject="walker", quantity=Decimal(1), unit="steps", started_at=now, ended_at=now

@@ -118,4 +118,4 @@ async def _are(find: Any, wanted: set[str]) -> bool:
 async def _told(world: World, instance_id: str) -> bool:
     instance = await world.admin.instances.get(instance_id)
     (member,) = await world.admin.instances.members(instance_id).all()
-    return [c.type for c in instance.conditions] == ["Seen"] and bool(member.adapter_detail)
+    return "Seen" in [c.type for c in instance.conditions] and bool(member.adapter_detail)

@@ -11,6 +11,7 @@ from gpuaas_contract import ids
 from gpuaas_contract.access import AccessGrant
 from gpuaas_contract.agent_link import AGENT_AUDIENCE
 from gpuaas_contract.identity import PrincipalKind, Role
+from gpuaas_contract.operations import OperationCreate
 from gpuaas_contract.secrets import SecretKind, SecretSpec
 from gpuaas_platform.domain.policy import CONTROLLER, Caller, RoleGrant, Scope
 from gpuaas_sdk.client import GpuaasClient
@@ -123,6 +124,7 @@ async def policy_world(settings: Settings) -> AsyncIterator[PolicyWorld]:
         hidden |= {
             values[key] for key in ("credential_id", "secret_id", "secret_delivery_id", "artifact_id", "trusted_key_id")
         }
+        hidden.add(values["preflight_id"])
         values |= {"service_account_id": makers.account_id, "user_id": makers.user_id}
         membership = await admin.memberships.create(makers.user_id, Role.PROJECT_MEMBER, project_id=world.project.id)
         (key,) = await admin.service_accounts.list_keys(makers.account_id)
@@ -156,12 +158,14 @@ async def _values(world: World) -> dict[str, str]:
     (entitlement,) = await world.admin.entitlements.list(app_slug=world.app_slug).all()
     secret = await world.controller.secrets.ensure(*lease, "matrix", SecretSpec(kind=SecretKind.BYTES))
     wrapped = await world.controller.secrets.deliver(secret.id, *lease)
+    preflight = await world.admin.preflights.instance(instance.id, OperationCreate(kind="decommission"))
     return {
         "volume_id": volume.id,
         "credential_id": credential.id,
         "number": "1000000007",
         "secret_id": secret.id,
         "secret_delivery_id": wrapped.id,
+        "preflight_id": preflight.id,
         "tenant_id": world.tenant.id,
         "project_id": world.project.id,
         "owner_id": world.project.id,
@@ -174,6 +178,7 @@ async def _values(world: World) -> dict[str, str]:
         "node_id": world.node.node_id,
         "stream_id": ids.new_id(ids.STREAM),
         "app_version_id": version.id,
+        "correlation_id": instance.correlation_id,
         "entitlement_id": entitlement.id,
         "slug": world.app_slug,
         "app_slug": world.app_slug,

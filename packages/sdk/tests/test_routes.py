@@ -19,7 +19,7 @@ from gpuaas_contract.allocations import Shape
 from gpuaas_contract.app_usage import AppUsageReport
 from gpuaas_contract.instances import InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
-from gpuaas_contract.operations import OperationError
+from gpuaas_contract.operations import OperationCreate, OperationError
 from gpuaas_sdk.changes import ChangeFeed
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import (
@@ -109,6 +109,7 @@ def example(annotation: Any, file: Path) -> Any:
             name="one",
             placement_intent=[Placement(component_key="head", allocation_id="alc_1")],
         ),
+        OperationCreate: OperationCreate(kind="decommission"),
         AppUsageReport: AppUsageReport(**USAGE),
         OperationError: OperationError(code="timeout", detail="late", retryable=True),
     }

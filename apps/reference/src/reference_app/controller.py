@@ -1,7 +1,7 @@
 """The controller process: a service account, the public API, and one handler for each kind of operation."""
 
-from gpuaas_sdk import run_controller
-from reference_app.operations import decommission, deploy, lifecycle, members
+from gpuaas_sdk import preflight_handler, run_controller
+from reference_app.operations import decommission, deploy, lifecycle, members, preflight
 
 HANDLERS = {
     "deploy": deploy.reconcile,
@@ -18,6 +18,7 @@ HANDLERS = {
     "replace": members.replace,
     "recover": members.recover,
     "resize": members.resize,
+    "preflight": preflight_handler(preflight.look),
 }
 
 

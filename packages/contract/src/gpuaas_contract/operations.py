@@ -32,6 +32,8 @@ class Kind(StrEnum):
     REPLACE = "replace"
     """Its input has `allocation_id`: the machine of the member that takes over."""
     RECOVER = "recover"
+    PREFLIGHT = "preflight"
+    """Looks and changes nothing; its result is a `PreflightResult`. Made by the platform, never requested."""
     RESIZE = "resize"
     """Asks a member whether its machine may have another size; see `ResizeQuestion`."""
 
@@ -59,12 +61,37 @@ class StepStatus(StrEnum):
     FAILED = "failed"
 
 
+class CommandKind(StrEnum):
+    STEP = "step"
+    """A script, in a systemd unit of that name."""
+    FILE = "file"
+    """A file was written at that path."""
+
+
+class RemoteCommand(Resource):
+    """What was run on a machine: how it is called there, and how it ended. Never what it was given."""
+
+    allocation_id: str = Field(max_length=64)
+    machine: str = Field(max_length=255)
+    kind: CommandKind
+    name: str = Field(max_length=500)
+    started_at: AwareDatetime
+    seconds: float = Field(ge=0)
+    exit_status: int | None = None
+    """None where no answer came."""
+
+
+MOST_COMMANDS = 200
+"""Of one step; the newest ones are kept."""
+
+
 class Step(Resource):
     key: str
     title: str
     status: StepStatus
     message: str = ""
     evidence: JsonObject = {}
+    commands: list[RemoteCommand] = []
     attempt: int
     started_at: AwareDatetime
     ended_at: AwareDatetime | None = None
@@ -86,7 +113,9 @@ class Lease(Resource):
 
 
 class Operation(OwnedResource):
-    instance_id: str
+    instance_id: str | None = None
+    """None for a `preflight`, which is about what is only being thought of: see `preflight_id`."""
+    preflight_id: str | None = None
     member_id: str | None = None
     replacement_member_id: str | None = None
     """Of a `replace`: the member that takes over."""
@@ -162,6 +191,8 @@ class StepReport(Request):
     status: StepStatus
     message: Message = ""
     evidence: JsonObject = {}
+    commands: list[RemoteCommand] = Field(default=[], max_length=MOST_COMMANDS)
+    """What the step ran on machines; the SDK's machines note it by themselves."""
 
 
 class CompleteRequest(Request):

@@ -1,14 +1,11 @@
 """Looking before asking: everything that stands in the way of a deploy or an operation, and nothing changed."""
 
 from enum import StrEnum
-from typing import Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, Field
 
-from gpuaas_contract.base import JsonObject, OwnedResource, Request, Resource
-from gpuaas_contract.bulk import MemberOperationsCreate, MembersAdd
+from gpuaas_contract.base import JsonObject, OwnedResource, Resource
 from gpuaas_contract.findings import Finding
-from gpuaas_contract.operations import OperationCreate
 
 MOST_FINDINGS = 200
 
@@ -54,23 +51,6 @@ class Preflight(OwnedResource):
     requested_by: str
     correlation_id: str
     ended_at: AwareDatetime | None = None
-
-
-class InstancePreflight(Request):
-    """Exactly one of the bodies that change an instance."""
-
-    operation: OperationCreate | None = None
-    """As for `POST /v1/app-instances/{id}/operations`."""
-    add: MembersAdd | None = None
-    """As for `POST /v1/app-instances/{id}/members`."""
-    member_operations: MemberOperationsCreate | None = None
-    """As for `POST /v1/app-instances/{id}/member-operations`."""
-
-    @model_validator(mode="after")
-    def _check_one(self) -> Self:
-        if sum(part is not None for part in (self.operation, self.add, self.member_operations)) != 1:
-            raise ValueError("give exactly one of operation, add and member_operations")
-        return self
 
 
 class PreflightResult(Resource):

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
     from gpuaas_sdk.runtime.observing import ObserveContext
     from gpuaas_sdk.runtime.phases import Phase, member_in_work, run_phases
+    from gpuaas_sdk.runtime.preflights import PreflightContext, preflight_handler
     from gpuaas_sdk.runtime.program import run_controller
     from gpuaas_sdk.runtime.receipts import probe, receipt_of
     from gpuaas_sdk.secret_value import SecretValue
@@ -93,6 +94,7 @@ _HOME = {
     "runtime.context": ["OperationContext", "StepHandle"],
     "runtime.controller": ["Controller"],
     "runtime.observing": ["ObserveContext"],
+    "runtime.preflights": ["PreflightContext", "preflight_handler"],
     "runtime.errors": ["OperationCancelled", "OperationFailed", "RetryLater"],
     "runtime.phases": ["Phase", "member_in_work", "run_phases"],
     "runtime.program": ["run_controller"],
@@ -130,6 +132,7 @@ __all__ = [
     "OperationFailed",
     "PasswordCredentials",
     "Phase",
+    "PreflightContext",
     "ProtocolError",
     "RefreshTokenCredentials",
     "Relist",
@@ -146,6 +149,7 @@ __all__ = [
     "UnavailableError",
     "member_in_work",
     "on_each",
+    "preflight_handler",
     "probe",
     "read_facts",
     "receipt_of",

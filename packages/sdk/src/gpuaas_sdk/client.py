@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.credentials import AccessCredentials
     from gpuaas_sdk.resources.entitlements import Entitlements
     from gpuaas_sdk.resources.grants import Grants, SshKeys
+    from gpuaas_sdk.resources.history import History
     from gpuaas_sdk.resources.identity import Memberships, Projects, ServiceAccounts, Tenants, Users
     from gpuaas_sdk.resources.instances import BulkOperations, Instances, Members
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
     from gpuaas_sdk.resources.operations import Deliveries, Operations
+    from gpuaas_sdk.resources.preflights import Preflights
     from gpuaas_sdk.resources.quotas import Quotas
     from gpuaas_sdk.resources.reconcile import ReconcileLeases
     from gpuaas_sdk.resources.secrets import SecretDeliveries, Secrets
@@ -214,6 +216,12 @@ class GpuaasClient:
         return AppVersions(self._transport)
 
     @cached_property
+    def history(self) -> "History":
+        from gpuaas_sdk.resources.history import History
+
+        return History(self._transport)
+
+    @cached_property
     def entitlements(self) -> "Entitlements":
         from gpuaas_sdk.resources.entitlements import Entitlements
 
@@ -267,6 +275,13 @@ class GpuaasClient:
         from gpuaas_sdk.resources.reconcile import ReconcileLeases
 
         return ReconcileLeases(self._transport)
+
+    @cached_property
+    def preflights(self) -> "Preflights":
+        """What stands in the way, before anything is changed."""
+        from gpuaas_sdk.resources.preflights import Preflights
+
+        return Preflights(self._transport)
 
     @cached_property
     def app_usage(self) -> "AppUsage":

@@ -7,7 +7,7 @@ from slurm_app.store import Store
 
 
 async def keep_records(operation: OperationContext, store: Store, machines: tuple[Machine, ...]) -> None:
-    instance_id = operation.operation.instance_id
+    instance_id = operation.instance_id
     for machine in machines:
         if await store.baseline_of(machine.allocation_id, instance_id) is None:
             await store.remember_baseline(machine.allocation_id, instance_id, await read_record(machine))
@@ -16,7 +16,7 @@ async def keep_records(operation: OperationContext, store: Store, machines: tupl
 async def bring_records_back(operation: OperationContext, store: Store, scope: Scope) -> None:
     """Without it nobody could tell what is ours, and nothing would be removed."""
     for machine in scope.prepared:
-        record = await store.baseline_of(machine.allocation_id, operation.operation.instance_id)
+        record = await store.baseline_of(machine.allocation_id, operation.instance_id)
         if record is None:
             continue
         try:

@@ -93,6 +93,7 @@ async def _names(session: Session, operation: "Operation", machines: dict[str, M
 
     components: dict[str, str] = {}
     with suppress(GpuaasError):
+        assert operation.instance_id is not None
         members = await session.client.instances.members(operation.instance_id).all()
         components = {member.id: member.component_key for member in members}
     names = {}

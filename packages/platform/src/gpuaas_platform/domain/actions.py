@@ -31,6 +31,7 @@ UNASKED = {
     Kind.DEPLOY: "it is made with the instance; where it failed, retry it",
     Kind.ADD: "it is made with its member; where it failed, retry it or remove the member",
     Kind.RESIZE: "the platform asks it by itself: resize the machine",
+    Kind.PREFLIGHT: "the platform asks it by itself: ask for a preflight",
 }
 """Kinds that no person requests as such."""
 NEVER_CANCELLED = {Kind.DECOMMISSION, Kind.RESIZE}
@@ -144,8 +145,8 @@ def instance_denial(life: Life, kind: str, *, queued: bool = False) -> Denial | 
     """Why an operation on the whole instance cannot be asked for now. One that may wait is judged on its turn."""
     if life.manifest.instance_operation(kind) is None:
         return _undeclared(life, kind, "the whole instance: name a member")
-    if kind == Kind.DEPLOY:
-        return Denial(Code.ACTION_NOT_ALLOWED, UNASKED[Kind.DEPLOY])
+    if kind in {Kind.DEPLOY, Kind.PREFLIGHT}:
+        return Denial(Code.ACTION_NOT_ALLOWED, UNASKED[Kind(kind)])
     if life.ended:
         return Denial(Code.INVALID_STATE, "the instance is decommissioned already")
     if kind == Kind.DECOMMISSION:

@@ -1,7 +1,13 @@
 """Access to machines for the holder of an operation's lease."""
 
 from gpuaas_contract import ids
-from gpuaas_contract.access import CERTIFICATE_SECONDS, OPERATOR_LOGIN, AccessGrant, OperationAccessRequest
+from gpuaas_contract.access import (
+    CERTIFICATE_SECONDS,
+    OBSERVER_LOGIN,
+    OPERATOR_LOGIN,
+    AccessGrant,
+    OperationAccessRequest,
+)
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_platform.domain.policy import Caller
 from gpuaas_platform.services import operations
@@ -11,6 +17,7 @@ from gpuaas_platform.storage import access as store
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import instances as instance_store
 from gpuaas_platform.storage import operations as operation_store
+from gpuaas_platform.storage import preflights as preflight_store
 from gpuaas_platform.storage.database import Database, Row, Transaction
 
 
@@ -28,13 +35,14 @@ class OperationAccess:
             machine_ids = await list_machines(tx, operation)
             machines = [row for id in machine_ids if (row := await allocation_store.get(tx, id)) is not None]
             active = [row for row in machines if row["status"] == AllocationStatus.ACTIVE]
+            login = OPERATOR_LOGIN if operation["preflight_id"] is None else OBSERVER_LOGIN
             grant = await store.insert(
                 tx,
                 ids.new_id(ids.ACCESS_GRANT),
                 operation["project_id"],
                 operation["project_id"],
                 [row["id"] for row in active],
-                OPERATOR_LOGIN,
+                login,
                 CERTIFICATE_SECONDS,
                 operation_id,
             )
@@ -45,6 +53,10 @@ class OperationAccess:
 
 
 async def list_machines(tx: Transaction, operation: Row) -> list[str]:
+    if operation["preflight_id"] is not None:
+        preflight = await preflight_store.get(tx, operation["preflight_id"])
+        assert preflight is not None
+        return list(preflight["allocation_ids"])
     instance = await instance_store.get(tx, operation["instance_id"])
     assert instance is not None
     return await operation_store.list_machine_ids(tx, operation, manifest_of(instance).primary.key)

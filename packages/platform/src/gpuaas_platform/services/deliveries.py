@@ -8,6 +8,7 @@ from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services import artifacts, operations, shapes
 from gpuaas_platform.services.access import require_active
 from gpuaas_platform.services.access_operations import list_machines
+from gpuaas_platform.services.preflight_answers import refuse_in_preflight
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import catalogue as catalogue_store
 from gpuaas_platform.storage import nodes as node_store
@@ -17,6 +18,7 @@ from gpuaas_platform.storage.database import Transaction
 
 async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, body: DeliveryRequest) -> Delivery:
     operation = await operations.require_lease(tx, caller, operation_id, body.fencing_token)
+    refuse_in_preflight(operation, "artifacts")
     if body.allocation_id not in await list_machines(tx, operation):
         raise not_found("allocation", body.allocation_id)
     machine = await allocation_store.get(tx, body.allocation_id)

@@ -7,7 +7,7 @@ from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.operations import Kind, OperationState
 from gpuaas_platform.domain.actions import excludes, turn_denial
 from gpuaas_platform.domain.bulks import needed, outlook
-from gpuaas_platform.services import desires
+from gpuaas_platform.services import desires, preflight_answers
 from gpuaas_platform.services.instances import life_of
 from gpuaas_platform.services.operations import changed
 from gpuaas_platform.services.resize_answers import answered
@@ -26,6 +26,9 @@ async def finish(
 ) -> None:
     """End it, and whatever cannot go on without its success; then let the next ones begin."""
     await _end(tx, row, state, result, error)
+    if row["preflight_id"] is not None:
+        await preflight_answers.answered(tx, row, state, result, error)
+        return
     if state != OperationState.SUCCEEDED:
         await _cancel_followers(tx, row)
     await let_next_begin(tx, row["instance_id"])

@@ -20,16 +20,17 @@ async def to_models(tx: Transaction, rows: list[Row]) -> list[Operation]:
     steps: dict[str, list[Step]] = {row["id"]: [] for row in rows}
     for step in await store.list_steps(tx, list(steps)):
         steps[step["operation_id"]].append(Step.model_validate(step))
-    found = await instance_store.list_by_ids(tx, sorted({row["instance_id"] for row in rows}))
+    found = await instance_store.list_by_ids(tx, sorted({row["instance_id"] for row in rows if row["instance_id"]}))
     lives = {instance["id"]: instances.life_of(instance) for instance in found}
-    return [_to_model(row, steps[row["id"]], lives[row["instance_id"]]) for row in rows]
+    return [_to_model(row, steps[row["id"]], lives.get(row["instance_id"])) for row in rows]
 
 
-def _to_model(row: Row, steps: list[Step], life: Life) -> Operation:
+def _to_model(row: Row, steps: list[Step], life: Life | None) -> Operation:
+    """A preflight is of no instance, and nothing can be done about it but to ask for another one."""
     lease = None
     if row["lease_holder"] is not None:
         lease = Lease(holder=row["lease_holder"], expires_at=row["lease_expires_at"], expired=not row["lease_live"])
-    derived = {"steps": steps, "lease": lease, "allowed_actions": operation_actions(life, row)}
+    derived = {"steps": steps, "lease": lease, "allowed_actions": operation_actions(life, row) if life else []}
     return Operation.model_validate({**row, **derived})
 
 
@@ -41,7 +42,13 @@ async def read(tx: Transaction, operation_id: str) -> Operation:
 
 async def changed(tx: Transaction, row: Row, event: str, message: str = "") -> None:
     await tx.changed(
-        "operation", row, event, message=message, project_id=row["project_id"], instance_id=row["instance_id"]
+        "operation",
+        row,
+        event,
+        message=message,
+        project_id=row["project_id"],
+        instance_id=row["instance_id"],
+        app_slug=row["app_slug"],
     )
 
 

@@ -177,6 +177,8 @@ async def make_member(
 async def _hold(tx: Transaction, caller: Caller, operation_id: str) -> tuple[Row, Row]:
     """The instance and the operation, locked in this order."""
     found = await require_operation(tx, caller, operation_id, Permission.OPERATION_REQUEST)
+    if found["preflight_id"] is not None:
+        raise Refusal(Code.INVALID_STATE, "a preflight only looks: leave it alone, and ask for another one")
     instance = await instance_store.lock(tx, found["instance_id"])
     assert instance is not None
     row = await require_operation(tx, caller, operation_id, Permission.OPERATION_REQUEST, lock=True)

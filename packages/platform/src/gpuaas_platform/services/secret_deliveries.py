@@ -18,6 +18,7 @@ from gpuaas_contract.secret_deliveries import (
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
 from gpuaas_platform.services import operations
+from gpuaas_platform.services.preflight_answers import refuse_in_preflight
 from gpuaas_platform.services.secret_versions import SecretKeeper, path_of
 from gpuaas_platform.storage import secret_deliveries as store
 from gpuaas_platform.storage.database import Row, Transaction
@@ -39,6 +40,7 @@ class Deliver:
 
     async def _check(self, tx: Transaction, number: int | None) -> tuple[Row, Row]:
         operation = await operations.require_lease(tx, self._caller, self._body.operation_id, self._body.fencing_token)
+        refuse_in_preflight(operation, "secrets")
         return operation, await self._choose(tx, operation, number)
 
     async def intend(self, tx: Transaction) -> None:

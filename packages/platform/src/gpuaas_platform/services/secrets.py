@@ -13,6 +13,7 @@ from gpuaas_platform.services import operations, secret_versions
 from gpuaas_platform.services.catalogue import manifest_of
 from gpuaas_platform.services.instances import require_instance
 from gpuaas_platform.services.pages import cut_page, decode_cursor
+from gpuaas_platform.services.preflight_answers import refuse_in_preflight
 from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.storage import instances as instance_store
 from gpuaas_platform.storage import secret_versions as version_store
@@ -82,6 +83,7 @@ class EnsureSecret:
     async def _find(self, tx: Transaction) -> tuple[Row, Row | None]:
         """The instance, and the secret where it is there."""
         operation = await operations.require_lease(tx, self._caller, self._operation_id, self._body.fencing_token)
+        refuse_in_preflight(operation, "secrets")
         instance = await instance_store.get(tx, operation["instance_id"])
         assert instance is not None
         return instance, await store.get_by_name(tx, instance["id"], self._body.name)

@@ -16,7 +16,7 @@ from gpuaas_contract.operations import (
 from gpuaas_contract.problems import Code
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.policy import Caller, Permission
-from gpuaas_platform.services import instances
+from gpuaas_platform.services import instances, preflight_answers
 from gpuaas_platform.services.endings import cancel, finish, follow_members
 from gpuaas_platform.services.evidence import EVIDENCE_LIMIT, RESULT_LIMIT, check_shown
 from gpuaas_platform.services.operations import changed, read, require_lease, require_operation
@@ -81,7 +81,11 @@ async def report_step(tx: Transaction, caller: Caller, operation_id: str, body: 
     check_shown(body.evidence, EVIDENCE_LIMIT, "the evidence of a step", "/evidence")
     check_shown(body.message, EVIDENCE_LIMIT, "the message of a step", "/message")
     check_shown(body.title, EVIDENCE_LIMIT, "the title of a step", "/title")
-    reported = await store.report_step(tx, row, body.key, body.title, body.status, body.message, body.evidence)
+    commands = [command.model_dump(mode="json") for command in body.commands]
+    check_shown([command["name"] for command in commands], EVIDENCE_LIMIT, "the commands of a step", "/commands")
+    reported = await store.report_step(
+        tx, row, body.key, body.title, body.status, body.message, body.evidence, commands
+    )
     message = f"{body.title}: {body.message}" if body.message else body.title
     await changed(tx, reported, f"step_{body.status.value}", message)
     return await read(tx, operation_id)
@@ -93,13 +97,16 @@ async def _hold(tx: Transaction, caller: Caller, operation_id: str, fencing_toke
     found = await require_operation(tx, caller, operation_id, Permission.OPERATION_WORK)
     if found["kind"] == Kind.RESIZE:
         await allocation_store.lock(tx, found["input"]["allocation_id"])
-    await instance_store.lock_row(tx, found["instance_id"])
+    if found["instance_id"] is not None:
+        await instance_store.lock_row(tx, found["instance_id"])
     return await require_lease(tx, caller, operation_id, fencing_token)
 
 
 async def complete_operation(tx: Transaction, caller: Caller, operation_id: str, body: CompleteRequest) -> Operation:
     row = await _hold(tx, caller, operation_id, body.fencing_token)
     check_shown(body.result, RESULT_LIMIT, "the result of an operation", "/result")
+    if row["preflight_id"] is not None:
+        preflight_answers.check_result(body.result)
     await _set_statuses(tx, row, body.member_statuses)
     await _require_gone(tx, row)
     await finish(tx, row, OperationState.SUCCEEDED, body.result, None)
@@ -216,7 +223,8 @@ async def _lock(tx: Transaction, found: Row) -> Row:
     assert present is not None
     if present["kind"] == Kind.RESIZE:
         await allocation_store.lock(tx, present["input"]["allocation_id"])
-    await instance_store.lock_row(tx, found["instance_id"])
+    if found["instance_id"] is not None:
+        await instance_store.lock_row(tx, found["instance_id"])
     row = await store.lock(tx, found["id"])
     assert row is not None
     return row

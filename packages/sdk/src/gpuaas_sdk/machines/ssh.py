@@ -154,7 +154,10 @@ class SshMachine(ObservedSshMachine):
     def __init__(self, access: OperationAccess, address: MachineAddress) -> None:
         super().__init__(access, address)
         self._claim = access.claim
-        self._fence = remote.Fence.of(access.claim)
+
+    @property
+    def _fence(self) -> remote.Fence:
+        return remote.Fence.of(self._claim)
 
     async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
         content = script.encode()

@@ -220,7 +220,7 @@ class Controller:
             return True
         for job in running:
             other = job.operation
-            if other.instance_id != operation.instance_id:
+            if operation.instance_id is None or other.instance_id != operation.instance_id:
                 continue
             if operation.member_id is None or other.member_id in (None, operation.member_id):
                 # The platform lets the new one be claimed, so the old one may have been pre-empted.

@@ -53,9 +53,11 @@ class Fence:
     @classmethod
     def of(cls, claim: Claim) -> "Fence":
         operation = claim.operation
-        member = operation.member_id
-        scope = operation.instance_id if member is None else f"{operation.instance_id}.{member}"
-        return cls(operation.instance_id, scope, operation.id, claim.fencing_token, operation.correlation_id)
+        member, instance = operation.member_id, operation.instance_id
+        if instance is None:
+            raise ValueError(f"{operation.kind} only looks: it has no right to change a machine")
+        scope = instance if member is None else f"{instance}.{member}"
+        return cls(instance, scope, operation.id, claim.fencing_token, operation.correlation_id)
 
     def arguments(self, length: int) -> list[str]:
         return [self.instance, self.scope, self.operation, str(self.token), self.correlation, str(length)]

@@ -1,0 +1,52 @@
+"""An app's own checks before a deploy or an operation: a handler that looks and says what it found."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.findings import Finding, Severity
+from gpuaas_contract.preflights import Preflight, PreflightResult
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.machines.base import MachineUnreachableError, ObservedMachine
+from gpuaas_sdk.runtime.context import OperationContext
+
+
+class PreflightContext:
+    """What is asked for, and the machines that it names, to be looked at."""
+
+    def __init__(self, context: OperationContext, preflight: Preflight) -> None:
+        self._context = context
+        self.preflight = preflight
+        """`request` is the body that would be sent, `kind` the operation that it would start."""
+
+    @property
+    def client(self) -> GpuaasClient:
+        return self._context.client
+
+    @property
+    def allocation_ids(self) -> list[str]:
+        return self.preflight.allocation_ids
+
+    def machine(self, allocation_id: str) -> ObservedMachine:
+        """As an observer, who is not root."""
+        return self._context.machine(allocation_id)
+
+
+PreflightHandler = Callable[[PreflightContext], Awaitable[Sequence[Finding]]]
+
+
+def preflight_handler(check: PreflightHandler) -> Callable[[OperationContext], Awaitable[JsonObject]]:
+    """The handler for the kind `preflight`. A machine that does not answer is a finding, not a reason to wait."""
+
+    async def handle(context: OperationContext) -> JsonObject:
+        preflight_id = context.operation.preflight_id
+        assert preflight_id is not None
+        preflight = await context.client.preflights.get(preflight_id)
+        try:
+            findings = [*await check(PreflightContext(context, preflight))]
+        except MachineUnreachableError as error:
+            action = "check that the machine is up, then ask again"
+            found = Finding(severity=Severity.ERROR, code="machine_unreachable", message=str(error), action=action)
+            findings = [found]
+        return PreflightResult(findings=findings).model_dump(mode="json")
+
+    return handle
