@@ -73,7 +73,10 @@ async def measure(controller: Controller, machine: Allocation, scratch: Path) ->
 
 
 async def main() -> None:
-    with own_machines() as stack, tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:
+    with (
+        own_machines(name="bench-artifacts", first_port=8610, subnet="10.101.0.0/16") as stack,
+        tempfile.TemporaryDirectory(dir="/var/tmp") as scratch,
+    ):
         credentials = PasswordCredentials(*admin_credentials(stack.settings))
         async with GpuaasClient(stack.settings.api_url, credentials) as admin:
             machine = await machine_of(admin, stack)
