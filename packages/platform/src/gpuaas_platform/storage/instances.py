@@ -252,6 +252,22 @@ async def insert_member(
     return row
 
 
+async def insert_members(tx: Transaction, instance_id: str, members: list[dict[str, Any]]) -> list[Row]:
+    """Many at once, in their order: `id`, `component_key`, `allocation_id`, `node_id`, `operation_id`."""
+    numbered = [{**member, "number": number} for number, member in enumerate(members)]
+    return await tx.all(
+        """INSERT INTO members (id, instance_id, component_key, allocation_id, node_id, status, last_operation_id,
+                                correlation_id)
+           SELECT r.id, %(instance)s, r.component_key, r.allocation_id, r.node_id, 'pending', r.operation_id,
+                  %(correlation)s
+           FROM jsonb_to_recordset(%(members)s) AS r(number int, id text, component_key text, allocation_id text,
+                node_id text, operation_id text) ORDER BY r.number RETURNING *""",
+        instance=instance_id,
+        members=json_list(numbered),
+        correlation=tx.correlation_id,
+    )
+
+
 async def get_member(tx: Transaction, id: str) -> Row | None:
     return await tx.one(_MEMBER + " WHERE m.id = %(id)s", id=id)
 
