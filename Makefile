@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-feed bench-apps bench-machines lock
+.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-feed bench-apps bench-machines lock bench-access
 
 BIN := .venv/bin
 SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
@@ -84,6 +84,9 @@ bench-machines: setup ## machines against LXD's own, claims against the bare tra
 	$(BIN)/python -m benchmarks.slices
 	$(BIN)/python -m benchmarks.claims
 	$(BIN)/python -m benchmarks.agents
+
+bench-access: setup ## logins against plain ssh, certificates against bare signatures
+	$(BIN)/python -m benchmarks.access
 
 e2e: setup ## the whole chain on real machines
 ifneq ($(E2E_TESTS),)
