@@ -94,6 +94,9 @@ async def members(instance: str, /, *, options: Options = DEFAULTS) -> None:
         output.items(await session.client.instances.members(found.id).all(), _MEMBER_COLUMNS, empty="No members.")
 
 
+app.command(
+    "gpuaas_cli.commands.instance_preflight:preflight", name="preflight", help="List everything that stands in the way."
+)
 app.command("gpuaas_cli.commands.instance_deploy:deploy", name="deploy", help="Deploy an app on machines.")
 
 

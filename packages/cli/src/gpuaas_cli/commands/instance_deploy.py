@@ -51,11 +51,11 @@ async def deploy(
     ```
     """
     fields = merge(from_file, app_slug=app, name=name, version=version)
-    inputs = _read_inputs(inputs_file, input or [])
+    inputs = read_inputs(inputs_file, input or [])
     if inputs:
         fields["inputs"] = {**fields.get("inputs", {}), **inputs}
     async with open_session(options) as session:
-        request = await _request(session, fields, place or [], options)
+        request = await request_of(session, fields, place or [], options)
         if dry_run:
             await _try(session, request)
             return
@@ -74,7 +74,7 @@ async def deploy(
             await check_instance(session, made, {InstanceStatus.RUNNING})
 
 
-async def _request(session: Session, fields: dict[str, Any], place: list[str], options: Options) -> "InstanceDeploy":
+async def request_of(session: Session, fields: dict[str, Any], place: list[str], options: Options) -> "InstanceDeploy":
     from gpuaas_contract.instances import InstanceDeploy
 
     if place:
@@ -148,7 +148,7 @@ def _split(text: str, usage: str) -> tuple[str, str]:
     return key, value
 
 
-def _read_inputs(file: Path | None, given: list[str]) -> dict[str, Any]:
+def read_inputs(file: Path | None, given: list[str]) -> dict[str, Any]:
     import yaml
 
     inputs: dict[str, Any] = read_document(str(file)) if file is not None else {}
