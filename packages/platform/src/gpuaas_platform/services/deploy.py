@@ -31,7 +31,8 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
         body.name,
         plan.mode,
         plan.inputs,
-        [placement.model_dump() for placement in body.placement_intent],
+        [placement.model_dump(exclude_none=True) for placement in body.placement_intent],
+        None if body.access is None else body.access.credential_id,
     )
     if row is None:
         raise refusal_of([name_taken(body.name)])
@@ -42,7 +43,13 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
     for placement in ordered:
         node_id = plan.allocations[placement.allocation_id]["node_id"]
         member = await store.insert_member(
-            tx, ids.new_id(ids.MEMBER), row["id"], placement.component_key, placement.allocation_id, node_id
+            tx,
+            ids.new_id(ids.MEMBER),
+            row["id"],
+            placement.component_key,
+            placement.allocation_id,
+            node_id,
+            access_credential_id=None if placement.access is None else placement.access.credential_id,
         )
         await tx.changed("member", member, "created", project_id=row["project_id"], instance_id=row["id"])
         kind = "deploy" if placement.component_key == manifest.primary.key else "add"
