@@ -178,6 +178,7 @@ async def _values(world: World) -> dict[str, str]:
         "node_id": world.node.node_id,
         "stream_id": ids.new_id(ids.STREAM),
         "app_version_id": version.id,
+        "correlation_id": instance.correlation_id,
         "entitlement_id": entitlement.id,
         "slug": world.app_slug,
         "app_slug": world.app_slug,

@@ -1,12 +1,13 @@
 """`ProxyCommand` of OpenSSH: pumps its bytes through the platform to a machine's sshd.
 
-Not a command for people: `gpuaas ssh` names it to ssh, with the address and the token in the environment;
+Not a command for people: `gpuaas ssh` names it to ssh, with the address in the environment and the token in a file;
 `gpuaas ssh-config` names it with `--saved`, for the access that was given last in a context.
 """
 
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,11 +24,16 @@ async def pump_saved(allocation_id: str, context: str) -> None:
         await pump(session.client, saved_id(allocation_id, context), allocation_id)
 
 
-async def pump_given(access_id: str, allocation_id: str) -> None:
+def _read_token(file: str) -> str:
+    return Path(file).read_text()
+
+
+async def pump_given(access_id: str, allocation_id: str, token_file: str = "") -> None:
     from gpuaas_sdk.client import GpuaasClient
     from gpuaas_sdk.credentials import StaticToken
 
-    async with GpuaasClient(os.environ["GPUAAS_API_URL"], StaticToken(os.environ["GPUAAS_TOKEN"])) as client:
+    token = _read_token(token_file) if token_file else os.environ["GPUAAS_TOKEN"]
+    async with GpuaasClient(os.environ["GPUAAS_API_URL"], StaticToken(token)) as client:
         await pump(client, access_id, allocation_id)
 
 
@@ -63,7 +69,7 @@ def main() -> None:
 
     try:
         saved, arguments = sys.argv[1] == "--saved", sys.argv[1:]
-        asyncio.run(pump_saved(*arguments[1:3]) if saved else pump_given(*arguments[:2]))
+        asyncio.run(pump_saved(*arguments[1:3]) if saved else pump_given(*arguments[:3]))
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the edge

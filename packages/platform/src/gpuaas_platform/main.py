@@ -26,6 +26,7 @@ from gpuaas_platform.services.platform import Platform, StreamLimits
 from gpuaas_platform.services.presence import Presence
 from gpuaas_platform.services.reconcile import ObserverAccess
 from gpuaas_platform.services.registry import RegistryService, certificate_bundle
+from gpuaas_platform.services.request_log import RequestLog
 from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.signing_keys import SigningKeys
@@ -58,6 +59,7 @@ def build_platform(settings: Settings) -> Platform:
         operation_access=OperationAccess(database, authorities),
         observer_access=ObserverAccess(database, authorities),
         presence=Presence(database),
+        request_log=RequestLog(database),
         tasks=TaskService(database, plan),
         feed=FeedService(
             database,

@@ -28,7 +28,7 @@ async def drain_member(operation: OperationContext, cluster: Cluster, member: Me
         raise OperationFailed(error.code, error.detail, member_usable=True) from error
     controller = operation.machine(cluster.controller.allocation_id)
     await operation.report_member(member.id, status=MemberStatus.DRAINING)
-    async with app_step(operation, "drain-node", f"Drain {host}") as step:
+    async with app_step(operation, "drain-node", f"Drain {host}", usable=True) as step:
         step.evidence = evidence = await ensure_drained(controller, host, wish, step.progress)
     return evidence
 
@@ -57,7 +57,7 @@ async def resume(operation: OperationContext, store: Store) -> JsonObject:
     member = cluster.member(operation.operation.member_id)
     host = await node_of(store, member)
     controller = operation.machine(cluster.controller.allocation_id)
-    async with app_step(operation, "resume-node", f"Resume {host}") as step:
+    async with app_step(operation, "resume-node", f"Resume {host}", usable=True) as step:
         record = await nodes.ensure_resumed(controller, host)
         step.evidence = {"node": record.words}
         if {"DRAIN", "DOWN"} & record.state or not record.responding:

@@ -19,7 +19,7 @@ from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import artifacts as artifact_store
 from gpuaas_platform.storage import credentials as credential_store
 from gpuaas_platform.storage import instances as store
-from gpuaas_platform.storage.database import Row, Transaction
+from gpuaas_platform.storage.database import Transaction
 
 _CODES = {"inputs_invalid": Code.INPUTS_INVALID, "name_taken": Code.NAME_TAKEN}
 """What a refusal is called, by its first finding; the others are about the placement."""
@@ -57,11 +57,8 @@ async def check_deploy(tx: Transaction, body: InstanceDeploy, manifest: Manifest
 async def find_machines(
     tx: Transaction, project_id: str, allocation_ids: Sequence[str], *, lock: bool, instance_id: str | None = None
 ) -> Machines:
-    found: dict[str, Row] = {}
-    for allocation_id in sorted(set(allocation_ids)):
-        row = await (allocation_store.lock if lock else allocation_store.get)(tx, allocation_id)
-        if row is not None and row["project_id"] == project_id:
-            found[allocation_id] = row
+    rows = await allocation_store.list_by_ids(tx, sorted(set(allocation_ids)), lock=lock)
+    found = {row["id"]: row for row in rows if row["project_id"] == project_id}
     return Machines(found, await store.list_live_on(tx, list(found)), instance_id)
 
 

@@ -13,12 +13,14 @@ _SELECT = """
             FROM reconcile_leases r WHERE r.instance_id = i.id) AS reconcile_lease,
            ARRAY(SELECT DISTINCT m.status FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed')
                AS live_statuses,
-           (SELECT jsonb_object_agg(c.component_key, c.count) FROM (
-               SELECT m.component_key, count(*) FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed'
+           (SELECT jsonb_object_agg(c.component_key, jsonb_build_array(c.present, c.staying)) FROM (
+               SELECT m.component_key, count(*) AS present, count(*) FILTER (WHERE NOT EXISTS (
+                   SELECT FROM operations o WHERE o.member_id = m.id AND o.kind = 'remove'
+                     AND o.state IN ('pending', 'running'))) AS staying
+               FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed'
                  AND NOT EXISTS (SELECT FROM operations o WHERE o.instance_id = i.id
-                       AND o.state IN ('pending', 'running')
-                       AND ((o.kind = 'remove' AND o.member_id = m.id) OR o.replacement_member_id = m.id))
-               GROUP BY 1) c) AS staying,
+                       AND o.state IN ('pending', 'running') AND o.replacement_member_id = m.id)
+               GROUP BY 1) c) AS counts,
            coalesce((SELECT jsonb_agg(jsonb_build_object('id', o.id, 'kind', o.kind, 'member_id', o.member_id,
                        'replacement_member_id', o.replacement_member_id, 'queued', o.queued) ORDER BY o.number)
                FROM operations o WHERE o.instance_id = i.id AND o.state IN ('pending', 'running')
@@ -267,6 +269,23 @@ async def insert_member(
     )
     assert row is not None
     return row
+
+
+async def insert_members(tx: Transaction, instance_id: str, members: list[dict[str, Any]]) -> list[Row]:
+    """Many at once, in their order: `id`, `component_key`, `allocation_id`, `node_id`, `operation_id`,
+    `access_credential_id`."""
+    numbered = [{**member, "number": number} for number, member in enumerate(members)]
+    return await tx.all(
+        """INSERT INTO members (id, instance_id, component_key, allocation_id, node_id, status, last_operation_id,
+                                access_credential_id, correlation_id)
+           SELECT r.id, %(instance)s, r.component_key, r.allocation_id, r.node_id, 'pending', r.operation_id,
+                  r.access_credential_id, %(correlation)s
+           FROM jsonb_to_recordset(%(members)s) AS r(number int, id text, component_key text, allocation_id text,
+                node_id text, operation_id text, access_credential_id text) ORDER BY r.number RETURNING *""",
+        instance=instance_id,
+        members=json_list(numbered),
+        correlation=tx.correlation_id,
+    )
 
 
 async def get_member(tx: Transaction, id: str) -> Row | None:
