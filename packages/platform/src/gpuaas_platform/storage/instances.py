@@ -13,12 +13,14 @@ _SELECT = """
             FROM reconcile_leases r WHERE r.instance_id = i.id) AS reconcile_lease,
            ARRAY(SELECT DISTINCT m.status FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed')
                AS live_statuses,
-           (SELECT jsonb_object_agg(c.component_key, c.count) FROM (
-               SELECT m.component_key, count(*) FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed'
+           (SELECT jsonb_object_agg(c.component_key, jsonb_build_array(c.present, c.staying)) FROM (
+               SELECT m.component_key, count(*) AS present, count(*) FILTER (WHERE NOT EXISTS (
+                   SELECT FROM operations o WHERE o.member_id = m.id AND o.kind = 'remove'
+                     AND o.state IN ('pending', 'running'))) AS staying
+               FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed'
                  AND NOT EXISTS (SELECT FROM operations o WHERE o.instance_id = i.id
-                       AND o.state IN ('pending', 'running')
-                       AND ((o.kind = 'remove' AND o.member_id = m.id) OR o.replacement_member_id = m.id))
-               GROUP BY 1) c) AS staying,
+                       AND o.state IN ('pending', 'running') AND o.replacement_member_id = m.id)
+               GROUP BY 1) c) AS counts,
            coalesce((SELECT jsonb_agg(jsonb_build_object('id', o.id, 'kind', o.kind, 'member_id', o.member_id,
                        'replacement_member_id', o.replacement_member_id, 'queued', o.queued) ORDER BY o.number)
                FROM operations o WHERE o.instance_id = i.id AND o.state IN ('pending', 'running')
