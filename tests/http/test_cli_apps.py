@@ -65,6 +65,21 @@ async def test_members_one_and_many(world: World, cli: CommandLine) -> None:
     assert "stopped" in await said(cli, "instance", "show", "greeter")
 
 
+async def test_a_preflight_lists_what_stands_in_the_way(world: World, cli: CommandLine) -> None:
+    await world.allocation("one")
+    words = ["instance", "preflight", world.app_slug, "--name", "first"]
+    refused = await said(cli, *words, "--place", "head=one", "--place", "tail=one", "--input", "greeting=7", code=2)
+    assert "not of type 'string'" in refused
+    fine = await said(cli, *words, "--place", "head=one")
+    assert "Nothing stands in the way of deploy." in fine
+    assert "has never been connected" in fine
+    echo = await Echo.deployed(world, head=(await world.admin.allocations.list().all())[0])
+    adding = ["component", "preflight", "greeter", "add", "one"]
+    assert "--component is missing" in await said(cli, *adding, code=2)
+    assert "would not work" in await said(cli, *adding, "--component", "nose", code=2)
+    assert await echo.status() == "running"
+
+
 async def test_explain_events_and_trace(world: World, cli: CommandLine) -> None:
     instance = await world.deploy(head=await world.allocation())
     waiting = await said(cli, "instance", "explain", "greeter")

@@ -15,6 +15,7 @@ from tests.machines.people import make_person
 from tests.machines.stand_in import StandIn, build_agent, stand_in
 from tests.machines.test_leases import app_on, check_observer
 from tests.machines.test_life import release, steps, usage
+from tests.support.artifacts import promoted
 from tests.support.waiting import wait_until
 
 SEED = int(os.environ.get("GPUAAS_SEED", time.time_ns() % 100_000))
@@ -131,19 +132,15 @@ def test_released_while_it_is_handed_over(cli: CommandLine, second: StandIn) -> 
     assert second.snapshot() == before
 
 
-async def test_a_controller_works_on_it_and_gets_artifacts(
-    stack: Stack, cli: CommandLine, second: StandIn, tmp_path: Path
-) -> None:
+async def test_a_controller_works_on_it_and_gets_artifacts(stack: Stack, cli: CommandLine, second: StandIn) -> None:
     before = second.snapshot()
     made = cli.json("allocation", "create", "--name", "worked", "--host", *LEAST, "--wait")
-    (tmp_path / "bundle").write_text("all that it takes")
     async with controller_on(stack, made["project_id"], made["id"]) as controller:
-        upload = controller.admin.artifacts.upload(controller.app_slug, tmp_path / "bundle", "text/plain")
-        artifact = await upload
+        artifact = await promoted(controller.admin, b"all that it takes", app_slug=controller.app_slug)
         machine = controller.machines.machine(made["id"])
         path = await machine.deliver(artifact.digest)
         assert await machine.deliver(artifact.digest) == path
-        assert path == f"/opt/gpuaas/artifacts/{artifact.digest.replace(':', '-')}"
+        assert path == f"/opt/gpuaas/artifacts/{artifact.content_digest.replace(':', '-')}"
         seen = await machine.read(f"id -un; stat -c %a {path}; cat {path}")
         assert seen.stdout == "root\n444\nall that it takes"
     release(cli, "worked")

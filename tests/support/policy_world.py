@@ -187,6 +187,8 @@ async def _values(world: World) -> dict[str, str]:
         "artifact_id": artifact.id,
         "trusted_key_id": trusted.id,
         "component_key": "head",
+        "repository": artifact.repository,
+        "upload_id": "00000000-0000-4000-8000-000000000000",
     }
 
 

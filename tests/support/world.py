@@ -210,7 +210,7 @@ class World:
         return (await self.admin.nodes.get(self.node.node_id)).status == "ready"
 
     @staticmethod
-    async def until(condition, what: str, seconds: float = 15):  # type: ignore[no-untyped-def]
+    async def until(condition, what: str, seconds: float = 60):  # type: ignore[no-untyped-def]
         deadline = time.monotonic() + seconds
         while True:
             if found := await condition():

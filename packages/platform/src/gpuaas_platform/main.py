@@ -9,6 +9,7 @@ import uvicorn
 
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.adapters.registry import Registry
+from gpuaas_platform.adapters.uploads import Uploads
 from gpuaas_platform.api.app import create_app, declare_app
 from gpuaas_platform.observability.logs import configure_logs
 from gpuaas_platform.services import users
@@ -49,7 +50,11 @@ def build_platform(settings: Settings) -> Platform:
         database=database,
         wakeups=wakeups,
         openbao=openbao,
-        registry=RegistryService(openbao, Registry(settings.registry_url)),
+        registry=RegistryService(
+            openbao,
+            Registry(settings.registry_url),
+            Uploads(settings.registry_url, settings.registry_data, settings.registry_secret_file),
+        ),
         plan=plan,
         tokens=tokens,
         sessions=SessionService(database, tokens),

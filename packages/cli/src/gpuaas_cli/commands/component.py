@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 app = noun("component", "Members of an instance: add, drain, resume, remove, replace, recover; one or many.")
 
+app.command(
+    "gpuaas_cli.commands.instance_preflight:preflight_members",
+    name="preflight",
+    help="Look first whether an operation on members would work.",
+)
+
 InstanceName = Annotated[str, Parameter(help="The instance, by name or id.")]
 MemberNames = Annotated[list[str], Parameter(help="Members: by id, by their machine's name, or COMPONENT=MACHINE.")]
 PolicyWords = Annotated[
@@ -202,7 +208,7 @@ async def replace(
 
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
-        going = await _member_id(session, found, member)
+        going = await member_id(session, found, member)
         taking_over = (await resolve.allocation(session, machine)).id
         operation = await session.client.instances.request(
             found.id,
@@ -228,7 +234,7 @@ async def forget(
     confirm(f"Write {member} of {instance} off without proof?", instance, yes=yes)
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
-        gone = await session.client.members.forget(await _member_id(session, found, member), reason)
+        gone = await session.client.members.forget(await member_id(session, found, member), reason)
         output.one(gone, {"member": gone.id, "component": gone.component_key, "status": gone.status})
 
 
@@ -247,7 +253,7 @@ async def _act(
 
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
-        ids = [await _member_id(session, found, wanted) for wanted in members]
+        ids = [await member_id(session, found, wanted) for wanted in members]
         made = await session.client.instances.request_on_members(
             found.id, kind, ids, policy=read_policy(policy), input=_inputs(input), queue=queue
         )
@@ -268,7 +274,7 @@ async def _finish(session: Session, bulk: "Bulk", wait: bool, timeout: float) ->
             output.note(f"Watch it: gpuaas operation watch {first}")
 
 
-async def _member_id(session: Session, instance: "Instance", wanted: str) -> str:
+async def member_id(session: Session, instance: "Instance", wanted: str) -> str:
     """A machine's name is enough where only one live member is on it."""
     from gpuaas_contract import ids
 

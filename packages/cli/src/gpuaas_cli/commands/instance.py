@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 app = noun("instance", "Deployed apps: deploy, look, wait, decommission, receipt.")
 app.command("gpuaas_cli.commands.instance_events:events", name="events", help="What happened, in order.")
+app.command(
+    "gpuaas_cli.commands.instance_preflight:preflight", name="preflight", help="Look first whether a deploy would work."
+)
 _CHANGE = "gpuaas_cli.commands.instance_change"
 app.command(f"{_CHANGE}:start", name="start", help="Start an instance that was stopped.")
 app.command(f"{_CHANGE}:stop", name="stop", help="Stop it; everything stays on its machines.")

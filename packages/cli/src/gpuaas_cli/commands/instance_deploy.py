@@ -62,7 +62,7 @@ async def deploy(
     async with open_session(options) as session:
         if can_ask() and not no_input and from_file is None:
             place = await _ask(session, fields, place or [])
-        request = await _request(session, fields, place or [], options)
+        request = await deploy_request(session, fields, place or [], options)
         if dry_run:
             await _try(session, request)
             return
@@ -132,7 +132,9 @@ def _ask_machines(component: "Component", names: list[str]) -> list[str]:
     return [f"{component.key}={name}" for name in answer.replace(",", " ").split()]
 
 
-async def _request(session: Session, fields: dict[str, Any], place: list[str], options: Options) -> "InstanceDeploy":
+async def deploy_request(
+    session: Session, fields: dict[str, Any], place: list[str], options: Options
+) -> "InstanceDeploy":
     from gpuaas_contract.instances import InstanceDeploy
 
     if place:
