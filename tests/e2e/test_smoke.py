@@ -52,7 +52,7 @@ class Smoke:
         print(f"  ✓ {title:50} {time.monotonic() - began:6.1f} s", flush=True)
 
     def _explain(self) -> None:
-        for words in (["instance", "show", NAME], ["operation", "list", "--instance", NAME]):
+        for words in (["instance", "explain", NAME], ["operation", "list", "--instance", NAME]):
             print(self.cli.call(*words).stdout[-6_000:])
 
     def _api(self, work: Callable[[GpuaasClient], Awaitable[T]]) -> T:
