@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuaas_sdk.client import GpuaasClient
+    from gpuaas_sdk.streams import ByteStream
 
 CHUNK = 64 * 1024
 
@@ -21,7 +21,7 @@ async def pump_saved(allocation_id: str, context: str) -> None:
     from gpuaas_cli.session import open_session
 
     async with open_session(options_for(context)) as session:
-        await pump(session.client, saved_id(allocation_id, context), allocation_id)
+        await pump(await session.client.open_stream(saved_id(allocation_id, context), allocation_id))
 
 
 def _read_token(file: str) -> str:
@@ -29,32 +29,29 @@ def _read_token(file: str) -> str:
 
 
 async def pump_given(access_id: str, allocation_id: str, token_file: str = "") -> None:
-    from gpuaas_sdk.client import GpuaasClient
-    from gpuaas_sdk.credentials import StaticToken
+    from gpuaas_sdk.streams import open_stream_with
 
     token = _read_token(token_file) if token_file else os.environ["GPUAAS_TOKEN"]
-    async with GpuaasClient(os.environ["GPUAAS_API_URL"], StaticToken(token)) as client:
-        await pump(client, access_id, allocation_id)
+    await pump(await open_stream_with(os.environ["GPUAAS_API_URL"], token, access_id, allocation_id))
 
 
-async def pump(client: "GpuaasClient", access_id: str, allocation_id: str) -> None:
+async def pump(stream: "ByteStream") -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout.buffer)
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
 
-    async with await client.open_stream(access_id, allocation_id) as stream:
+    async def outwards() -> None:
+        while data := await reader.read(CHUNK):
+            await stream.send(data)
 
-        async def outwards() -> None:
-            while data := await reader.read(CHUNK):
-                await stream.send(data)
+    async def inwards() -> None:
+        while data := await stream.receive():
+            writer.write(data)
+            await writer.drain()
 
-        async def inwards() -> None:
-            while data := await stream.receive():
-                writer.write(data)
-                await writer.drain()
-
+    async with stream:
         directions = [asyncio.create_task(outwards()), asyncio.create_task(inwards())]
         await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         for direction in directions:
@@ -65,14 +62,14 @@ async def pump(client: "GpuaasClient", access_id: str, allocation_id: str) -> No
 
 
 def main() -> None:
-    from gpuaas_cli.errors import report
-
     try:
         saved, arguments = sys.argv[1] == "--saved", sys.argv[1:]
         asyncio.run(pump_saved(*arguments[1:3]) if saved else pump_given(*arguments[:3]))
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the edge
+        from gpuaas_cli.errors import report
+
         sys.exit(report(error))
 
 

@@ -36,7 +36,8 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
         body.name,
         plan.mode,
         plan.inputs,
-        [placement.model_dump() for placement in body.placement_intent],
+        [placement.model_dump(exclude_none=True) for placement in body.placement_intent],
+        None if body.access is None else body.access.credential_id,
     )
     if row is None:
         raise refusal_of([name_taken(body.name)])
@@ -73,6 +74,7 @@ async def _insert_members(
                 "allocation_id": placement.allocation_id,
                 "node_id": allocations[placement.allocation_id]["node_id"],
                 "operation_id": operation_id,
+                "access_credential_id": None if placement.access is None else placement.access.credential_id,
             }
         )
         requested.append(
