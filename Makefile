@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-feed bench-machines lock
+.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access
 
 BIN := .venv/bin
 SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
@@ -78,10 +78,19 @@ bench: setup ## the API against a bare handler that runs the same statements
 bench-feed: setup ## the change feed against bare LISTEN/NOTIFY; the start of the command line
 	$(BIN)/python -m benchmarks.feed
 
+bench-artifacts: setup ## 100 MB to a machine, against `lxc file push` and a local copy
+	$(BIN)/python -m benchmarks.artifacts
+
+bench-apps: setup ## operations from their request to a waiting controller, steps, members, large deploys
+	$(BIN)/python -m benchmarks.apps
+
 bench-machines: setup ## machines against LXD's own, claims against the bare transaction, a thousand agents
 	$(BIN)/python -m benchmarks.slices
 	$(BIN)/python -m benchmarks.claims
 	$(BIN)/python -m benchmarks.agents
+
+bench-access: setup ## logins against plain ssh, certificates against bare signatures
+	$(BIN)/python -m benchmarks.access
 
 e2e: setup ## the whole chain on real machines
 ifneq ($(E2E_TESTS),)

@@ -60,6 +60,23 @@ CLAIM = (
     WRITES[-1],
 )
 
+STEP = (
+    "SELECT 1 FROM operations WHERE id = %(id)s FOR UPDATE",
+    "SELECT * FROM operations o JOIN projects p ON p.id = o.project_id WHERE o.id = %(id)s",
+    """INSERT INTO operation_steps (operation_id, attempt, key, title, status, message, evidence)
+       VALUES (%(id)s, 1, %(key)s, %(title)s, %(status)s, '', '{}')
+       ON CONFLICT (operation_id, attempt, key) DO UPDATE SET status = excluded.status""",
+    "UPDATE operations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *",
+    """WITH told AS (INSERT INTO changes (noun, resource_id, event, message, revision, correlation_id)
+                     VALUES ('operation', %(id)s, 'step_running', %(title)s, 1, %(correlation)s)),
+            kept AS (INSERT INTO instance_events (instance_id, noun, resource_id, event, message, principal_id,
+                                                  correlation_id)
+                     VALUES ('bare', 'operation', %(id)s, 'step_running', %(title)s, 'bare', %(correlation)s))
+       SELECT pg_notify('outbox', '')""",
+    "SELECT * FROM operation_steps WHERE operation_id = %(id)s",
+    WRITES[-1],
+)
+
 
 def create_app(database_url: str) -> FastAPI:
     options = {"row_factory": dict_row, "autocommit": True}
@@ -122,6 +139,23 @@ def create_app(database_url: str) -> FastAPI:
             for statement in CLAIM[2:]:
                 await connection.execute(statement.encode(), values)
         return Response(json.dumps(row, default=str), 201, media_type="application/json")
+
+    @app.post("/operations/{id}/steps")
+    async def report_step(id: str, request: Request) -> Response:
+        body = await request.json()
+        values = {
+            "id": id,
+            **{name: body[name] for name in ("key", "title", "status")},
+            "correlation": ids.new_id(ids.CORRELATION),
+            "audit": ids.new_id(ids.AUDIT_ENTRY),
+            "fingerprint": "0" * 64,
+            "body": "x" * 1500,
+        }
+        async with pool.connection() as connection, connection.transaction():
+            for statement in STEP:
+                cursor = await connection.execute(statement.encode(), values)
+                row = await cursor.fetchone() if statement.startswith("UPDATE") else None
+        return Response(json.dumps(row, default=str), media_type="application/json")
 
     return app
 

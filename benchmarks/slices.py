@@ -33,15 +33,16 @@ FLOORS = [f"floor-{number}" for number in range(max(COUNTS))]
 
 
 @contextmanager
-def own_machines() -> Iterator[Stack]:
+def own_machines(*, name: str = "bench", first_port: int = 8580, subnet: str = "10.95.0.0/16") -> Iterator[Stack]:
     settings = Settings(
-        state_dir=Path("/var/lib/gpuaas-bench"),
-        environment="bench",
-        api_port=8580,
-        postgres_port=8581,
-        openbao_port=8582,
-        openbao_cluster_port=8583,
-        subnet="10.95.0.0/16",
+        state_dir=Path(f"/var/lib/gpuaas-{name}"),
+        environment=name,
+        api_port=first_port,
+        postgres_port=first_port + 1,
+        openbao_port=first_port + 2,
+        openbao_cluster_port=first_port + 3,
+        registry_port=first_port + 4,
+        subnet=subnet,
         pool_size="20GiB",
         app_dirs=(),
     )

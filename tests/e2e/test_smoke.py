@@ -5,12 +5,18 @@ an operator would see is printed too.
 """
 
 import asyncio
+import os
+import random
+import secrets
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from gpuaas_contract.instances import InstanceDeploy, Placement
 from gpuaas_contract.operations import Operation, OperationState
+from gpuaas_contract.preflights import AppChecks, Preflight, PreflightState
 from gpuaas_sdk import GpuaasClient, PasswordCredentials
 from gpuaas_stack.platform_services import ADMIN_EMAIL
 from gpuaas_stack.stack import Stack
@@ -46,7 +52,7 @@ class Smoke:
         print(f"  ✓ {title:50} {time.monotonic() - began:6.1f} s", flush=True)
 
     def _explain(self) -> None:
-        for words in (["instance", "show", NAME], ["operation", "list", "--instance", NAME]):
+        for words in (["instance", "explain", NAME], ["operation", "list", "--instance", NAME]):
             print(self.cli.call(*words).stdout[-6_000:])
 
     def _api(self, work: Callable[[GpuaasClient], Awaitable[T]]) -> T:
@@ -97,12 +103,46 @@ class Smoke:
         assert ended.state == OperationState.SUCCEEDED, ended.error
         return ended
 
+    def interrupted(self, operation: Operation, steps: list[str], controller: IsolatedController) -> Operation:
+        """The controller is killed in the middle of one of these steps, and started again."""
+        seed = os.environ.get("GPUAAS_SEED") or str(secrets.randbelow(1_000_000))
+        step = random.Random(seed).choice(steps)
+        print(f"    killed at {step} (GPUAAS_SEED={seed})")
+
+        def begun() -> bool:
+            return step in {each.key for each in self.operation(operation.id).steps}
+
+        wait_until(begun, f"step {step} has begun", seconds=SECONDS)
+        controller.end(signal.SIGKILL)
+        controller.start()
+        return self.finished(operation)
+
     def do(self, kind: str, machine: str, **wanted: Any) -> Operation:
         return self.finished(self.ask(kind, machine, **wanted))
 
     def states(self) -> dict[str, str]:
         said = self.cli.ssh("one", "sinfo", "--noheader", "--Node", "--format='%N %T'")
         return dict(line.split() for line in said.splitlines())
+
+    def preflight(self, *place: str) -> list[str]:
+        """The codes of all that stands in the way of a deploy like this."""
+        pairs = [each.split("=") for each in place]
+        body = InstanceDeploy(
+            project_id=str(self.machines["one"]["project_id"]),
+            app_slug="slurm",
+            name="looked-at",
+            placement_intent=[Placement(component_key=k, allocation_id=self.machines[m]["id"]) for k, m in pairs],
+        )
+
+        async def look(api: GpuaasClient) -> Preflight:
+            asked = await api.preflights.deploy(body)
+            while asked.state == PreflightState.RUNNING:
+                asked = await api.preflights.get(asked.id, wait=10)
+            return asked
+
+        found = self._api(look)
+        assert found.app_checks == AppChecks.DONE, found
+        return [finding.code for finding in found.findings]
 
     def submit(self, machine: str) -> str:
         job = self.cli.ssh(
@@ -117,6 +157,11 @@ class Smoke:
 
 def test_smoke(stack: Stack, cli: CommandLine, controller: IsolatedController, machines: Machines) -> None:
     smoke = Smoke(stack, cli, machines)
+    with smoke.step("preflight finds what is in the way"):
+        cli.ssh("two", "sudo mkdir /etc/slurm && sudo touch /etc/slurm/mine.conf")
+        assert smoke.preflight("controller=one", "worker=two") == ["foreign_files"]
+        cli.ssh("two", "sudo rm -r /etc/slurm")
+        assert smoke.preflight("controller=one", "worker=two") == []
     with smoke.step("deploy, controller and worker apart"):
         instance = smoke.deploy("controller=one", "worker=two")
         assert instance["mode"] == "multi_node"
@@ -151,8 +196,9 @@ def test_smoke(stack: Stack, cli: CommandLine, controller: IsolatedController, m
         assert error.code == "held_by_person"
         cli.ssh("one", "sudo scontrol update nodename=two state=RESUME")
         smoke.do("recover", "two")
-    with smoke.step("remove"):
-        receipt = smoke.do("remove", "three").result["receipt"]
+    with smoke.step("remove, with its controller killed on the way"):
+        steps = ["drain-node", "delete-nodes", "stop-daemons", "remove-packages", "prove-removal"]
+        receipt = smoke.interrupted(smoke.ask("remove", "three"), steps, controller).result["receipt"]
         assert receipt["ok"] is True
         assert smoke.states() == {"two": "idle"}
         assert cli.ssh("three", "dpkg-query -W 'slurm*' munge 2>/dev/null || true").strip() == ""
@@ -165,7 +211,7 @@ def test_smoke(stack: Stack, cli: CommandLine, controller: IsolatedController, m
         smoke.do("recover", "two")
         assert smoke.states() == {"two": "idle", "three": "idle"}
     with smoke.step("restart of a worker's machine"):
-        cli.run("allocation", "restart", "three", "--wait")
+        cli.run("allocation", "restart", "three", "--force", "--wait")
         wait_until(lambda: smoke.states().get("three") == "idle", "the restarted worker is idle", seconds=SECONDS)
     with smoke.step("replace a worker by the controller's machine"):
         replaced = smoke.do("replace", "three", allocation_id=machines["one"]["id"])

@@ -19,6 +19,7 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_sdk.errors import (
     ForbiddenError,
+    GpuaasError,
     InvalidRequestError,
     InvalidStateError,
     NotFoundError,
@@ -91,7 +92,7 @@ async def test_from_the_push_to_the_machine(world: World) -> None:
 
 
 async def test_a_version_names_promoted_artifacts_of_its_kind(world: World) -> None:
-    slot = ArtifactSlot(name="packages", media_type="application/vnd.test.tar")
+    slot = ArtifactSlot(name="packages", media_type="application/vnd.test.packages")
     manifest = Manifest.model_validate({**MANIFEST, "slug": world.app_slug, "version": "2.0.0"})
 
     async def publish(digest: str | None) -> None:
@@ -106,10 +107,10 @@ async def test_a_version_names_promoted_artifacts_of_its_kind(world: World) -> N
     other = await promoted(world.admin, b"two", app_slug=world.app_slug)
     with pytest.raises(InvalidRequestError, match="is application/octet-stream, not"):
         await publish(other.digest)
-    foreign = await promoted(world.admin, b"3", project_id=world.project.id, media_type="application/vnd.test.tar")
+    foreign = await promoted(world.admin, b"3", project_id=world.project.id, media_type="application/vnd.test.packages")
     with pytest.raises(InvalidRequestError, match="there is none with that digest"):
         await publish(foreign.digest)
-    right = await promoted(world.admin, b"three", app_slug=world.app_slug, media_type="application/vnd.test.tar")
+    right = await promoted(world.admin, b"three", app_slug=world.app_slug, media_type="application/vnd.test.packages")
     await publish(right.digest)
 
 
@@ -232,6 +233,27 @@ async def test_several_layers_and_other_documents_are_no_artifacts(world: World)
         await world.admin.artifacts.register("many", many, project_id=project)
     with pytest.raises(InvalidRequestError, match="push it first"):
         await world.admin.artifacts.register("many", "sha256:" + "0" * 64, project_id=project)
+
+
+async def test_a_byte_changed_in_the_storage_of_the_registry_is_noticed(settings: Settings, world: World) -> None:
+    key, project = signing_key(), world.project.id
+    await world.admin.trusted_keys.add("builds", key.public, project_id=project)
+    for of_the_signature in (False, True):
+        content = secrets.token_bytes(100)
+        made = await push(world.admin, content, project_id=project, sign_key=key.private)
+        digest = made.digest
+        if of_the_signature:
+            payload = payload_of(made.repository, made.digest)
+            digest = f"sha256:{hashlib.sha256(payload).hexdigest()}"
+        hexadecimal = digest.removeprefix("sha256:")
+        blobs = settings.registry_dir / "data/docker/registry/v2/blobs/sha256"
+        file = blobs / hexadecimal[:2] / hexadecimal / "data"
+        whole = file.read_bytes()
+        file.write_bytes(whole.replace(b"o", b"p", 1))
+        with pytest.raises(GpuaasError, match=f"what the registry holds as {digest} has the digest"):
+            await world.admin.artifacts.verify(made.id)
+        file.write_bytes(whole)
+        assert (await world.admin.artifacts.verify(made.id)).status == ArtifactStatus.VERIFIED
 
 
 async def test_two_pushes_of_one_tag_are_two_artifacts(world: World) -> None:

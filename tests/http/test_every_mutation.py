@@ -93,6 +93,8 @@ NO_NOUN = {
     "artifacts": "of the version before; nothing writes it any more",
     "changes": "the feed itself",
     "feed_marks": "the feed's own head and end",
+    "instance_events": "the history of instances, written along with the feed itself",
+    "request_records": "which requests were made; read by their correlation id, for a while",
     "audit_entries": "the audit trail is read as such, and only grows",
     "audit_batches": "the audit trail's seals",
     "audit_checkpoints": "the audit trail's seals",

@@ -1,6 +1,10 @@
 """A stack with a PostgreSQL or an OpenBao that somebody else started: named by one setting, never touched otherwise."""
 
+import json
+import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -8,11 +12,13 @@ import pytest
 
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
+from gpuaas_stack import platform_services
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.openbao import OpenBao
 from gpuaas_stack.packs import program
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
+from tests.support.artifacts import promoted
 from tests.support.database import connect
 from tests.support.processes import fresh_database, openbao_of
 from tests.support.services import admin_credentials, free_port, own_stack
@@ -98,11 +104,55 @@ async def test_a_secrets_server_of_ones_own(servers: Settings, monkeypatch: pyte
         stack.ensure_platform()
 
 
-async def test_a_registry_of_ones_own(servers: Settings) -> None:
-    with own_stack("own-registry", registry_url=servers.registry_address) as stack:
+async def test_a_registry_of_ones_own(tmp_path: Path) -> None:
+    """As docs/own-servers.md says: any registry that believes the platform's tokens."""
+    port = free_port()
+    with own_stack("own-registry", registry_url=f"http://127.0.0.1:{port}") as stack:
         stack.ensure_platform()
         assert running(stack) == {"postgres", "openbao", "api"}
-        assert not (stack.settings.state_dir / "registry").exists()
+        assert not stack.settings.registry_dir.exists()
         await works(stack.settings)
+        with _registry(stack, port, tmp_path):
+            credentials = PasswordCredentials(*admin_credentials(stack.settings))
+            async with GpuaasClient(stack.settings.api_url, credentials) as admin:
+                assert (await admin.registry.get()).url == f"http://127.0.0.1:{port}"
+                made = await promoted(admin, b"elsewhere", app_slug="one")
+                hexadecimal = made.content_digest.removeprefix("sha256:")
+                (blob,) = (tmp_path / "data").rglob(f"blobs/sha256/*/{hexadecimal}/data")
+                assert blob.read_bytes() == b"elsewhere"
+                await admin.artifacts.retire(made.id)
+                await admin.artifacts.delete(made.id)
         with pytest.raises(StackError, match="a registry that is not ours"):
             stack.collect_garbage()
+
+
+@contextmanager
+def _registry(stack: Stack, port: int, directory: Path) -> Iterator[None]:
+    """Debian's, started by somebody else."""
+    certificates = platform_services.registry_certificates(stack.openbao.address, stack.openbao.token_file)
+    (directory / "gpuaas.pem").write_text(certificates)
+    token = {
+        "realm": f"{stack.settings.api_url}/v1/registry/token",
+        "service": "gpuaas-registry",
+        "issuer": "gpuaas",
+        "rootcertbundle": str(directory / "gpuaas.pem"),
+    }
+    config = {
+        "version": 0.1,
+        "storage": {"filesystem": {"rootdirectory": str(directory / "data")}, "delete": {"enabled": True}},
+        "http": {"addr": f"127.0.0.1:{port}", "secret": "of uploads"},
+        "auth": {"token": token},
+    }
+    (directory / "config.yml").write_text(json.dumps(config))
+    command = ["docker-registry", "serve", str(directory / "config.yml")]
+    with (directory / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as registry:
+        try:
+            wait_until(lambda: is_taken(port), "the registry answers")
+            yield
+        finally:
+            registry.kill()
+
+
+def is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

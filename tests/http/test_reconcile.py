@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.serialization import SSHCertificate, load_ss
 
 from gpuaas_contract.access import OBSERVER_LOGIN
 from gpuaas_contract.instances import AccessNote, Condition, ConditionStatus, MemberStatus
+from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.reconcile import ReconcileClaim
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import ServiceAccountCredentials
@@ -22,7 +23,7 @@ from gpuaas_sdk.errors import (
 from gpuaas_stack.settings import Settings
 from tests.support.database import audited, connect
 from tests.support.leases import decommission, hold_lease
-from tests.support.world import World, make_key
+from tests.support.world import MANIFEST, World, make_key
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 
@@ -190,3 +191,23 @@ async def test_only_the_apps_own_account_in_its_scope(world: World) -> None:
     claim = await world.controller.reconcile_leases.claim(instance.id, "own")
     with pytest.raises(InvalidRequestError):
         await world.controller.reconcile_leases.access(instance.id, claim.fencing_token, "ssh-ed25519 AAAA")
+
+
+async def test_a_repair_that_the_app_starts_itself_is_an_operation(world: World) -> None:
+    declared = [*MANIFEST["operations"], {"kind": "recover", "title": "Recover"}, {"kind": "stop", "title": "Stop"}]
+    fields = {**MANIFEST, "slug": world.app_slug, "version": "1.1.0", "operations": declared}
+    await world.admin.app_versions.publish(Manifest.model_validate(fields))
+    lease = await hold_lease(world)
+    (member,) = await world.admin.instances.members(lease.instance_id).all()
+    ready = {member.id: MemberStatus.READY}
+    await world.controller.operations.complete(*lease.both, member_statuses=ready)
+    repair = await world.controller.instances.request(lease.instance_id, "recover", member_id=member.id)
+    assert (repair.requested_by, repair.kind) == (world.account.id, "recover")
+    for kind in ("stop", "decommission"):
+        with pytest.raises(ForbiddenError):
+            await world.controller.instances.request(lease.instance_id, kind)
+    private, public = make_key()
+    account = await world.admin.service_accounts.create(world.project.id, "stranger", public, app_slug="another")
+    async with GpuaasClient(world.admin.api_url, ServiceAccountCredentials(account.id, private)) as stranger:
+        with pytest.raises(NotFoundError):
+            await stranger.instances.request(lease.instance_id, "recover", member_id=member.id)

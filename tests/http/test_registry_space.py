@@ -1,15 +1,20 @@
 """Space in the registry, on a stack of its own: it is started anew to collect garbage."""
 
+import asyncio
 from pathlib import Path
 
+import httpx
 import pytest
 
+from gpuaas_contract import oci
 from gpuaas_contract.artifacts import Artifact
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
+from gpuaas_sdk.errors import TransportError, UnavailableError
 from gpuaas_sdk.registry import RegistryClient, UploadNotes, digest_of_file
+from gpuaas_sdk.retry import NO_RETRY
 from gpuaas_stack.settings import Settings
-from tests.support.artifacts import push
+from tests.support.artifacts import push, repository_access
 from tests.support.services import admin_credentials, own_stack
 
 
@@ -33,6 +38,40 @@ async def test_a_deleted_artifact_is_freed_and_the_others_are_kept() -> None:
             assert blob(stack.settings, kept).read_bytes() == b"kept"
             # It takes pushes again, and the name is free.
             await push(admin, b"deleted", app_slug="one")
+
+
+async def test_it_only_reads_while_garbage_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_stack("garbage") as stack:
+        stack.ensure_platform()
+        credentials = PasswordCredentials(*admin_credentials(stack.settings))
+        async with GpuaasClient(stack.settings.api_url, credentials, retry=NO_RETRY) as admin:
+            kept = await push(admin, b"kept", app_slug="one")
+            access = await repository_access(admin, kept.repository)
+            collect, seen = stack.registry.collect_garbage, list[object]()
+
+            def meanwhile() -> str:
+                with httpx.Client(base_url=access.base_url, headers=access.headers) as registry:
+                    seen.append(registry.get(f"manifests/{kept.digest}", headers={"Accept": oci.MANIFEST}).status_code)
+                    seen.append(registry.post("blobs/uploads/").status_code)
+                seen.append(asyncio.run_coroutine_threadsafe(refused(), loop).result(60))
+                return collect()
+
+            async def refused() -> str:
+                with pytest.raises(UnavailableError) as deleting:
+                    await admin.artifacts.delete(kept.id)
+                with pytest.raises(TransportError) as pushing:
+                    await push(admin, b"pushed meanwhile", app_slug="one")
+                return f"{deleting.value}; {pushing.value}"
+
+            loop = asyncio.get_running_loop()
+            monkeypatch.setattr(stack.registry, "collect_garbage", meanwhile)
+            monkeypatch.setattr("gpuaas_sdk.registry.ATTEMPTS", 1)
+            await asyncio.to_thread(stack.collect_garbage)
+            assert seen[:2] == [200, 405]
+            assert "takes no changes just now" in str(seen[2])
+            assert "only reads just now" in str(seen[2])
+            await admin.artifacts.delete(kept.id)
+            assert (await push(admin, b"pushed meanwhile", app_slug="one")).size == len(b"pushed meanwhile")
 
 
 class StoppedError(Exception):

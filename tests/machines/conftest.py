@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +58,8 @@ def traces(settings: Settings) -> list[str]:
     left = [f"route {line.strip()}" for line in routes.splitlines() if f" {prefix}" in f" {line}"]
     left += [f"device {path}" for path in settings.gpu_dir.glob("*")]
     mounts = Path("/proc/self/mounts").read_text().splitlines()
-    left += [f"mount {line}" for line in mounts if settings.storage_pool in line]
+    # As a whole word: another run's pool may have a name that begins with this one's.
+    left += [f"mount {line}" for line in mounts if settings.storage_pool in re.split(r"[ /]", line)]
     left += [f"process of {state.name}" for state in Supervision(settings.state_dir).states() if state.running]
     return left
 

@@ -1,5 +1,6 @@
 """A controller of an app that does nothing by itself: for tests that reach machines the way controllers do."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 
 from gpuaas_contract.instances import InstanceDeploy, MemberStatus, Placement
 from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.operations import Claim
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials
 from gpuaas_sdk.machines.ssh import SshMachineAccess
@@ -41,13 +43,22 @@ async def controller_on(stack: Stack, project_id: str, allocation_id: str) -> As
             (operation,) = [op async for op in client.operations.list(instance_id=instance.id)]
             claim = await client.operations.claim(operation.id, "test")
             machines = SshMachineAccess(client, claim)
+            beating = asyncio.create_task(_keep(client, claim))
             try:
                 await machines.prepare()
                 yield Controller(admin, client, slug, machines)
             finally:
+                beating.cancel()
                 await machines.close()
             await client.operations.complete(operation.id, claim.fencing_token)
             ending = await admin.instances.request(instance.id, "decommission")
             last = await client.operations.claim(ending.id, "test")
             gone = {member.id: MemberStatus.REMOVED async for member in client.instances.members(instance.id)}
             await client.operations.complete(ending.id, last.fencing_token, member_statuses=gone)
+
+
+async def _keep(client: GpuaasClient, claim: Claim) -> None:
+    """The lease, for as long as the test takes."""
+    while True:
+        await asyncio.sleep(claim.lease_seconds / 4)
+        await client.operations.heartbeat(claim.operation.id, claim.fencing_token)

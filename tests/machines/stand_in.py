@@ -84,8 +84,9 @@ class StandIn:
 
     def install_agent(self, stack: Stack, runtime: Path, join_token: str) -> None:
         port = stack.settings.api_port
-        where = f"tcp:127.0.0.1:{port}"
-        self.add_device("api", "proxy", "bind=instance", f"listen={where}", f"connect={where}")
+        for name, shown in (("api", port), ("registry", stack.settings.registry_port)):
+            where = f"tcp:127.0.0.1:{shown}"
+            self.add_device(name, "proxy", "bind=instance", f"listen={where}", f"connect={where}")
         self.add_device("agent", "disk", f"source={runtime / 'venv'}", f"path={AGENT}", "readonly=true")
         self.add_device("libraries", "disk", f"source={runtime / 'libraries'}", f"path={LIBRARIES}", "readonly=true")
         self.add_device("python", "disk", f"source={PYTHON}", f"path={PYTHON}", "readonly=true")

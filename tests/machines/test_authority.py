@@ -50,7 +50,7 @@ def test_both_are_valid_and_then_only_the_new_one(
     stack.supervision.remove_service("agent")
     wait_until(lambda: cli.json("node", "list")[0]["status"] == "offline", "the node is offline")
     rotated = cli.json("ssh-authority", "rotate")
-    assert [version["state"] for version in rotated["versions"]] == ["active", "active"]
+    assert [version["state"] for version in rotated["versions"][-2:]] == ["active", "active"]
     assert {machine["name"] for machine in rotated["waiting"]} == set(machines)
     assert all("offline" in machine["reason"] for machine in rotated["waiting"])
     waits = cli.call("ssh-authority", "retire", "--yes")
@@ -80,7 +80,7 @@ def test_both_are_valid_and_then_only_the_new_one(
     assert cli.ssh("young", "hostname").strip() == "young"
 
     retired = cli.json("ssh-authority", "retire", "--yes", "--wait")
-    assert [version["state"] for version in retired["versions"]] == ["retired", "active"]
+    assert [version["state"] for version in retired["versions"][-2:]] == ["retired", "active"]
     assert DENIED in enter(one, before["certificate"]).stderr
     assert enter(one, meanwhile["certificate"]).returncode == 0
     after = admin.access(one, public)

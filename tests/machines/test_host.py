@@ -11,9 +11,11 @@ import pytest
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.machines.controller import controller_on
+from tests.machines.people import make_person
 from tests.machines.stand_in import StandIn, build_agent, stand_in
 from tests.machines.test_leases import app_on, check_observer
 from tests.machines.test_life import release, steps, usage
+from tests.support.artifacts import promoted
 from tests.support.waiting import wait_until
 
 SEED = int(os.environ.get("GPUAAS_SEED", time.time_ns() % 100_000))
@@ -45,7 +47,7 @@ def shown_node(cli: CommandLine, name: str = "host-two") -> dict[str, object]:
     return found
 
 
-def test_life_of_a_whole_host(cli: CommandLine, node: str, second: StandIn) -> None:
+def test_life_of_a_whole_host(stack: Stack, cli: CommandLine, node: str, second: StandIn, tmp_path: Path) -> None:
     two = shown_node(cli)
     assert two["inventory"]["offers"] == ["host"]
     capacity = two["inventory"]["capacity"]
@@ -79,12 +81,30 @@ def test_life_of_a_whole_host(cli: CommandLine, node: str, second: StandIn) -> N
     assert second.sh(BOOT) != boot, "it did not reboot"
     assert cli.ssh("whole", BOOT) == second.sh(BOOT)
 
+    with_people(stack, cli, tmp_path)
     cli.ssh("whole", "nohup sleep 1000 >/dev/null 2>&1 & touch /tmp/mine ~/mine; echo '* * * * * true' > ~/c")
     release(cli, "whole")
     assert second.snapshot() == before, "the host is not as it was"
     records = usage(cli, made["id"])
     assert {name: records["charged"]["shapes"][0]["shape"][name] for name in capacity} == capacity
     assert records["charged"]["ended_at"] <= records["occupied"]["ended_at"]
+
+
+def with_people(stack: Stack, cli: CommandLine, homes: Path) -> None:
+    """They leave files and processes behind; none of it is there after the release. The authority changes, too."""
+    ada, bob = make_person(stack, cli, homes, "ada"), make_person(stack, cli, homes, "bob")
+    grants = [cli.json("grant", "create", "whole", person.email, "--sudo", "--wait") for person in (ada, bob)]
+    leave = "touch /tmp/mine-$(id -u) ~/mine; setsid -f sleep 1001 </dev/null >/dev/null 2>&1; id -un; sudo -n id -un"
+    for person, grant in zip((ada, bob), grants, strict=True):
+        assert person.cli.ssh("whole", leave).split() == [grant["login"], "root"]
+    cli.run("grant", "revoke", grants[1]["id"], "--yes", "--wait")
+    assert bob.cli.call("ssh", "whole", "--", "true").returncode == 4
+    assert grants[1]["login"] not in cli.ssh("whole", "ps -e -o user:32=; ls /etc/ssh/gpuaas/principals").split()
+    cli.run("ssh-authority", "rotate", "--wait")
+    cli.run("ssh-authority", "retire", "--yes", "--wait")
+    assert ada.cli.ssh("whole", "id -un").strip() == grants[0]["login"]
+    for person in (ada, bob):
+        person.close()
 
 
 def test_agent_killed_while_it_hands_the_host_over(cli: CommandLine, second: StandIn) -> None:
@@ -112,19 +132,15 @@ def test_released_while_it_is_handed_over(cli: CommandLine, second: StandIn) -> 
     assert second.snapshot() == before
 
 
-async def test_a_controller_works_on_it_and_gets_artifacts(
-    stack: Stack, cli: CommandLine, second: StandIn, tmp_path: Path
-) -> None:
+async def test_a_controller_works_on_it_and_gets_artifacts(stack: Stack, cli: CommandLine, second: StandIn) -> None:
     before = second.snapshot()
     made = cli.json("allocation", "create", "--name", "worked", "--host", *LEAST, "--wait")
-    (tmp_path / "bundle").write_text("all that it takes")
     async with controller_on(stack, made["project_id"], made["id"]) as controller:
-        upload = controller.admin.artifacts.upload(controller.app_slug, tmp_path / "bundle", "text/plain")
-        artifact = await upload
+        artifact = await promoted(controller.admin, b"all that it takes", app_slug=controller.app_slug)
         machine = controller.machines.machine(made["id"])
         path = await machine.deliver(artifact.digest)
         assert await machine.deliver(artifact.digest) == path
-        assert path == f"/opt/gpuaas/artifacts/{artifact.digest.replace(':', '-')}"
+        assert path == f"/opt/gpuaas/artifacts/{artifact.content_digest.replace(':', '-')}"
         seen = await machine.read(f"id -un; stat -c %a {path}; cat {path}")
         assert seen.stdout == "root\n444\nall that it takes"
     release(cli, "worked")

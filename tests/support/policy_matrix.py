@@ -247,6 +247,9 @@ def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
     if _OF_APP & {*row.parameters} and not _sees_app(world, asker):
         # Who may not know of an app, publishes it or not: artifacts are named by whoever publishes them.
         return DENIED if row.permission == Permission.APP_PUBLISH and "slug" in row.parameters else HIDDEN
+    if "correlation_id" in row.parameters:
+        # A trace is there for those who may see something in it: the deploy of the world's instance.
+        return ALLOWED if asker.caller.may(Permission.INSTANCE_READ, world.instance_scope) else HIDDEN
     if row.permission in {Permission.PERSON, Permission.OWN_LOGIN}:
         return ALLOWED if asker.caller.kind == PrincipalKind.USER else DENIED
     if row.permission not in POLICY:

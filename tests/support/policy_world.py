@@ -178,6 +178,7 @@ async def _values(world: World) -> dict[str, str]:
         "node_id": world.node.node_id,
         "stream_id": ids.new_id(ids.STREAM),
         "app_version_id": version.id,
+        "correlation_id": instance.correlation_id,
         "entitlement_id": entitlement.id,
         "slug": world.app_slug,
         "app_slug": world.app_slug,
@@ -186,6 +187,8 @@ async def _values(world: World) -> dict[str, str]:
         "artifact_id": artifact.id,
         "trusted_key_id": trusted.id,
         "component_key": "head",
+        "repository": artifact.repository,
+        "upload_id": "00000000-0000-4000-8000-000000000000",
     }
 
 

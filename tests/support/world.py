@@ -19,6 +19,7 @@ from joserfc.jwk import OKPKey
 
 from gpuaas_contract.agent_link import (
     AGENT_AUDIENCE,
+    HEARTBEAT_SECONDS,
     Heartbeat,
     Hello,
     OpenStream,
@@ -139,22 +140,35 @@ class SimulatedNode:
         headers = {"Authorization": f"Bearer {self.token()}"}
         async with websockets.connect(url, additional_headers=headers) as link:
             await link.send(self.hello().model_dump_json())
+            beating = asyncio.create_task(self._beat(link))
+            try:
+                await self._listen(link)
+            finally:
+                beating.cancel()
+
+    @staticmethod
+    async def _beat(link: websockets.ClientConnection) -> None:
+        """As a real one does it: who is silent for long is taken for offline, however slow the tests are."""
+        while True:
             await link.send(Heartbeat().model_dump_json())
-            async for text in link:
-                message = to_agent_adapter.validate_json(text)
-                if isinstance(message, RotateIdentity):
-                    await self.rotate()
-                if isinstance(message, OpenStream):
-                    refused = StreamRefused(stream_id=message.stream_id, message="there is no machine")
-                    await link.send(refused.model_dump_json())
-                if isinstance(message, TaskMessage):
-                    self.taken.append(message)
-                if isinstance(message, TaskMessage) and message.spec.kind not in self.holds:
-                    await link.send(TaskProgress(task_id=message.task_id, step="working").model_dump_json())
-                    failing = self.fails | ({"create_slice"} if self.fail_creates else set())
-                    ok = message.spec.kind not in failing
-                    result = TaskResult(task_id=message.task_id, ok=ok, message="" if ok else "the pool is full")
-                    await link.send(result.model_dump_json())
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _listen(self, link: websockets.ClientConnection) -> None:
+        async for text in link:
+            message = to_agent_adapter.validate_json(text)
+            if isinstance(message, RotateIdentity):
+                await self.rotate()
+            if isinstance(message, OpenStream):
+                refused = StreamRefused(stream_id=message.stream_id, message="there is no machine")
+                await link.send(refused.model_dump_json())
+            if isinstance(message, TaskMessage):
+                self.taken.append(message)
+            if isinstance(message, TaskMessage) and message.spec.kind not in self.holds:
+                await link.send(TaskProgress(task_id=message.task_id, step="working").model_dump_json())
+                failing = self.fails | ({"create_slice"} if self.fail_creates else set())
+                ok = message.spec.kind not in failing
+                result = TaskResult(task_id=message.task_id, ok=ok, message="" if ok else "the pool is full")
+                await link.send(result.model_dump_json())
 
 
 @dataclass
@@ -196,7 +210,7 @@ class World:
         return (await self.admin.nodes.get(self.node.node_id)).status == "ready"
 
     @staticmethod
-    async def until(condition, what: str, seconds: float = 15):  # type: ignore[no-untyped-def]
+    async def until(condition, what: str, seconds: float = 60):  # type: ignore[no-untyped-def]
         deadline = time.monotonic() + seconds
         while True:
             if found := await condition():

@@ -67,7 +67,7 @@ def test_the_manifest_is_one() -> None:
     assert manifest.primary.key == "controller"
     assert manifest.runtime.version == "22.05.8"
     # The manifest offers what is implemented, and nothing else.
-    assert manifest.kinds == set(HANDLERS)
+    assert manifest.kinds == {*HANDLERS, "preflight"}
     worker = manifest.component("worker")
     assert worker is not None
     assert worker.max == MAX_WORKERS

@@ -49,3 +49,11 @@ async def test_versions_are_what_the_daemons_say() -> None:
     assert await facts.read_versions(machine) == {"slurmctld": "slurm-wlm 22.05.8", "slurmd": "slurm-wlm 22.05.8"}
     with pytest.raises(CommandError):
         await facts.read_versions(FakeMachine(answers={"-V": CommandResult(1, "", "no")}))
+
+
+async def test_no_answer_is_not_a_missing_user() -> None:
+    assert await facts.read_uid(FakeMachine(answers={"getent": said("10000\nend\n")}), "gpuaas") == 10000
+    assert await facts.read_uid(FakeMachine(answers={"getent": said("end\n")}), "gpuaas") is None
+    for unclear in (said(""), CommandResult(1, "", "no")):
+        with pytest.raises(CommandError):
+            await facts.read_uid(FakeMachine(answers={"getent": unclear}), "gpuaas")

@@ -53,7 +53,7 @@ def machine(**changes: Any) -> FakeMachine:
     answers = {
         "slurmd -C": said(FACTS + SLURMD_C),
         "os-release": said(FACTS),
-        "id -u gpuaas": said("10000\n"),
+        "getent passwd gpuaas": said("10000\nend\n"),
         "show node": said("NodeName=node-1 Arch=x86_64 State=IDLE CfgTRES=cpu=2,gres/gpu=2 Comment=mem_1 \n"),
         "install-packages": said("missing=\nadded=37\n"),
         "assoc_mgr": said("proj/gpuaas\n"),
@@ -172,7 +172,7 @@ async def test_clocks_and_user_ids_must_agree() -> None:
         await run_phases(Operation(), scope(one, two, munge_key=b"k"), [FIT])
     assert caught.value.code == "clock_skew"
     two.answers["os-release"] = said(facts_of_two)
-    two.answers["id -u gpuaas"] = said("10001\n")
+    two.answers["getent passwd gpuaas"] = said("10001\nend\n")
     with pytest.raises(OperationFailed, match="different ids"):
         await run_phases(Operation(), scope(one, two, munge_key=b"k"), [FIT])
     two.answers["os-release"] = said(facts_of_two + "uid_slurm=997\n")

@@ -86,8 +86,8 @@ async def test_gpus_are_counted_and_pmix_works(cluster: Cluster) -> None:
 async def test_a_node_survives_slurmctld_killed_right_after_the_join(cluster: Cluster) -> None:
     await cluster.machine.read("systemctl kill --signal=KILL slurmctld.service")
     await wait_for(cluster.machine, "slurmctld to come back", "timeout 10 scontrol ping | grep -q 'is UP'")
-    state = f"timeout 10 sinfo --noheader --nodes={NAME} --format=%T | grep -x idle"
-    await wait_for(cluster.machine, "the node to be idle", state)
+    state = f"said=$(timeout 10 sinfo --noheader --nodes={NAME} --format=%T); echo $said; [ $said = idle ]"
+    await wait_for(cluster.machine, "the node to be idle", state, seconds=120)
     record = await nodes.read_node(cluster.machine, NAME)
     assert record.present == "yes"
 

@@ -21,6 +21,7 @@ from slurm_app.phases import DEPLOY_PHASES, WORKER_PHASES
 from slurm_app.scope import Scope
 from slurm_app.slurm import logs, nodes
 from slurm_app.slurm.receipt import read_receipt
+from slurm_app.slurm.record import ensure_record_there, read_record
 from slurm_app.slurm.roles import Role
 
 pytestmark = [pytest.mark.machines, pytest.mark.asyncio(loop_scope="module")]
@@ -298,6 +299,15 @@ class Silent(LxcMachine):
         raise MachineUnreachableError(f"{self.hostname} did not answer")
 
 
+async def test_a_machine_that_lost_its_record_gets_it_back(cluster: Cluster) -> None:
+    """Without it nobody could tell ours from theirs, and the removal that follows would find nothing to remove."""
+    kept = await read_record(cluster.one)
+    assert kept == await read_record(cluster.one)
+    assert await ensure_record_there(cluster.one, kept) is False
+    assert (await cluster.one.read("rm -rf /var/lib/gpuaas-slurm")).ok
+    assert await ensure_record_there(cluster.one, kept) is True
+
+
 async def test_decommission_says_what_it_could_not_verify_and_ends_when_it_can(cluster: Cluster) -> None:
     silent = Silent(cluster.two.hostname, cluster.two.address, {})
     with pytest.raises(TeardownIncompleteError) as caught:
@@ -313,9 +323,17 @@ async def test_decommission_says_what_it_could_not_verify_and_ends_when_it_can(c
         assert [line for line in left if "nvidia0" not in line] == []
 
 
-async def test_redeploy_at_once_and_in_parallel(cluster: Cluster) -> None:
-    evidence = await run(DEPLOY_PHASES, cluster.all, title="redeploy over three machines")
+async def test_redeploy_at_once_with_open_mpi(cluster: Cluster) -> None:
+    with_mpi = replace(cluster.all, mpi=True)
+    evidence = await run(DEPLOY_PHASES, with_mpi, title="redeploy over three machines, with Open MPI")
     assert evidence["run-first-job"]["srun_hosts"] == sorted([cluster.one.hostname, cluster.two.hostname])
+    hello = "timeout 60 srun --mpi=pmix --nodes=2 --ntasks=2 python3 -m mpi4py.bench helloworld"
+    result = await cluster.head.read(f"cd /; runuser -u gpuaas -- {hello}", timeout=90)
+    assert result.ok, result.stderr
+    ranks = sorted(line.split(" on ")[0] for line in result.stdout.splitlines())
+    assert ranks == ["Hello, World! I am process 0 of 2", "Hello, World! I am process 1 of 2"]
     for machine in (cluster.head, cluster.one, cluster.two):
         assert await logs.read_unexpected_errors(machine) == []
-    assert_clean(await run(DECOMMISSION_PHASES, cluster.all, title="second decommission"))
+    assert_clean(await run(DECOMMISSION_PHASES, with_mpi, title="second decommission"))
+    left = differences(cluster.before[cluster.one.hostname], await everything(cluster.one))
+    assert left == []

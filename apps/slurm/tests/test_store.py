@@ -1,7 +1,9 @@
-"""The app's own database: what is remembered first stays, also for two at once and after a restart."""
+"""The app's own database: what is remembered first stays, also for two at once and after a restart.
+
+On PostgreSQL: tests/http/test_app_store.py.
+"""
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -10,38 +12,30 @@ from slurm_app.errors import RefusedError
 from slurm_app.store import STATE_SETTING, URL_SETTING, Store, default_url
 
 
-def urls(tmp_path: Path) -> list[str]:
-    """PostgreSQL too, where one is at hand."""
-    found = [f"sqlite:///{tmp_path / 'a.db'}"]
-    if url := os.environ.get("SLURM_APP_TEST_DATABASE_URL"):
-        found.append(url)
-    return found
-
-
 async def test_what_is_remembered_first_stays(tmp_path: Path) -> None:
-    for url in urls(tmp_path):
-        store = Store(url)
-        assert await store.account_of("prj_1", "research") == "research"
-        assert await store.account_of("prj_1", "renamed") == "research"
-        await store.remember_node("mem_1", "ins_1", "alc_1", "node-1")
-        await store.remember_node("mem_1", "ins_1", "alc_1", "other")
-        await store.remember_baseline("alc_1", "ins_1", b"before")
-        store.close()
-        again = Store(url)
-        assert await again.node_of("mem_1") == "node-1"
-        assert await again.node_of("mem_2") is None
-        assert await again.baseline_of("alc_1", "ins_1") == b"before"
-        assert await again.baseline_of("alc_1", "ins_2") is None
-        again.close()
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    store = Store(url)
+    assert await store.account_of("prj_1", "research") == "research"
+    assert await store.account_of("prj_1", "renamed") == "research"
+    await store.remember_node("mem_1", "ins_1", "alc_1", "node-1")
+    await store.remember_node("mem_1", "ins_1", "alc_1", "other")
+    await store.remember_baseline("alc_1", "ins_1", b"before")
+    store.close()
+    again = Store(url)
+    assert await again.node_of("mem_1") == "node-1"
+    assert await again.node_of("mem_2") is None
+    assert await again.baseline_of("alc_1", "ins_1") == b"before"
+    assert await again.baseline_of("alc_1", "ins_2") is None
+    again.close()
 
 
 async def test_two_processes_agree(tmp_path: Path) -> None:
-    for url in urls(tmp_path):
-        one, two = Store(url), Store(url)
-        names = await asyncio.gather(
-            *(store.account_of("prj_9", f"name{number}") for number in range(10) for store in (one, two))
-        )
-        assert len(set(names)) == 1
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    one, two = Store(url), Store(url)
+    names = await asyncio.gather(
+        *(store.account_of("prj_9", f"name{number}") for number in range(10) for store in (one, two))
+    )
+    assert len(set(names)) == 1
 
 
 async def test_equal_baselines_are_kept_once_and_forgotten_with_the_last(tmp_path: Path) -> None:

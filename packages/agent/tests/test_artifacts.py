@@ -2,6 +2,7 @@
 
 import errno
 import stat
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,21 @@ async def test_a_full_disk_is_said_and_tried_again(setup: Setup, monkeypatch: py
 async def test_a_digest_is_not_a_path(setup: Setup, digest: str) -> None:
     with pytest.raises(PermanentError, match="not a sha256 digest"):
         await setup.deliver(digest=digest)
+
+
+async def test_a_tree_that_leads_out_is_never_shown(setup: Setup, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "tree.tar", "w") as tar:
+        link = tarfile.TarInfo("config")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc"
+        tar.addfile(link)
+    content = (tmp_path / "tree.tar").read_bytes()
+    setup.platform.artifacts[digest_of(content)] = content
+    wanted = {"allocation_id": "one", "digest": digest_of(content), "size": len(content)}
+    for _ in ("downloaded", "from the cache"):
+        spec = DeliverArtifact(**wanted, media_type="application/vnd.gpuaas.directory.v1.tar")
+        with pytest.raises(PermanentError, match="'config' is a link out of the tree: '/etc'"):
+            await setup.manager.deliver(spec, lambda _step, _message: None)
+        assert not setup.slices.artifacts_dir("one").exists()
+    # Who calls it a file unpacks nothing.
+    spec = DeliverArtifact(**wanted, media_type="application/octet-stream")
+    await setup.manager.deliver(spec, lambda _step, _message: None)

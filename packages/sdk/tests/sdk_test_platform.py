@@ -1,13 +1,13 @@
 """The operations of a platform in memory: leases that expire, tokens that grow, a feed, and faults on demand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from gpuaas_contract.changes import Change
 from gpuaas_contract.identity import Principal
-from gpuaas_contract.operations import Claim, Operation, OperationError, OperationState, Step, StepStatus
+from gpuaas_contract.operations import Claim, Operation, OperationError, OperationState, RemoteCommand, Step, StepStatus
 from gpuaas_contract.problems import Code, Problem
 from gpuaas_sdk import GpuaasClient, Machine, MachineUnreachableError, Relist, clock
 from gpuaas_sdk.errors import ApiError, TransportError, error_from_problem
@@ -152,7 +152,16 @@ class MemoryPlatform:
         return self.model(id)
 
     async def report_step(
-        self, id: str, token: int, *, key: str, title: str, status: StepStatus, message: str, evidence: dict[str, Any]
+        self,
+        id: str,
+        token: int,
+        *,
+        key: str,
+        title: str,
+        status: StepStatus,
+        message: str,
+        evidence: dict[str, Any],
+        commands: Sequence[RemoteCommand] = (),
     ) -> Operation:
         row = self._held(id, token)
         now = datetime.now(UTC)
@@ -162,6 +171,7 @@ class MemoryPlatform:
             status=status,
             message=message,
             evidence=evidence,
+            commands=[*commands],
             attempt=row["attempt"],
             started_at=now,
         )

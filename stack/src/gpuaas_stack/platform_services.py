@@ -14,6 +14,7 @@ from gpuaas_stack import users
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.gpus import ensure_gpus
 from gpuaas_stack.packs import Pack, program
+from gpuaas_stack.registry import Registry
 from gpuaas_stack.service import Ready, Service
 from gpuaas_stack.settings import Settings
 
@@ -59,6 +60,15 @@ def registry_certificates(vault_addr: str, vault_token_file: Path) -> str:
     return done.stdout
 
 
+def _registry_environment(settings: Settings) -> dict[str, str]:
+    chosen = {"GPUAAS_REGISTRY_URL": settings.registry_address}
+    if settings.registry_url is None:
+        registry = Registry(settings.registry_dir, settings.registry_port, settings.api_url)
+        chosen["GPUAAS_REGISTRY_DATA"] = str(registry.data)
+        chosen["GPUAAS_REGISTRY_SECRET_FILE"] = str(registry.shared_secret)
+    return chosen
+
+
 def api_service(settings: Settings, database_url: str, vault_addr: str, vault_token_file: Path) -> Service:
     own = users.ensure_dir(settings.state_dir / "platform", users.API, 0o700)
     users.check_reachable(Path(sys.executable).parent, users.API)
@@ -75,7 +85,7 @@ def api_service(settings: Settings, database_url: str, vault_addr: str, vault_to
             "GPUAAS_VAULT_TOKEN_FILE": str(vault_token_file),
             "GPUAAS_API_HOST": settings.api_host,
             "GPUAAS_API_PORT": str(settings.api_port),
-            "GPUAAS_REGISTRY_URL": settings.registry_address,
+            **_registry_environment(settings),
             "GPUAAS_ENVIRONMENT": settings.environment,
             "GPUAAS_TERMINAL_IDLE_SECONDS": str(settings.terminal_idle_seconds),
             "GPUAAS_NETWORK_RANGE": str(settings.subnet),

@@ -26,6 +26,7 @@ class Registry:
         self.certificates = directory / "certificates.pem"
         self._realm = f"{api_url}/v1/registry/token"
         self._secret = directory / "secret"
+        self.shared_secret = directory / "secret-of-uploads"
 
     def trust(self, certificates: str) -> None:
         """Of the platform's keys: tokens that these signed are believed."""
@@ -33,12 +34,14 @@ class Registry:
         users.write_private(self.certificates, certificates, users.REGISTRY)
 
     def prepare(self, *, read_only: bool) -> None:
-        users.ensure_dir(self.directory, users.REGISTRY, 0o700)
-        users.ensure_dir(self.data, users.REGISTRY, 0o700)
+        # The API looks here, and nowhere else, how far an upload has come.
+        users.ensure_dir(self.directory, users.REGISTRY, 0o710, group=users.API)
+        users.ensure_dir(self.data, users.REGISTRY, 0o750, group=users.API)
         users.check_reachable(self.data, users.REGISTRY)
         if not self._secret.exists():
             # Of uploads under way: the same after a restart, so that they go on.
             users.write_private(self._secret, secrets.token_hex(32), users.REGISTRY)
+        users.write_private(self.shared_secret, self._secret.read_text(), users.API)
         # JSON is YAML, too.
         config = json.dumps(self._configuration(read_only=read_only), indent=1)
         users.write_private(self._config(read_only=read_only), config, users.REGISTRY)

@@ -78,6 +78,10 @@ class Settings(BaseSettings):
         return (self.registry_url or f"http://127.0.0.1:{self.registry_port}").rstrip("/")
 
     @property
+    def registry_dir(self) -> Path:
+        return self.state_dir / "registry"
+
+    @property
     def storage_pool(self) -> str:
         return f"gpuaas-{self.environment}"
 

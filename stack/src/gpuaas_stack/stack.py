@@ -51,7 +51,7 @@ class Stack:
         self.supervision = Supervision(state)
         self.postgres = Postgres(state / "postgres", settings.postgres_port)
         self.openbao = OpenBao(state / "openbao", settings.openbao_port, settings.openbao_cluster_port)
-        self.registry = Registry(state / "registry", settings.registry_port, settings.api_url)
+        self.registry = Registry(settings.registry_dir, settings.registry_port, settings.api_url)
         self.lxd_daemon = LxdDaemon(settings.lxd_socket, settings.lxd_run_dir)
         self.lxd = LxdEnvironment(
             self.lxd_daemon.api,

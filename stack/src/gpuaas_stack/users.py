@@ -33,10 +33,9 @@ def ensure_users() -> None:
         ensure_user(name)
 
 
-def ensure_dir(path: Path, owner: str = "root", mode: int = 0o755) -> Path:
+def ensure_dir(path: Path, owner: str = "root", mode: int = 0o755, *, group: str | None = None) -> Path:
     path.mkdir(parents=True, exist_ok=True)
-    account = pwd.getpwnam(owner)
-    os.chown(path, account.pw_uid, account.pw_gid)
+    os.chown(path, pwd.getpwnam(owner).pw_uid, pwd.getpwnam(group or owner).pw_gid)
     path.chmod(mode)
     return path
 

@@ -2,28 +2,38 @@
 
 from gpuaas_contract.instances import AccessNote
 from gpuaas_sdk import OperationContext
-from slurm_app.reconcilers.cluster import Cluster, node_name
+from slurm_app.reconcilers.cluster import Cluster
+from slurm_app.slurm import nodes
 from slurm_app.slurm.config import LOGS
 
 
-async def access_notes(operation: OperationContext, cluster: Cluster, *, gpus: bool) -> list[AccessNote]:
+async def access_notes(operation: OperationContext, cluster: Cluster) -> list[AccessNote]:
+    """As slurmctld sees the cluster now: workers come and go."""
     head = (await operation.client.allocations.get(cluster.controller.allocation_id)).name
-    nodes = sorted(node_name(worker) for worker in cluster.workers)
-    return notes_for(
-        head, cluster.partition, cluster.account, nodes, gpus=gpus, mpi=bool(cluster.instance.inputs.get("mpi"))
-    )
+    present = await nodes.read_nodes(operation.machine(cluster.controller.allocation_id))
+    gpus = any(node.gpus for node in present.values())
+    mpi = bool(cluster.instance.inputs.get("mpi"))
+    return notes_for(head, cluster.partition, cluster.account, sorted(present), gpus=gpus, mpi=mpi)
 
 
-def notes_for(head: str, partition: str, account: str, nodes: list[str], *, gpus: bool, mpi: bool) -> list[AccessNote]:
+async def refresh_access_notes(operation: OperationContext, cluster: Cluster) -> None:
+    await operation.report_instance(access_notes=await access_notes(operation, cluster))
+
+
+def notes_for(
+    head: str, partition: str, account: str, workers: list[str], *, gpus: bool, mpi: bool
+) -> list[AccessNote]:
     def on_cluster(title: str, words: str, text: str = "") -> AccessNote:
         return AccessNote(title=title, command=f"gpuaas ssh {head} -- {words}", text=text)
 
     where = f"--partition={partition}"
-    many = f"--nodes={len(nodes)}"
+    many = f"--nodes={len(workers)}"
     rank = "python3 -m mpi4py.bench helloworld" if mpi else "printenv PMIX_RANK"
     notes = [
         AccessNote(title="Log in", command=f"gpuaas ssh {head}"),
-        on_cluster("See the nodes", "sinfo --Node --long", f"The workers are {', '.join(nodes)}."),
+        AccessNote(title="Let plain ssh, scp and rsync reach it", command=f"gpuaas ssh-config {head}"),
+        AccessNote(title="Then log in with plain ssh", command=f"ssh {head}.gpuaas"),
+        on_cluster("See the nodes", "sinfo --Node --long", f"The workers are {', '.join(workers)}."),
         on_cluster("Run a command on every worker", f"srun {where} {many} hostname"),
         on_cluster("Submit a batch job", f"sbatch {where} --account={account} --wrap=hostname"),
         on_cluster("Submit an array of jobs", f"sbatch {where} --array=1-4 --wrap=hostname"),

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from gpuaas_contract.base import JsonObject
-from gpuaas_sdk import Controller, GpuaasClient, OperationContext
+from gpuaas_sdk import Controller, GpuaasClient, OperationContext, preflight_handler
 from gpuaas_sdk.runtime.worker import Handler
 from slurm_app.errors import RefusedError
-from slurm_app.reconcilers import add, decommission, deploy, drain, observe, recover, remove, replace
+from slurm_app.reconcilers import add, decommission, deploy, drain, observe, preflight, recover, remove, replace
 from slurm_app.store import Store
 
 ACCOUNT_SETTING = "GPUAAS_SERVICE_ACCOUNT_FILE"
@@ -46,6 +46,7 @@ async def _serve(account: Path) -> None:
         store = Store()
         try:
             handlers = {kind: _with_store(reconcile, store) for kind, reconcile in HANDLERS.items()}
+            handlers["preflight"] = preflight_handler(preflight.check)
             await Controller(client, handlers, observe=observe.observe).run_until_signalled()
         finally:
             store.close()

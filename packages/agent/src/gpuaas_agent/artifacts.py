@@ -15,6 +15,7 @@ from gpuaas_agent.files import sync_directory
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.slices import Progress, make_artifacts_dir
 from gpuaas_contract.agent_link import MACHINE_ARTIFACTS_PATH, DeliverArtifact
+from gpuaas_contract.trees import UnsafeTreeError, check_tar, is_tree
 
 CHUNK = 1024 * 1024
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -102,6 +103,8 @@ class ArtifactManager:
             except OSError as error:
                 # A full disk, most likely: what has arrived stays, and there may be room later.
                 raise RetryLaterError(f"cannot keep {spec.digest} on this host: {error.strerror}") from error
+            if is_tree(spec.media_type):
+                await asyncio.to_thread(_require_safe, cached, spec.digest)
         progress("link", f"showing {spec.digest} to the machine")
         directory = self._machines.artifacts_dir(spec.allocation_id)
         make_artifacts_dir(directory)
@@ -144,6 +147,14 @@ class ArtifactManager:
                     raise PermanentError(f"{spec.digest} is longer than the {spec.size} bytes announced")
         if part.size < spec.size:
             raise RetryLaterError(f"{spec.digest} ended after {part.size} of {spec.size} bytes")
+
+
+def _require_safe(tree: Path, digest: str) -> None:
+    """Whoever unpacks it on the machine does so as root, most likely."""
+    try:
+        check_tar(tree)
+    except UnsafeTreeError as error:
+        raise PermanentError(f"cannot deliver {digest}: {error}") from error
 
 
 def evict(cache: Path, limit: int, keep: Path) -> None:

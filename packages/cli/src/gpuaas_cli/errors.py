@@ -26,11 +26,24 @@ WAITED_TOO_LONG = 8
 
 _COMMANDS = {
     "retry": "gpuaas operation retry {id} --wait",
+    "cancel": "gpuaas operation cancel {id}",
+    "start": "gpuaas instance start {id} --wait",
+    "stop": "gpuaas instance stop {id} --wait",
+    "restart": "gpuaas instance restart {id} --wait",
+    "upgrade": "gpuaas instance upgrade {id} VERSION --wait",
+    "configure": "gpuaas instance configure {id} --input KEY=VALUE --wait",
+    "add": "gpuaas component add {id} COMPONENT MACHINE --wait",
+    "abandon": "gpuaas instance abandon {id} --reason WHY",
     "watch": "gpuaas operation watch {id}",
     "decommission": "gpuaas instance decommission {id} --yes --wait",
     "release": "gpuaas allocation release {id} --yes --wait",
 }
-_PLAIN_COMMANDS = {"change_password": "gpuaas password", "log_out": "gpuaas logout", "relist": "run the command again"}
+_PLAIN_COMMANDS = {
+    "grant_entitlement": "gpuaas entitlement grant TENANT APP",
+    "change_password": "gpuaas password",
+    "log_out": "gpuaas logout",
+    "relist": "run the command again",
+}
 
 
 class CliError(Exception):
@@ -51,6 +64,18 @@ def next_command(action: "AllowedAction") -> str:
     if action.action in _PLAIN_COMMANDS:
         return _PLAIN_COMMANDS[action.action]
     return f"{action.method} {action.href}" if action.href else action.action
+
+
+def member_command(action: "AllowedAction", instance: str, member: str) -> str:
+    """The same for what can be done with a member."""
+    known = {"drain", "resume", "remove", "recover"}
+    if action.action in known:
+        return f"gpuaas component {action.action} {instance} {member} --wait"
+    if action.action == "replace":
+        return f"gpuaas component replace {instance} {member} MACHINE --wait"
+    if action.action == "forget":
+        return f"gpuaas component forget {instance} {member} --reason WHY"
+    return f"gpuaas component run {instance} {action.action} {member} --wait"
 
 
 def report(error: Exception) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuaas_cli import resolve
-from gpuaas_cli.errors import NOT_FOUND, CliError
+from gpuaas_cli.errors import NOT_FOUND, USAGE, CliError
 from gpuaas_cli.session import Session
 
 if TYPE_CHECKING:
@@ -22,15 +22,20 @@ async def find_machine(session: Session, target: str) -> str:
     if ids.is_id(target, ids.ALLOCATION):
         return target
     if not ids.is_id(target, ids.INSTANCE):
-        try:
-            return (await resolve.allocation(session, target)).id
-        except CliError as error:
-            problem = error
-        if (granted := await _find_granted(session, target)) is not None:
-            return granted
-        if problem.code != NOT_FOUND:
-            raise problem
+        named = await _find_named(session, target) or await _find_granted(session, target)
+        if named is not None:
+            return named
     return await _find_entrance(session, target)
+
+
+async def _find_named(session: Session, name: str) -> str | None:
+    """In the chosen project; where none is chosen, the only one of that name that there is. One request if possible."""
+    project_id = await session.project_id() if session.target.project is not None else None
+    found = await session.client.allocations.list(project_id=project_id, name=name).all()
+    live = [machine for machine in found if machine.status != "released"]
+    if len(live) > 1:
+        raise CliError(f"several projects have a machine {name!r}", USAGE, hint="--project NAME")
+    return live[0].id if live else None
 
 
 async def _find_granted(session: Session, name: str) -> str | None:

@@ -44,6 +44,7 @@ _NOUNS = {
     "artifact": "Files for machines: pushed, signed, verified, promoted.",
     "trusted-key": "Whose signatures on artifacts are believed.",
     "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
+    "component": "Members of an instance: add, drain, resume, remove, replace, recover.",
     "grant": "People with a user of their own on a machine.",
     "ssh-key": "Your own SSH public keys.",
     "ssh-authority": "The SSH authority that a project's machines trust.",
@@ -72,6 +73,7 @@ app.command("gpuaas_cli.commands.login:whoami", name="whoami", help="Who the pla
 app.command("gpuaas_cli.commands.login:password", name="password", help="Change your password.")
 app.command("gpuaas_cli.commands.schema:schema", name="schema", help="What an operation of the API takes.")
 app.command("gpuaas_cli.commands.completion:completion", name="completion", help="A completion script for your shell.")
+app.command("gpuaas_cli.commands.trace:trace", name="trace", help="Everything that one correlation id touched.")
 app.command("gpuaas_cli.commands.ssh:ssh", name="ssh", help="Log in to a machine, or run a command there.")
 app.command("gpuaas_cli.commands.ssh_config:ssh_config", name="ssh-config", help="Let plain ssh reach machines.")
 

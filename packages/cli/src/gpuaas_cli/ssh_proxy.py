@@ -1,16 +1,17 @@
 """`ProxyCommand` of OpenSSH: pumps its bytes through the platform to a machine's sshd.
 
-Not a command for people: `gpuaas ssh` names it to ssh, with the address and the token in the environment;
+Not a command for people: `gpuaas ssh` names it to ssh, with the address in the environment and the token in a file;
 `gpuaas ssh-config` names it with `--saved`, for the access that was given last in a context.
 """
 
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuaas_sdk.client import GpuaasClient
+    from gpuaas_sdk.streams import ByteStream
 
 CHUNK = 64 * 1024
 
@@ -20,35 +21,37 @@ async def pump_saved(allocation_id: str, context: str) -> None:
     from gpuaas_cli.session import open_session
 
     async with open_session(options_for(context)) as session:
-        await pump(session.client, saved_id(allocation_id, context), allocation_id)
+        await pump(await session.client.open_stream(saved_id(allocation_id, context), allocation_id))
 
 
-async def pump_given(access_id: str, allocation_id: str) -> None:
-    from gpuaas_sdk.client import GpuaasClient
-    from gpuaas_sdk.credentials import StaticToken
-
-    async with GpuaasClient(os.environ["GPUAAS_API_URL"], StaticToken(os.environ["GPUAAS_TOKEN"])) as client:
-        await pump(client, access_id, allocation_id)
+def _read_token(file: str) -> str:
+    return Path(file).read_text()
 
 
-async def pump(client: "GpuaasClient", access_id: str, allocation_id: str) -> None:
+async def pump_given(access_id: str, allocation_id: str, token_file: str = "") -> None:
+    from gpuaas_sdk.streams import open_stream_with
+
+    token = _read_token(token_file) if token_file else os.environ["GPUAAS_TOKEN"]
+    await pump(await open_stream_with(os.environ["GPUAAS_API_URL"], token, access_id, allocation_id))
+
+
+async def pump(stream: "ByteStream") -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout.buffer)
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
 
-    async with await client.open_stream(access_id, allocation_id) as stream:
+    async def outwards() -> None:
+        while data := await reader.read(CHUNK):
+            await stream.send(data)
 
-        async def outwards() -> None:
-            while data := await reader.read(CHUNK):
-                await stream.send(data)
+    async def inwards() -> None:
+        while data := await stream.receive():
+            writer.write(data)
+            await writer.drain()
 
-        async def inwards() -> None:
-            while data := await stream.receive():
-                writer.write(data)
-                await writer.drain()
-
+    async with stream:
         directions = [asyncio.create_task(outwards()), asyncio.create_task(inwards())]
         await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         for direction in directions:
@@ -59,14 +62,14 @@ async def pump(client: "GpuaasClient", access_id: str, allocation_id: str) -> No
 
 
 def main() -> None:
-    from gpuaas_cli.errors import report
-
     try:
         saved, arguments = sys.argv[1] == "--saved", sys.argv[1:]
-        asyncio.run(pump_saved(*arguments[1:3]) if saved else pump_given(*arguments[:2]))
+        asyncio.run(pump_saved(*arguments[1:3]) if saved else pump_given(*arguments[:3]))
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the edge
+        from gpuaas_cli.errors import report
+
         sys.exit(report(error))
 
 

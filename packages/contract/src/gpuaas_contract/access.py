@@ -51,6 +51,9 @@ class MachineAddress(Resource):
     """The name in the machine's host certificate; verify against it."""
     direct: DirectAccess | None = None
     """None: through the grant's stream. Otherwise: straight to the address, in this way."""
+    credential_id: str | None = None
+    """Through the stream, too, but with the key of this access credential, which the deploy chose: the certificate does
+    not open this machine."""
 
 
 class AccessGrant(Resource):

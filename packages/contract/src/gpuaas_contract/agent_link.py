@@ -95,6 +95,8 @@ class DeliverArtifact(Resource):
     size: int
     repository: str = ""
     """Where it is in the registry; empty in tasks of a platform that kept files itself."""
+    media_type: str = ""
+    """What it says that it is: a tar is looked into before a machine sees it."""
 
 
 class PrepareHost(Resource):

@@ -103,6 +103,15 @@ class RegistryToken(Resource):
     issued_at: str
 
 
+class RegistryUpload(Resource):
+    """An upload that was interrupted, as the registry has it."""
+
+    location: str | None = None
+    """Where to go on, in the words of the registry; none where nobody knows, and it begins anew."""
+    offset: int = 0
+    """How many bytes it has."""
+
+
 class DeliveryStatus(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"

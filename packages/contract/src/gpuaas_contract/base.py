@@ -5,7 +5,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
-API_PREFIX = "/v1"
+from gpuaas_contract.wire import API_PREFIX
+
 LAZY_MODELS = bool(os.environ.get("GPUAAS_LAZY_MODELS"))
 """For programs that live for a moment: build the validator of a model when it is first used, not when it is loaded."""
 

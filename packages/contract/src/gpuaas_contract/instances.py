@@ -59,9 +59,16 @@ class Condition(Resource):
     changed_at: AwareDatetime | None = None
 
 
+class ChosenAccess(Request):
+    credential_id: str
+    """An access credential of the project: the controller logs in with its key, instead of a certificate."""
+
+
 class Placement(Request):
     component_key: Key
     allocation_id: str
+    access: ChosenAccess | None = None
+    """For this machine; where absent, that of the instance."""
 
 
 class InstanceDeploy(Request):
@@ -73,6 +80,9 @@ class InstanceDeploy(Request):
     mode: Key | None = None
     """One of the app's modes; where absent, the first that fits the placement."""
     inputs: JsonObject = {}
+    access: ChosenAccess | None = None
+    """How its controller gets into all of its machines; by certificates of the platform where absent. External machines
+    have a credential of their own."""
     placement_intent: list[Placement] = Field(min_length=1, max_length=1_000)
 
 
@@ -121,6 +131,8 @@ class Instance(OwnedResource):
     conditions: list[Condition] = []
     versions: Versions
     access_notes: list[AccessNote] = []
+    access_credential_id: str | None = None
+    """Chosen at its deploy; None: certificates of the platform."""
     reconcile_lease: ReconcileLease | None = None
     """Who looks after it now, for its health and drift."""
     unverified: Unverified | None = None
@@ -151,6 +163,8 @@ class Member(OwnedResource):
     status: MemberStatus
     conditions: list[Condition] = []
     observed_runtime: str | None = None
+    access_credential_id: str | None = None
+    """Chosen for its machine; None: as for the instance."""
     adapter_detail: JsonObject = {}
     replaces_member_id: str | None = None
     """The member whose place it takes or took."""

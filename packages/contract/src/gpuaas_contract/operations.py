@@ -61,12 +61,37 @@ class StepStatus(StrEnum):
     FAILED = "failed"
 
 
+class CommandKind(StrEnum):
+    STEP = "step"
+    """A script, in a systemd unit of that name."""
+    FILE = "file"
+    """A file was written at that path."""
+
+
+class RemoteCommand(Resource):
+    """What was run on a machine: how it is called there, and how it ended. Never what it was given."""
+
+    allocation_id: str = Field(max_length=64)
+    machine: str = Field(max_length=255)
+    kind: CommandKind
+    name: str = Field(max_length=500)
+    started_at: AwareDatetime
+    seconds: float = Field(ge=0)
+    exit_status: int | None = None
+    """None where no answer came."""
+
+
+MOST_COMMANDS = 200
+"""Of one step; the newest ones are kept."""
+
+
 class Step(Resource):
     key: str
     title: str
     status: StepStatus
     message: str = ""
     evidence: JsonObject = {}
+    commands: list[RemoteCommand] = []
     attempt: int
     started_at: AwareDatetime
     ended_at: AwareDatetime | None = None
@@ -166,6 +191,8 @@ class StepReport(Request):
     status: StepStatus
     message: Message = ""
     evidence: JsonObject = {}
+    commands: list[RemoteCommand] = Field(default=[], max_length=MOST_COMMANDS)
+    """What the step ran on machines; the SDK's machines note it by themselves."""
 
 
 class CompleteRequest(Request):

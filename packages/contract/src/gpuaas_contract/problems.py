@@ -3,9 +3,9 @@
 from enum import StrEnum
 
 from gpuaas_contract.base import JsonObject, Resource
+from gpuaas_contract.wire import CORRELATION_HEADER
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
-CORRELATION_HEADER = "X-Correlation-Id"
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 IDEMPOTENCY_HOURS = 24
 """How long the platform remembers a key; a retry later than that is a new request."""
@@ -101,3 +101,15 @@ class Problem(Resource):
     errors: list[FieldError] = []
     allowed_actions: list[AllowedAction] = []
     context: JsonObject = {}
+
+
+__all__ = [
+    "CORRELATION_HEADER",
+    "IDEMPOTENCY_HEADER",
+    "IDEMPOTENCY_HOURS",
+    "PROBLEM_MEDIA_TYPE",
+    "AllowedAction",
+    "Code",
+    "FieldError",
+    "Problem",
+]

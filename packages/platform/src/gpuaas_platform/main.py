@@ -9,6 +9,7 @@ import uvicorn
 
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.adapters.registry import Registry
+from gpuaas_platform.adapters.uploads import Uploads
 from gpuaas_platform.api.app import create_app, declare_app
 from gpuaas_platform.observability.logs import configure_logs
 from gpuaas_platform.services import users
@@ -26,6 +27,7 @@ from gpuaas_platform.services.platform import Platform, StreamLimits
 from gpuaas_platform.services.presence import Presence
 from gpuaas_platform.services.reconcile import ObserverAccess
 from gpuaas_platform.services.registry import RegistryService, certificate_bundle
+from gpuaas_platform.services.request_log import RequestLog
 from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.signing_keys import SigningKeys
@@ -48,7 +50,11 @@ def build_platform(settings: Settings) -> Platform:
         database=database,
         wakeups=wakeups,
         openbao=openbao,
-        registry=RegistryService(openbao, Registry(settings.registry_url)),
+        registry=RegistryService(
+            openbao,
+            Registry(settings.registry_url),
+            Uploads(settings.registry_url, settings.registry_data, settings.registry_secret_file),
+        ),
         plan=plan,
         tokens=tokens,
         sessions=SessionService(database, tokens),
@@ -58,6 +64,7 @@ def build_platform(settings: Settings) -> Platform:
         operation_access=OperationAccess(database, authorities),
         observer_access=ObserverAccess(database, authorities),
         presence=Presence(database),
+        request_log=RequestLog(database),
         tasks=TaskService(database, plan),
         feed=FeedService(
             database,

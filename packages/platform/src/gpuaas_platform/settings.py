@@ -24,6 +24,10 @@ class VaultSettings(BaseSettings):
 class Settings(DatabaseSettings, VaultSettings):
     registry_url: str = "http://127.0.0.1:8474"
     """The OCI registry that holds artifacts, as this process, people and node agents reach it."""
+    registry_data: Path | None = None
+    """Where the registry keeps its files, where this process can read them; and with which secret it signs the state of
+    an upload. With both, an upload that was cut goes on at the byte where it was."""
+    registry_secret_file: Path | None = None
     api_host: str = "127.0.0.1"
     api_port: int = 8470
     environment: str = "demo"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.resources.credentials import AccessCredentials
     from gpuaas_sdk.resources.entitlements import Entitlements
     from gpuaas_sdk.resources.grants import Grants, SshKeys
+    from gpuaas_sdk.resources.history import History
     from gpuaas_sdk.resources.identity import Memberships, Projects, ServiceAccounts, Tenants, Users
     from gpuaas_sdk.resources.instances import BulkOperations, Instances, Members
     from gpuaas_sdk.resources.nodes import JoinTokens, Nodes
@@ -213,6 +214,12 @@ class GpuaasClient:
         from gpuaas_sdk.resources.catalogue import AppVersions
 
         return AppVersions(self._transport)
+
+    @cached_property
+    def history(self) -> "History":
+        from gpuaas_sdk.resources.history import History
+
+        return History(self._transport)
 
     @cached_property
     def entitlements(self) -> "Entitlements":

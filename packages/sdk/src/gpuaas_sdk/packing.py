@@ -4,16 +4,22 @@ import os
 import tarfile
 from pathlib import Path
 
+from gpuaas_contract.trees import TreeCheck, UnsafeTreeError
 
-class UnsafeTreeError(ValueError):
-    """Something in the directory must not be packed; the message says what and why."""
+__all__ = ["UnsafeTreeError", "pack_directory"]
 
 
 def pack_directory(directory: Path, target: Path) -> None:
+    check = TreeCheck()
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(directory.rglob("*")):
             tar_path = path.relative_to(directory).as_posix()
-            _check(path, tar_path, directory)
+            if path.is_symlink():
+                check.symbolic_link(tar_path, os.readlink(path))
+            elif path.is_file() or path.is_dir():
+                check.entry(tar_path)
+            else:
+                raise UnsafeTreeError(f"{tar_path} is neither a file, a directory nor a link")
             entry = tar.gettarinfo(path, tar_path)
             entry.uid = entry.gid = 0
             entry.uname = entry.gname = ""
@@ -23,13 +29,3 @@ def pack_directory(directory: Path, target: Path) -> None:
                     tar.addfile(entry, file)
             else:
                 tar.addfile(entry)
-
-
-def _check(path: Path, shown: str, directory: Path) -> None:
-    if path.is_symlink():
-        led = os.readlink(path)
-        inside = os.path.normpath(os.path.join(os.path.dirname(shown), led))
-        if os.path.isabs(led) or inside.startswith(".."):
-            raise UnsafeTreeError(f"{shown} is a link out of {directory}: {led}")
-    elif not (path.is_file() or path.is_dir()):
-        raise UnsafeTreeError(f"{shown} is neither a file, a directory nor a link")

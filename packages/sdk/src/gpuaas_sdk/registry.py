@@ -1,11 +1,15 @@
 """Pushing to an OCI registry: blobs in chunks that go on where they were interrupted, then the manifest."""
 
 import asyncio
+import fcntl
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import urljoin
+from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import httpx
 
@@ -13,13 +17,23 @@ from gpuaas_contract import oci
 from gpuaas_sdk.errors import GpuaasError, TransportError
 
 CHUNK = 16 << 20
-_PIECE = 1 << 18
+_PIECE = 1 << 17
 ATTEMPTS = 6
 Progress = Callable[[int], None]
+FindUpload = Callable[[str], Awaitable[tuple[str, int] | None]]
+"""Where an upload of this id goes on, as somebody knows who sees more than the registry tells."""
+
+
+async def _nobody_knows(upload_id: str) -> tuple[str, int] | None:
+    return None
 
 
 class RegistryError(GpuaasError):
     """The registry refused, and said why."""
+
+
+class RegistryFailedError(TransportError):
+    """The registry could not do it, and will not be able to go on with it either: a full disk, most likely."""
 
 
 class UploadLostError(GpuaasError):
@@ -27,30 +41,47 @@ class UploadLostError(GpuaasError):
 
 
 class UploadNotes:
-    """Where an upload was, kept in a file: so that another call of a program can go on with it."""
+    """Where uploads were, each in a file: so that another call of a program can go on with it."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
 
-    def _path(self, repository: str, digest: str) -> Path | None:
+    @contextmanager
+    def of(self, repository: str, digest: str) -> "Iterator[UploadNote]":
+        """Held by one program at a time: another that sends the same file meanwhile makes an upload of its own."""
+        if self._directory is None:
+            yield UploadNote(None)
+            return
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = hashlib.sha256(f"{repository} {digest}".encode()).hexdigest()
-        return None if self._directory is None else self._directory / f"{name}.json"
+        path = self._directory / f"{name}.json"
+        with path.with_suffix(".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield UploadNote(None)
+                return
+            yield UploadNote(path)
+            if not path.exists():
+                Path(lock.name).unlink(missing_ok=True)
 
-    def read(self, repository: str, digest: str) -> str | None:
-        path = self._path(repository, digest)
-        try:
-            return None if path is None else str(json.loads(path.read_text())["location"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
-    def write(self, repository: str, digest: str, location: str) -> None:
-        if (path := self._path(repository, digest)) is not None:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path.write_text(json.dumps({"location": location}))
+class UploadNote:
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.location: str | None = None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            self.location = None if path is None else str(json.loads(path.read_text())["location"])
 
-    def forget(self, repository: str, digest: str) -> None:
-        if (path := self._path(repository, digest)) is not None:
-            path.unlink(missing_ok=True)
+    def write(self, location: str) -> None:
+        self.location = location
+        if self._path is not None:
+            self._path.write_text(json.dumps({"location": location}))
+
+    def forget(self) -> None:
+        self.location = None
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
 
 class RegistryClient:
@@ -62,12 +93,14 @@ class RegistryClient:
         repository: str,
         fetch_token: Callable[[], Awaitable[str]],
         *,
+        find_upload: FindUpload = _nobody_knows,
         notes: UploadNotes | None = None,
         chunk: int = CHUNK,
     ) -> None:
         self._url = f"{url.rstrip('/')}/v2/{repository}/"
         self._repository = repository
         self._fetch_token = fetch_token
+        self._find_upload = find_upload
         self._notes = notes or UploadNotes(None)
         self._chunk = chunk
         self._token: str | None = None
@@ -103,8 +136,10 @@ class RegistryClient:
             raise RegistryError(f"you may not {method} in {self._repository}")
         if answer.status_code == 405:
             raise TransportError("the registry only reads just now (its garbage is being collected); try again")
+        if answer.status_code == 500:
+            raise RegistryFailedError(f"the registry failed: {_reason(answer)}")
         if answer.status_code == 429 or answer.status_code >= 500:
-            raise TransportError(f"the registry is not ready: {answer.status_code}")
+            raise TransportError(f"the registry is not ready: {_reason(answer)}")
         if answer.is_error and answer.status_code not in accept:
             raise RegistryError(f"the registry refused {method} in {self._repository}: {_reason(answer)}")
         return answer
@@ -126,27 +161,48 @@ class RegistryClient:
         if await self.has_blob(digest):
             on_progress(size)
             return
-        failures = 0
+        with self._notes.of(self._repository, digest) as note:
+            await self._push(path, size, digest, note, on_progress)
+
+    async def _push(self, path: Path, size: int, digest: str, note: UploadNote, on_progress: Progress) -> None:
+        failures, reached = 0, 0
         while True:
             try:
-                await self._upload(path, size, digest, on_progress)
+                location, offset = await self._begin(note)
+                on_progress(offset)
+                if offset > reached:
+                    # It gets on, if slowly: only standing still counts.
+                    failures, reached = 0, offset
+                # After a failure a small piece first: who refuses a large one may hang up before the reason is read.
+                first = min(self._chunk, _PIECE) if failures else self._chunk
+                await self._upload(path, size, digest, note, location, offset, first, on_progress)
                 return
             except UploadLostError:
-                self._notes.forget(self._repository, digest)
+                note.forget()
                 failures += 1
                 if failures >= ATTEMPTS:
                     raise
-            except TransportError:
+            except TransportError as error:
                 failures += 1
+                if isinstance(error, RegistryFailedError):
+                    note.forget()
                 if failures >= ATTEMPTS:
                     raise
                 await asyncio.sleep(min(0.2 * 2**failures, 5))
 
-    async def _upload(self, path: Path, size: int, digest: str, on_progress: Progress) -> None:
-        location, offset = await self._begin(digest)
-        on_progress(offset)
+    async def _upload(
+        self,
+        path: Path,
+        size: int,
+        digest: str,
+        note: UploadNote,
+        location: str,
+        offset: int,
+        length: int,
+        on_progress: Progress,
+    ) -> None:
         while offset < size:
-            length = min(self._chunk, size - offset)
+            length = min(length, size - offset)
             headers = {
                 "Content-Type": oci.FILE,
                 "Content-Length": str(length),
@@ -157,23 +213,27 @@ class RegistryClient:
             if answer.status_code in {404, 416} or _last(answer) != offset + length - 1:
                 raise UploadLostError("the registry lost the upload; it begins anew")
             location, offset = self._absolute(answer), offset + length
-            self._notes.write(self._repository, digest, location)
+            note.write(location)
             on_progress(offset)
+            length = self._chunk
         url = str(httpx.URL(location).copy_merge_params({"digest": digest}))
         answer = await self._send("PUT", url, headers={"Content-Length": "0"}, accept=(404,))
         if answer.status_code == 404:
             raise UploadLostError("the registry lost the upload; it begins anew")
-        self._notes.forget(self._repository, digest)
+        note.forget()
 
-    async def _begin(self, digest: str) -> tuple[str, int]:
-        """Where an earlier attempt was, as the registry sees it; else a new upload."""
-        if (known := self._notes.read(self._repository, digest)) is not None:
-            answer = await self._send("GET", known, accept=(400, 404))
+    async def _begin(self, note: UploadNote) -> tuple[str, int]:
+        """Where an earlier attempt was: as the platform knows, or the registry itself; else a new upload."""
+        if note.location is not None:
+            if (found := await self._find_upload(_upload_id(note.location))) is not None:
+                note.write(found[0])
+                return found
+            answer = await self._send("GET", note.location, accept=(400, 404))
             if answer.is_success:
-                return self._absolute(answer) if "location" in answer.headers else known, _offset(answer)
+                return self._absolute(answer) if "location" in answer.headers else note.location, _offset(answer)
         answer = await self._send("POST", "blobs/uploads/", headers={"Content-Length": "0"})
         location = self._absolute(answer)
-        self._notes.write(self._repository, digest, location)
+        note.write(location)
         return location, 0
 
     def _absolute(self, answer: httpx.Response) -> str:
@@ -205,6 +265,10 @@ def _part(path: Path, start: int, length: int, on_progress: Progress) -> Callabl
     return read
 
 
+def _upload_id(location: str) -> str:
+    return urlsplit(location).path.rpartition("/")[2]
+
+
 def _offset(answer: httpx.Response) -> int:
     """How much of an upload the registry has. One that has nothing yet says 0-0, like one that has a byte: nobody
     sends a single byte and then more."""
@@ -220,9 +284,20 @@ def _last(answer: httpx.Response) -> int:
 
 def _reason(answer: httpx.Response) -> str:
     try:
-        return "; ".join(str(error["message"]) for error in answer.json()["errors"]) or str(answer.status_code)
+        errors = [_words(error) for error in answer.json()["errors"]]
+        return f"{answer.status_code} {'; '.join(errors)}".strip()
     except (ValueError, KeyError, TypeError):
         return str(answer.status_code)
+
+
+def _words(error: dict[str, Any]) -> str:
+    """A full disk, for one, is said in the detail alone, and by its number."""
+    detail = error.get("detail")
+    while isinstance(detail, dict):
+        detail = detail.get("Enclosed") or detail.get("Err") or detail.get("Reason")
+    if isinstance(detail, int):
+        detail = os.strerror(detail)
+    return f"{error['message']} ({str(detail)[:300]})" if detail else str(error["message"])
 
 
 def digest_of(content: bytes) -> str:

@@ -1,16 +1,17 @@
 """A byte stream to a machine's sshd, carried by a WebSocket through the machine's node agent."""
 
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from gpuaas_contract.base import API_PREFIX
-from gpuaas_contract.problems import CORRELATION_HEADER
+from gpuaas_contract.wire import API_PREFIX, CORRELATION_HEADER
 from gpuaas_sdk.correlation import current_correlation_id
-from gpuaas_sdk.errors import TransportError
-from gpuaas_sdk.transport import Transport, error_from_answer
+
+# Models and the HTTP client are loaded where something goes wrong only: a ProxyCommand starts for every connection.
+if TYPE_CHECKING:
+    from gpuaas_sdk.transport import Transport
 
 OPEN_TIMEOUT = 15.0
 CLOSE_TIMEOUT = 2.0
@@ -26,6 +27,8 @@ class ByteStream:
         try:
             await self._socket.send(data)
         except ConnectionClosed as error:
+            from gpuaas_sdk.errors import TransportError
+
             raise TransportError(f"the stream was cut: {error}") from error
 
     async def receive(self) -> bytes:
@@ -52,11 +55,16 @@ class ByteStream:
         await self.close()
 
 
-async def open_stream(transport: Transport, grant_id: str, allocation_id: str) -> ByteStream:
+async def open_stream(transport: "Transport", grant_id: str, allocation_id: str) -> ByteStream:
     """Open a stream of an access grant; a refusal comes as the platform's own problem."""
-    url = transport.api_url.replace("http", "ws", 1)
+    return await open_stream_with(transport.api_url, await transport.token(), grant_id, allocation_id)
+
+
+async def open_stream_with(api_url: str, token: str, grant_id: str, allocation_id: str) -> ByteStream:
+    """The same with a token that one has."""
+    url = api_url.rstrip("/").replace("http", "ws", 1)
     headers = {
-        "Authorization": f"Bearer {await transport.token()}",
+        "Authorization": f"Bearer {token}",
         CORRELATION_HEADER: current_correlation_id(),
     }
     try:
@@ -70,6 +78,8 @@ async def open_stream(transport: Transport, grant_id: str, allocation_id: str) -
             max_size=None,
         )
     except InvalidStatus as refusal:
+        from gpuaas_sdk.transport import error_from_answer
+
         response = refusal.response
         raise error_from_answer(
             response.status_code,
@@ -77,5 +87,7 @@ async def open_stream(transport: Transport, grant_id: str, allocation_id: str) -
             bytes(response.body or b""),
         ) from None
     except (TimeoutError, OSError, InvalidHandshake) as error:
+        from gpuaas_sdk.errors import TransportError
+
         raise TransportError(f"cannot open a stream to {allocation_id}: {error or type(error).__name__}") from error
     return ByteStream(socket)

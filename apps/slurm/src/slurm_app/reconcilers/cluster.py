@@ -39,7 +39,6 @@ class Cluster:
     workers: tuple[Member, ...]
     account: str
     bundle_digest: str
-    expected_version: str
 
     @classmethod
     async def read(cls, operation: OperationContext, store: Store) -> "Cluster":
@@ -52,9 +51,8 @@ class Cluster:
         if len(controllers) != 1 or len(digests) != 1 or digests[0] is None:
             raise OperationFailed("instance_incomplete", "the instance has no controller, or its app no packages")
         workers = tuple(member for member in live if member.component_key == WORKER)
-        expected = version.manifest.runtime.version
         account = await store.account_of(project.id, project.name)
-        return cls(instance, controllers[0], workers, account, digests[0], expected)
+        return cls(instance, controllers[0], workers, account, digests[0])
 
     @property
     def workers_beside(self) -> tuple[Member, ...]:
@@ -116,12 +114,9 @@ class Cluster:
             return AbsentMachine(member.allocation_id, node_name(member), str(error))
         return RememberingMachine(machine) if leaving else machine
 
-    def drifts(self, version: str | None) -> bool:
-        return bool(version) and _number(version or "") != self.expected_version
 
-
-def _number(version: str) -> str:
-    """The number alone: distributions name the same release differently."""
+def number_of(version: str) -> str:
+    """The number alone: distributions name the same release differently (`slurm-wlm 22.05.8`)."""
     return version.split()[-1]
 
 
@@ -133,11 +128,6 @@ def node_name(member: Member) -> str:
 def wanted_features(member: Member, wanted: JsonObject) -> tuple[str, ...]:
     """As the operation asks; else as the worker had them."""
     return tuple(wanted.get("features") or member.adapter_detail.get("features") or ())
-
-
-def slurmd_of(member: Member) -> str | None:
-    """The version that its slurmd reported."""
-    return (member.adapter_detail.get("versions") or {}).get("slurmd")
 
 
 async def munge_key(operation: OperationContext) -> bytes:

@@ -8,7 +8,7 @@ from gpuaas_contract.instances import MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.access_notes import access_notes
 from slurm_app.phases import CONTROLLER_PHASES, FIRST_JOB, Phase, run_first_job
-from slurm_app.reconcilers.cluster import Cluster, condition, member_in_work, munge_key, node_name, slurmd_of
+from slurm_app.reconcilers.cluster import Cluster, condition, member_in_work, munge_key, node_name, number_of
 from slurm_app.reconcilers.records import keep_records
 from slurm_app.reconcilers.seam import run_phases
 from slurm_app.slurm import facts
@@ -26,7 +26,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         evidence = await run_phases(operation, scope, CONTROLLER_PHASES)
         await keep_records(operation, store, scope.prepared)
         versions = await facts.read_versions(scope.controller)
-    version = versions.get("slurmctld", "")
+    version = number_of(versions["slurmctld"])
     await operation.client.members.report(
         cluster.controller.id,
         operation,
@@ -39,8 +39,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     first_job = Phase(FIRST_JOB.key, FIRST_JOB.title, lambda scope: run_first_job(scope, hosts))
     job = await run_phases(operation, scope, [first_job])
     seconds = round((datetime.now(UTC) - operation.operation.created_at).total_seconds(), 1)
-    gpus = bool(job[FIRST_JOB.key]["gpus_visible"])
-    await _report_ready(operation, cluster, version, seconds, gpus=gpus)
+    await _report_ready(operation, cluster, version, seconds)
     return {"time_to_first_job_seconds": seconds, "first_job": job[FIRST_JOB.key]}
 
 
@@ -60,20 +59,15 @@ async def _wait_for_workers(operation: OperationContext, store: Store) -> Cluste
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def _report_ready(
-    operation: OperationContext, cluster: Cluster, version: str, seconds: float, *, gpus: bool
-) -> None:
+async def _report_ready(operation: OperationContext, cluster: Cluster, version: str, seconds: float) -> None:
     generation = cluster.instance.generation
-    drift = cluster.drifts(version) or any(cluster.drifts(slurmd_of(worker)) for worker in cluster.workers)
+    words = f"the first job finished {seconds} s after the request"
     await operation.report_instance(
         conditions=[
-            condition(
-                "Ready", True, "FirstJobFinished", f"the first job finished {seconds} s after the request", generation
-            ),
+            condition("Ready", True, "FirstJobFinished", words, generation),
             condition("InSync", True, "Deployed", "", generation),
             condition("Degraded", False, "", "", generation),
-            condition("VersionDrift", drift, "Compared", f"{cluster.expected_version} expected", generation),
         ],
-        access_notes=await access_notes(operation, cluster, gpus=gpus),
+        access_notes=await access_notes(operation, cluster),
         observed_runtime=version,
     )

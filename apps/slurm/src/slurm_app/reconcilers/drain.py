@@ -1,14 +1,18 @@
 """drain and resume: a worker takes no new jobs, and takes them again."""
 
+import asyncio
+
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Member, MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
-from slurm_app.draining import DrainWish, Evidence, ensure_drained
+from slurm_app.draining import POLL_SECONDS, DrainWish, Evidence, ensure_drained
 from slurm_app.errors import NotReadyError, SlurmAppError
 from slurm_app.reconcilers.cluster import Cluster, condition
 from slurm_app.reconcilers.seam import app_step
 from slurm_app.slurm import nodes
 from slurm_app.store import Store
+
+USABLE_SECONDS = 90.0
 
 
 async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
@@ -28,7 +32,7 @@ async def drain_member(operation: OperationContext, cluster: Cluster, member: Me
         raise OperationFailed(error.code, error.detail, member_usable=True) from error
     controller = operation.machine(cluster.controller.allocation_id)
     await operation.report_member(member.id, status=MemberStatus.DRAINING)
-    async with app_step(operation, "drain-node", f"Drain {host}") as step:
+    async with app_step(operation, "drain-node", f"Drain {host}", usable=True) as step:
         step.evidence = evidence = await ensure_drained(controller, host, wish, step.progress)
     return evidence
 
@@ -57,11 +61,16 @@ async def resume(operation: OperationContext, store: Store) -> JsonObject:
     member = cluster.member(operation.operation.member_id)
     host = await node_of(store, member)
     controller = operation.machine(cluster.controller.allocation_id)
-    async with app_step(operation, "resume-node", f"Resume {host}") as step:
+    async with app_step(operation, "resume-node", f"Resume {host}", usable=True) as step:
         record = await nodes.ensure_resumed(controller, host)
+        end = asyncio.get_running_loop().time() + USABLE_SECONDS
+        while not record.usable:
+            # A busy machine may miss one of slurmctld's calls; the next one is answered.
+            if asyncio.get_running_loop().time() >= end:
+                raise NotReadyError("not_usable", f"{host} is {record.words}: recover it")
+            await asyncio.sleep(POLL_SECONDS)
+            record = await nodes.read_node(controller, host)
         step.evidence = {"node": record.words}
-        if {"DRAIN", "DOWN"} & record.state or not record.responding:
-            raise NotReadyError("not_usable", f"{host} is {record.words}: recover it")
     await report_drained(operation, cluster, member, False, record.words)
     await operation.report_member(member.id, status=MemberStatus.READY)
     return {"node": record.words}

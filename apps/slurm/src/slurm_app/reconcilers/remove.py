@@ -3,6 +3,7 @@
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Member, MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
+from slurm_app.access_notes import refresh_access_notes
 from slurm_app.decommission_phases import PROVE_WORKER, REMOVE_PHASES, TeardownIncompleteError
 from slurm_app.reconcilers.cluster import Cluster
 from slurm_app.reconcilers.drain import drain_member, known_node
@@ -34,6 +35,7 @@ async def take_out(operation: OperationContext, store: Store, cluster: Cluster, 
         if isinstance(failure.__cause__, TeardownIncompleteError):
             failure.result = {"receipt": receipt_of([member], failure.__cause__.evidence["receipts"])}
         raise
+    await refresh_access_notes(operation, cluster)
     if scope.going(scope.prepared[0]).whole_machine:
         await store.forget(cluster.instance.id, member.allocation_id, [member.id])
     return receipt_of([member], evidence[PROVE_WORKER.key]["receipts"])

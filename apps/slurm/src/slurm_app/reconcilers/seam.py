@@ -11,14 +11,19 @@ from slurm_app.scope import Scope
 
 
 @asynccontextmanager
-async def app_step(operation: OperationContext, key: str, title: str) -> AsyncIterator[StepHandle]:
-    """What the machine layer raises becomes the failure of the operation; its evidence is reported with the step."""
+async def app_step(
+    operation: OperationContext, key: str, title: str, *, usable: bool = False
+) -> AsyncIterator[StepHandle]:
+    """What the machine layer raises becomes the failure of the operation; its evidence is reported with the step.
+
+    `usable`: the member works as before, also where this fails.
+    """
     async with operation.step(key, title) as step:
         try:
             yield step
         except SlurmAppError as error:
             step.evidence = getattr(error, "evidence", {})
-            raise OperationFailed(error.code, error.detail, retryable=error.retryable) from error
+            raise OperationFailed(error.code, error.detail, retryable=error.retryable, member_usable=usable) from error
 
 
 async def run_phases(operation: OperationContext, scope: Scope, phases: Iterable[Phase]) -> dict[str, Evidence]:

@@ -5,8 +5,9 @@ import asyncio
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import ConditionStatus, Instance, Member, MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
+from slurm_app.access_notes import refresh_access_notes
 from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, WORKERS
-from slurm_app.reconcilers.cluster import Cluster, condition, munge_key, wanted_features
+from slurm_app.reconcilers.cluster import Cluster, munge_key, number_of, wanted_features
 from slurm_app.reconcilers.records import keep_records
 from slurm_app.reconcilers.seam import run_phases
 from slurm_app.scope import Scope
@@ -39,28 +40,20 @@ async def join(operation: OperationContext, store: Store, cluster: Cluster, memb
     if is_ready(await operation.instance()):
         # While the cluster is being deployed, its deploy runs the first job over all workers together.
         await run_phases(operation, scope, [PROVE_WORKER])
-    await report_joined(operation, cluster, member, scope, features)
+        await refresh_access_notes(operation, cluster)
+    await report_joined(operation, member, scope, features)
     return {"joined": joined}
 
 
-async def report_joined(
-    operation: OperationContext, cluster: Cluster, member: Member, scope: Scope, features: tuple[str, ...]
-) -> None:
+async def report_joined(operation: OperationContext, member: Member, scope: Scope, features: tuple[str, ...]) -> None:
     (worker,) = scope.workers
     versions = await facts.read_versions(worker)
-    version = versions.get("slurmd")
-    generation = cluster.instance.generation
     await operation.client.members.report(
         member.id,
         operation,
         status=MemberStatus.READY,
         adapter_detail={"node": worker.hostname, "features": list(features), "versions": versions},
-        conditions=[
-            condition(
-                "VersionDrift", cluster.drifts(version), "Compared", f"{cluster.expected_version} expected", generation
-            )
-        ],
-        observed_runtime=version,
+        observed_runtime=number_of(versions["slurmd"]),
     )
 
 

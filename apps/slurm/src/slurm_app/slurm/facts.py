@@ -175,6 +175,10 @@ async def read_versions(machine: Machine) -> dict[str, str]:
 
 
 async def read_uid(machine: Machine, user: str) -> int | None:
-    """None where the machine has no such user."""
-    result = await machine.read(f"id -u {quoted(user)} 2>/dev/null || true")
-    return int(result.stdout) if result.ok and result.stdout.strip().isdigit() else None
+    """None where the machine says that it has no such user; no answer is not a no."""
+    # 2 is getent's word for "not found".
+    result = await machine.read(f"{{ getent passwd {quoted(user)} || [ $? -eq 2 ]; }} | cut -d: -f3; echo end")
+    lines = result.stdout.split()
+    if not result.ok or lines[-1:] != ["end"]:
+        raise CommandError(f"read the id of {user} on {machine.hostname}", result)
+    return int(lines[0]) if len(lines) > 1 else None

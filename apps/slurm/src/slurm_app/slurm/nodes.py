@@ -57,6 +57,11 @@ class NodeRecord:
         return "yes" if "DRAIN" in self.state and not _BUSY & self.state else "no"
 
     @property
+    def usable(self) -> bool:
+        """Jobs can start there."""
+        return self.present == "yes" and self.responding and not {"DRAIN", "DOWN", "FAIL"} & self.state
+
+    @property
     def words(self) -> str:
         if self.present != "yes":
             return {"no": "not there", "unknown": "unknown: slurmctld gives no answer"}[self.present]

@@ -40,7 +40,8 @@ _ROLE: dict[Role, Belongings] = {
             "/run/slurmd.pid",
         ),
     ),
-    Role.MPI: Belongings(),
+    # Made by libibverbs1, and left by its purge.
+    Role.MPI: Belongings(users=("rdma",)),
     Role.CONTROLLER: Belongings(
         units=("slurmctld.service", "slurmdbd.service", "slurm-mariadb.service"),
         processes=("slurmctld", "slurmdbd", "mariadbd"),
@@ -99,7 +100,7 @@ _SHARED = Belongings(
     ),
     directories=("/etc/slurm", "/etc/munge"),
 )
-EVERYTHING = _SHARED | _ROLE[Role.CONTROLLER] | _ROLE[Role.WORKER]
+EVERYTHING = _SHARED | _ROLE[Role.CONTROLLER] | _ROLE[Role.WORKER] | _ROLE[Role.MPI]
 
 
 def belongings(leaving: Iterable[Role], staying: Iterable[Role] = ()) -> Belongings:

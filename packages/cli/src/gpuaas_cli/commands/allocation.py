@@ -276,6 +276,7 @@ async def release(
     allocation: str,
     /,
     *,
+    force: Annotated[bool, Parameter(negative="", help="Although an app uses it.")] = False,
     delete_volumes: Annotated[
         bool, Parameter(negative="", help="Also its volumes that no other machine has, with all that is on them.")
     ] = False,
@@ -291,7 +292,7 @@ async def release(
         found = await resolve.allocation(session, allocation)
         volumes = " and on its volumes" if delete_volumes and found.volumes else ""
         confirm(f"Destroy the machine {found.name} with all that is on it{volumes}?", found.name, yes=yes)
-        released = await session.client.allocations.release(found.id, delete_volumes=delete_volumes)
+        released = await session.client.allocations.release(found.id, force=force, delete_volumes=delete_volumes)
         if wait:
             from gpuaas_cli.waiting import wait_for_allocation
 

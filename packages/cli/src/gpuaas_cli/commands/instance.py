@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 
 app = noun("instance", "Deployed apps: deploy, look, wait, decommission, receipt.")
 app.command("gpuaas_cli.commands.instance_events:events", name="events", help="What happened, in order.")
+app.command(
+    "gpuaas_cli.commands.instance_preflight:preflight", name="preflight", help="Look first whether a deploy would work."
+)
+_CHANGE = "gpuaas_cli.commands.instance_change"
+app.command(f"{_CHANGE}:start", name="start", help="Start an instance that was stopped.")
+app.command(f"{_CHANGE}:stop", name="stop", help="Stop it; everything stays on its machines.")
+app.command(f"{_CHANGE}:restart", name="restart", help="Stop it and start it again.")
+app.command(f"{_CHANGE}:upgrade", name="upgrade", help="Bring it to another version of its app.")
+app.command(f"{_CHANGE}:configure", name="configure", help="Change its deploy inputs.")
+app.command(f"{_CHANGE}:run", name="run", help="Run an operation of the app's own.")
+app.command(f"{_CHANGE}:abandon", name="abandon", help="Write it off without proof that it is gone.")
+app.command("gpuaas_cli.commands.instance_explain:explain", name="explain", help="What is wrong, and what to do.")
 app.command("gpuaas_cli.commands.instance_receipt:receipt", name="receipt", help="Proof that nothing is left.")
 
 _MEMBER_COLUMNS = {
@@ -56,6 +68,14 @@ async def show(instance: str, /, *, options: Options = DEFAULTS) -> None:
         await show_instance(session, found)
 
 
+def _ended(found: "Instance") -> str:
+    """That its version is deprecated or retired, where it is."""
+    if found.versions.app_status == "published":
+        return ""
+    why = f": {found.versions.app_status_reason}" if found.versions.app_status_reason else ""
+    return f" ({found.versions.app_status}{why})"
+
+
 async def show_instance(session: Session, found: "Instance") -> None:
     if output.document(found):
         return
@@ -63,7 +83,7 @@ async def show_instance(session: Session, found: "Instance") -> None:
         {
             "name": found.name,
             "id": found.id,
-            "app": f"{found.app_slug} {found.versions.app}",
+            "app": f"{found.app_slug} {found.versions.app}" + _ended(found),
             "runtime": f"{found.versions.observed_runtime or 'unknown'} (expected {found.versions.expected_runtime})",
             "status": found.status,
             **({"reason": found.reason} if found.reason else {}),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
+from gpuaas_cli.asking import ask, ask_inputs, can_ask
 from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.inputs import FromFile, merge, read_document
 from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait
@@ -13,7 +14,7 @@ from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.instances import InstanceDeploy
-    from gpuaas_contract.manifest import Manifest
+    from gpuaas_contract.manifest import Component, Manifest
 
 
 async def deploy(
@@ -37,25 +38,31 @@ async def deploy(
         bool,
         Parameter(name="--dry-run", negative="", help="Check it against the app's manifest, and show the request."),
     ] = False,
+    no_input: Annotated[
+        bool, Parameter(name="--no-input", negative="", help="Ask nothing on a terminal; take defaults.")
+    ] = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Deploy an app on machines that the project has.
+    """Deploy an app on machines that the project has. On a terminal, what is missing is asked for.
 
     ```
     gpuaas app show APP
     gpuaas instance deploy APP --name first --place controller=one --place worker=one --wait
     gpuaas instance deploy APP --name two --place controller=one --input size=3 --dry-run
+    gpuaas instance deploy APP
     gpuaas instance deploy --from-file deploy.json -o json
     ```
     """
     fields = merge(from_file, app_slug=app, name=name, version=version)
-    inputs = _read_inputs(inputs_file, input or [])
+    inputs = read_inputs(inputs_file, input or [])
     if inputs:
         fields["inputs"] = {**fields.get("inputs", {}), **inputs}
     async with open_session(options) as session:
-        request = await _request(session, fields, place or [], options)
+        if can_ask() and not no_input and from_file is None:
+            place = await _ask(session, fields, place or [])
+        request = await deploy_request(session, fields, place or [], options)
         if dry_run:
             await _try(session, request)
             return
@@ -63,6 +70,9 @@ async def deploy(
         from gpuaas_contract.instances import InstanceStatus
 
         made = await session.client.instances.deploy(request)
+        if made.versions.app_status != "published":
+            why = made.versions.app_status_reason or "its publisher gave no reason"
+            output.note(f"warning: {made.app_slug} {made.versions.app} is {made.versions.app_status}: {why}")
         if wait:
             made = await wait_for(session, made, {InstanceStatus.RUNNING}, timeout)
         else:
@@ -74,7 +84,57 @@ async def deploy(
             await check_instance(session, made, {InstanceStatus.RUNNING})
 
 
-async def _request(session: Session, fields: dict[str, Any], place: list[str], options: Options) -> "InstanceDeploy":
+async def _ask(session: Session, fields: dict[str, Any], place: list[str]) -> list[str]:
+    """For what was not given: name, machines, inputs; each answer is checked before the next question."""
+    if "app_slug" not in fields:
+        return place
+    version = await session.client.app_versions.get(fields["app_slug"], fields.get("version") or "latest")
+    manifest = version.manifest
+    if "name" not in fields:
+        fields["name"] = ask("Name of the instance", _name_problem, default=manifest.slug)
+    if not place and "placement_intent" not in fields:
+        machines = await session.client.allocations.list(project_id=await session.project_id()).all()
+        free = [machine.name for machine in machines if machine.status == "active"]
+        for component in manifest.components:
+            place += _ask_machines(component, free)
+    given = fields.get("inputs", {})
+    answers = ask_inputs(manifest.inputs, manifest.input_hints, given)
+    if answers:
+        fields["inputs"] = {**given, **answers}
+    return place
+
+
+def _name_problem(answer: str) -> str | None:
+    from pydantic import TypeAdapter, ValidationError
+
+    from gpuaas_contract.base import Name
+
+    try:
+        TypeAdapter(Name).validate_python(answer)
+    except ValidationError:
+        return "a name has lower-case letters, digits and hyphens, and begins with a letter"
+    return None
+
+
+def _ask_machines(component: "Component", names: list[str]) -> list[str]:
+    def check(answer: str) -> str | None:
+        given = answer.replace(",", " ").split()
+        unknown = [name for name in given if name not in names and not name.startswith("alc_")]
+        if unknown:
+            return f"there is no active machine {', '.join(unknown)} (there is: {', '.join(names) or 'none'})"
+        if not component.min <= len(given) <= component.max:
+            return f"{component.min} to {component.max} machines are needed, not {len(given)}"
+        return None
+
+    count = str(component.min) if component.min == component.max else f"{component.min} to {component.max}"
+    question = f"Machines for {component.title} ({count})"
+    answer = ask(question, check, help=component.description)
+    return [f"{component.key}={name}" for name in answer.replace(",", " ").split()]
+
+
+async def deploy_request(
+    session: Session, fields: dict[str, Any], place: list[str], options: Options
+) -> "InstanceDeploy":
     from gpuaas_contract.instances import InstanceDeploy
 
     if place:
@@ -134,11 +194,10 @@ def _check_placement(request: "InstanceDeploy", manifest: "Manifest") -> list[st
 
 
 def _check_inputs(request: "InstanceDeploy", manifest: "Manifest") -> list[str]:
-    import jsonschema
+    from gpuaas_contract.json_schemas import find_value_problems
 
-    validator = jsonschema.Draft202012Validator(manifest.inputs)
-    errors = sorted(validator.iter_errors(request.inputs), key=lambda error: error.json_path)
-    return [f"inputs{error.json_path.removeprefix('$')}: {error.message}" for error in errors]
+    found = find_value_problems(request.inputs, manifest.inputs)
+    return [f"inputs{problem.pointer.replace('/', '.')}: {problem.detail}" for problem in found]
 
 
 def _split(text: str, usage: str) -> tuple[str, str]:
@@ -148,7 +207,7 @@ def _split(text: str, usage: str) -> tuple[str, str]:
     return key, value
 
 
-def _read_inputs(file: Path | None, given: list[str]) -> dict[str, Any]:
+def read_inputs(file: Path | None, given: list[str]) -> dict[str, Any]:
     import yaml
 
     inputs: dict[str, Any] = read_document(str(file)) if file is not None else {}

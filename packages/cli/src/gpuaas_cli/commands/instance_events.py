@@ -1,23 +1,34 @@
 """What happened to an instance."""
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
+from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.options import DEFAULTS, Options
 from gpuaas_cli.session import open_session
 
 if TYPE_CHECKING:
-    from gpuaas_contract.operations import Operation
+    from gpuaas_contract.history import InstanceEvent
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+Moment = Annotated[str | None, Parameter(help="A time (2026-01-31T12:00:00Z), or how long ago: 30s, 15m, 2h, 7d.")]
 
 
 async def events(
     instance: str,
     /,
     *,
+    member: Annotated[str | None, Parameter(help="Only what is about this member.")] = None,
+    operation: Annotated[str | None, Parameter(help="Only what is about this operation.")] = None,
+    noun: Annotated[str | None, Parameter(help="Only instance, member, operation, …")] = None,
+    event: Annotated[str | None, Parameter(help="Only this kind of event, or those that begin so: step_")] = None,
+    since: Moment = None,
+    until: Moment = None,
+    last: Annotated[int | None, Parameter(help="Only so many, the newest ones.")] = None,
     follow: Annotated[
         bool, Parameter(name=["--follow", "-f"], negative="", help="Go on with what happens now.")
     ] = False,
@@ -26,61 +37,80 @@ async def events(
     """What happened to an instance, in order; with --follow also what happens from now on.
 
     With -o json and --follow, one JSON document per line.
+
+    ```
+    gpuaas instance events first --since 1h
+    gpuaas instance events first --event step_failed
+    gpuaas instance events first --operation op_01… -o json
+    ```
     """
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         feed = session.client.changes(project_id=found.project_id, instance_id=found.id)
         await feed.page(wait=0)  # the place to go on from, taken before the past is read
-        operations = await session.client.operations.list(project_id=found.project_id, instance_id=found.id).all()
-        past = sorted((event for o in operations for event in _events_of(o)), key=lambda event: str(event["at"]))
+        past: list[InstanceEvent] = []
+        async for entry in session.client.history.events(
+            found.id,
+            member_id=member,
+            operation_id=operation,
+            noun=noun,
+            event=event,
+            since=_moment(since),
+            until=_moment(until),
+            order="oldest_first" if last is None else "newest_first",
+            limit=500 if last is None else min(last, 500),
+        ):
+            past.append(entry)
+            if last is not None and len(past) >= last:
+                break
+        if last is not None:
+            past.reverse()
         if not follow:
-            columns = {key.replace("_", " "): (lambda row, key=key: row[key]) for key in _FIELDS}
-            output.items(past, columns, empty="Nothing happened yet.")
+            output.items(past, _COLUMNS, empty="Nothing of the kind happened.")
             return
-        for event in past:
-            _print_line(event)
+        for entry in past:
+            _print_line(entry.at, entry.noun, entry.resource_id, entry.event, entry.message, entry.correlation_id)
         async for change in feed:
             _print_line(
-                {
-                    "at": getattr(change, "at", None),
-                    "operation_id": getattr(change, "resource_id", ""),
-                    "event": f"{getattr(change, 'noun', 'feed')} {getattr(change, 'event', 'lost its place')}",
-                    "message": getattr(change, "message", ""),
-                    "correlation_id": getattr(change, "correlation_id", ""),
-                }
+                getattr(change, "at", None),
+                getattr(change, "noun", "feed"),
+                getattr(change, "resource_id", ""),
+                getattr(change, "event", "lost its place"),
+                getattr(change, "message", ""),
+                getattr(change, "correlation_id", ""),
             )
 
 
-_FIELDS = ("at", "operation_id", "event", "message", "correlation_id")
+_COLUMNS = {
+    "at": lambda e: e.at,
+    "noun": lambda e: e.noun,
+    "event": lambda e: e.event,
+    "message": lambda e: e.message,
+    "id": lambda e: e.resource_id,
+    "correlation id": lambda e: e.correlation_id,
+}
 
 
-def _events_of(operation: "Operation") -> list[dict[str, object]]:
-    """The past as the operations remember it; the feed only knows what comes."""
-
-    def event(at: datetime, what: str, message: str = "") -> dict[str, object]:
-        return {
-            "at": at,
-            "operation_id": operation.id,
-            "event": f"{operation.kind} {what}",
-            "message": message,
-            "correlation_id": operation.correlation_id,
-        }
-
-    found = [event(operation.created_at, "requested", f"by {operation.requested_by}")]
-    for step in operation.steps:
-        found.append(event(step.started_at, "step started", step.title))
-        if step.ended_at is not None:
-            found.append(
-                event(step.ended_at, f"step {step.status}", ": ".join(filter(None, (step.title, step.message))))
-            )
-    if operation.ended_at is not None:
-        found.append(event(operation.ended_at, str(operation.state), operation.error.detail if operation.error else ""))
-    return found
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        if text[-1:] in _UNITS and text[:-1].isdecimal():
+            return datetime.now(UTC) - timedelta(seconds=int(text[:-1]) * _UNITS[text[-1]])
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise CliError(
+            f"{text!r} is no time", USAGE, hint="2026-01-31T12:00:00Z, or 15m for a quarter of an hour ago"
+        ) from None
+    return found if found.tzinfo is not None else found.astimezone()
 
 
-def _print_line(event: dict[str, object]) -> None:
+def _print_line(
+    at: datetime | None, noun: str, resource_id: str, event: str, message: str, correlation_id: str
+) -> None:
     if output.format == "json":
-        line = {k: v.isoformat() if isinstance(v, datetime) else v for k, v in event.items()}
-        print(json.dumps(line), flush=True)
+        line = {"at": at.isoformat() if at else None, "noun": noun, "resource_id": resource_id, "event": event}
+        print(json.dumps({**line, "message": message, "correlation_id": correlation_id}), flush=True)
     else:
-        print("  ".join(output.text(event[key]) for key in _FIELDS if event[key]), flush=True)
+        words = (at, noun, event, message, resource_id, correlation_id)
+        print("  ".join(output.text(word) for word in words if word), flush=True)

@@ -60,7 +60,9 @@ def show_operation(operation: "Operation") -> None:
         {
             "operation": operation.id,
             "kind": operation.kind,
-            "state": operation.state,
+            "state": f"{operation.state}{', queued' if operation.queued else ''}",
+            "waits for": operation.waits_for,
+            "asked to stop": operation.cancel_requested or None,
             "attempt": operation.attempt,
             "took": _took(operation),
             "instance": operation.instance_id,
@@ -103,6 +105,20 @@ async def watch(operation: str, /, *, timeout: Timeout = WAIT_SECONDS, options: 
         found = await wait_for_operation(session, found, timeout)
         show_operation(found)
         check_succeeded(found)
+
+
+@app.command
+async def cancel(
+    operation: str, /, *, wait: Wait = False, timeout: Timeout = WAIT_SECONDS, options: Options = DEFAULTS
+) -> None:
+    """Call an operation off: at once where nobody works on it, else at the next boundary between its steps."""
+    async with open_session(options) as session:
+        found = await session.client.operations.cancel(operation)
+        if wait and not found.state.is_final:
+            from gpuaas_cli.waiting import wait_for_operation
+
+            found = await wait_for_operation(session, found, timeout)
+        show_operation(found)
 
 
 @app.command

@@ -57,12 +57,10 @@ async def ssh(
             access = await session.client.allocations.access(allocation_id, public_key, administrator=administrator)
             flags = [part for forwarded in forward for part in ("-L", forwarded)] + ["-N"] * no_command
             arguments = ssh_arguments(directory, access, allocation_id, flags, direct=direct)
-            environment = {
-                **os.environ,
-                # The proxy is us again, in ssh's hands: who we are goes along in its environment.
-                "GPUAAS_API_URL": session.target.api_url,
-                "GPUAAS_TOKEN": await session.client.token(),
-            }
+            write_token(directory, await session.client.token())
+            # The proxy is us again, in ssh's hands; the token is in a file, for environments are seen by others.
+            environment = {**os.environ, "GPUAAS_API_URL": session.target.api_url}
+            environment.pop("GPUAAS_TOKEN", None)
             return _run([*arguments, *command], environment)
 
 
@@ -70,12 +68,21 @@ def ssh_arguments(
     directory: Path, access: "AccessGrant", allocation_id: str, flags: list[str], *, direct: bool
 ) -> list[str]:
     write_certificate(directory, access, allocation_id)
-    proxy = None if direct else proxy_command(access.id, allocation_id)
+    proxy = None if direct else proxy_command(access.id, allocation_id, str(directory / TOKEN_FILE))
     settings = ssh_settings(directory, access, allocation_id, proxy=proxy)
     settings = {**settings, "IdentitiesOnly": "yes", "LogLevel": "ERROR"}
     words = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
     # The user's own configuration could weaken the verification of the host: it has no say here.
     return ["ssh", "-F", "/dev/null", *words, *flags, "--", allocation_id]
+
+
+TOKEN_FILE = "token"  # noqa: S105 - the name of a file
+
+
+def write_token(directory: Path, token: str) -> None:
+    file = directory / TOKEN_FILE
+    file.touch(mode=0o600)
+    file.write_text(token)
 
 
 def _run(arguments: list[str], environment: dict[str, str]) -> int:

@@ -41,3 +41,33 @@ async def list_(
     kind = UsageKind.OCCUPIED if occupied else UsageKind.CHARGED
     async with open_session(options) as session:
         show_records(await session.client.usage.list(project_id=await session.project_id(), kind=kind).all())
+
+
+@app.command(name="app")
+async def app_(
+    *,
+    instance: Annotated[str | None, Parameter(help="Of this instance only.")] = None,
+    subject: Annotated[str | None, Parameter(help="Of whom, as the app knows them.")] = None,
+    unit: Annotated[str | None, Parameter(help="In this unit only.")] = None,
+    work: Annotated[str | None, Parameter(help="Of this piece of work only.")] = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """What ran in the project's instances, as their apps reported it."""
+    from gpuaas_cli import resolve
+
+    async with open_session(options) as session:
+        instance_id = None if instance is None else (await resolve.instance(session, instance)).id
+        found = await session.client.app_usage.list(
+            project_id=await session.project_id(), instance_id=instance_id, subject=subject, unit=unit, work_id=work
+        ).all()
+    columns = {
+        "work": lambda r: r.work_id,
+        "subject": lambda r: r.subject,
+        "quantity": lambda r: r.quantity.normalize(),
+        "unit": lambda r: r.unit,
+        "from": lambda r: r.started_at,
+        "until": lambda r: r.ended_at,
+        "app": lambda r: r.app_slug,
+        "record": lambda r: r.record_id,
+    }
+    output.items(found, columns, empty="No app has reported any usage.")

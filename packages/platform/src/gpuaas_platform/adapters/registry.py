@@ -22,7 +22,14 @@ class Registry:
 
     async def read_manifest(self, token: str, repository: str, reference: str) -> bytes | None:
         """By digest, or by tag; None where there is none. One that has another digest was tampered with."""
-        answer = await self._get(token, f"{repository}/manifests/{reference}", oci.LARGEST_MANIFEST)
+        try:
+            answer = await self._get(token, f"{repository}/manifests/{reference}", oci.LARGEST_MANIFEST)
+        except Refusal as refusal:
+            # Debian's registry fails on the digest of a file, as it does on anything that it cannot read.
+            by_digest = refusal.code == Code.UNAVAILABLE and reference.startswith("sha256:")
+            if by_digest and await self.read_size(token, repository, reference) is not None:
+                raise invalid(f"{reference} is a file; name the manifest that has it as its layer") from None
+            raise
         if answer is not None and reference.startswith("sha256:"):
             _require_digest(answer, reference)
         return answer

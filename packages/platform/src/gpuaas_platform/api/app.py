@@ -22,6 +22,7 @@ from gpuaas_platform.api.routes import (
     credentials,
     grants,
     health,
+    history,
     identity,
     instances,
     nodes,
@@ -49,7 +50,9 @@ from gpuaas_platform.jobs.background import (
     sequence_changes,
     sweep,
     sweep_feed,
+    sweep_history,
     sweep_secrets,
+    write_requests,
 )
 from gpuaas_platform.jobs.placement import place
 from gpuaas_platform.observability.metrics import Metrics
@@ -78,6 +81,7 @@ ROUTES = [
     ssh_authorities.routes,
     secrets.routes,
     changes.routes,
+    history.routes,
     audit.routes,
     health.routes,
     agents.routes,
@@ -95,6 +99,8 @@ def create_app(platform: Platform) -> FastAPI:
             "feed sweeper": for_ever("feed sweeper", lambda: sweep_feed(platform)),
             "audit": for_ever("audit", lambda: seal_audit(platform)),
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
+            "requests": for_ever("requests", lambda: write_requests(platform)),
+            "history sweeper": for_ever("history sweeper", lambda: sweep_history(platform)),
             "placement": for_ever("placement", lambda: place(platform)),
             "secrets sweeper": for_ever("secrets sweeper", lambda: sweep_secrets(platform)),
             "vault token": for_ever("vault token", lambda: renew_vault_token(platform)),

@@ -65,6 +65,7 @@ _ASSERTION = {"client_assertion_type": FIELDS["client_assertion_type"], "client_
 _KEY = {"public_key_pem": FIELDS["public_key_pem"]}
 _ROLE = {"user_id": FIELDS["user_id"]}
 VARIANTS: dict[str, dict[str, Json]] = {
+    "OperationCreate": {"on a member": {"kind": "recover", "member_id": FIELDS["member_id"]}},
     "Body_exchange_token": {
         "private-key JWT": {"grant_type": "client_credentials", **_ASSERTION},
         "secret": {"grant_type": "client_credentials", "client_id": _id("sva"), "client_secret": "shown-once"},

@@ -14,6 +14,7 @@ from gpuaas_platform.api.problems import internal_error, problem_response
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.observability.metrics import Metrics
 from gpuaas_platform.services.pages import current_list
+from gpuaas_platform.storage.database import touched
 
 log = structlog.get_logger()
 _CORRELATION_ID = re.compile(r"^[A-Za-z0-9._:-]{8,64}$")
@@ -36,6 +37,8 @@ class RequestMiddleware:
         scope.setdefault("state", {})["correlation_id"] = correlation_id
         structlog.contextvars.bind_contextvars(correlation_id=correlation_id)
         current_list.set(scope["path"])
+        place: dict[str, str | None] = {}
+        touched.set(place)
         started, status = time.perf_counter(), 0
         self._metrics.in_flight.inc()
 
@@ -59,16 +62,27 @@ class RequestMiddleware:
             if scope["type"] == "http" and status == 0:
                 await problem_response(internal_error(), correlation_id)(scope, receive, send_with_headers)
         finally:
-            self._note(scope, status, time.perf_counter() - started)
+            self._note(scope, status, time.perf_counter() - started, place)
             structlog.contextvars.clear_contextvars()
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _note(self, scope: Scope, status: int, seconds: float, place: dict[str, str | None]) -> None:
         method = scope.get("method", "WS")
+        self._remember(scope, method, status, seconds, place)
         # A path that no route matches is anybody's invention, and must not become a label.
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.in_flight.dec()
         self._metrics.answered(method, route, status, seconds)
         log.info("request", method=method, path=scope["path"], status=status, ms=round(seconds * 1000, 1))
+
+    @staticmethod
+    def _remember(scope: Scope, method: str, status: int, seconds: float, place: dict[str, str | None]) -> None:
+        platform = getattr(scope["app"].state, "platform", None) if "app" in scope else None
+        if platform is None or method == "WS":
+            return
+        state, route = scope["state"], getattr(scope.get("route"), "path", None)
+        caller = state.get("caller")
+        principal = None if caller is None else caller.id
+        platform.request_log.note(method, route, status, seconds, principal, state["correlation_id"], place)
 
 
 def _correlate(headers: Headers) -> tuple[dict[str, str], str]:

@@ -68,8 +68,9 @@ class Life:
     last_operation: Row | None
     """The newest on the whole instance that was not cancelled before anybody claimed it."""
     open: list[Row]
-    counts: dict[str, int] = field(default_factory=dict)
-    """Members by component: those that live and that no open operation is about to remove."""
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Members by component: those that live, and how many of them no open operation is about to remove. One that is
+    about to take over for another counts as that other."""
 
     @classmethod
     def of(cls, instance: Row, manifest: Manifest) -> "Life":
@@ -82,8 +83,14 @@ class Life:
             deployed=instance["deployed"],
             last_operation=instance["last_operation"],
             open=instance["open_operations"],
-            counts=instance["staying"] or {},
+            counts={key: (found[0], found[1]) for key, found in (instance["counts"] or {}).items()},
         )
+
+    def present(self, component_key: str) -> int:
+        return self.counts.get(component_key, (0, 0))[0]
+
+    def staying(self, component_key: str) -> int:
+        return self.counts.get(component_key, (0, 0))[1]
 
     def limits(self, component_key: str) -> tuple[int, int]:
         component = self.manifest.component(component_key)
@@ -219,7 +226,7 @@ def _removal_denial(life: Life, member: Row, *, queued: bool) -> Denial | None:
 
 def removal_limit(life: Life, member: Row) -> Denial | None:
     low, _ = life.limits(member["component_key"])
-    if life.counts.get(member["component_key"], 0) - 1 < low:
+    if life.staying(member["component_key"]) - 1 < low:
         return Denial(Code.COMPONENT_LIMIT, f"{member['component_key']} needs at least {low}")
     return None
 
@@ -247,7 +254,7 @@ def addition_denial(life: Life, component_key: str, count: int = 1) -> Denial | 
     if (denial := _not_running(life)) is not None:
         return denial
     _, high = life.limits(component_key)
-    if life.counts.get(component_key, 0) + count > high:
+    if life.present(component_key) + count > high:
         return Denial(Code.COMPONENT_LIMIT, f"{component_key} has at most {high}")
     return None
 

@@ -65,6 +65,9 @@ class Permission(StrEnum):
     INSTANCE_DEPLOY = "instance.deploy"
     INSTANCE_READ = "instance.read"
     OPERATION_REQUEST = "operation.request"
+    OPERATION_START = "operation.start"
+    """Ask for an operation that keeps an instance as it is meant to be: a repair. Also the app's own account may; what
+    changes what the owner wants takes `operation.request`."""
     OPERATION_WORK = "operation.work"
     """Claim, report and finish operations: an app's own service account only."""
     CREDENTIAL_READ = "credential.read"
@@ -123,6 +126,7 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.INSTANCE_DEPLOY: _ADMINS,
     Permission.INSTANCE_READ: _VIEWERS,
     Permission.OPERATION_REQUEST: _ADMINS,
+    Permission.OPERATION_START: _ADMINS | {CONTROLLER},
     Permission.OPERATION_WORK: frozenset({CONTROLLER}),
     Permission.CREDENTIAL_READ: _VIEWERS,
     Permission.CREDENTIAL_MANAGE: _ADMINS,

@@ -5,10 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from gpuaas_contract.history import EVENT_DAYS, REQUEST_DAYS
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS
 from gpuaas_platform.services import grant_ends, nodes, work
 from gpuaas_platform.services.platform import Platform
 from gpuaas_platform.storage import changes as change_store
+from gpuaas_platform.storage import history as history_store
 from gpuaas_platform.storage import oauth as oauth_store
 from gpuaas_platform.storage import sessions as session_store
 from gpuaas_platform.storage.wakeups import OUTBOX, TOKEN_KEYS
@@ -20,6 +22,8 @@ FEED_SWEEP_SECONDS = 5
 RECHECK_SECONDS = 1
 TOKEN_KEY_SECONDS = 60
 VAULT_TOKEN_SECONDS = 3_600
+REQUEST_LOG_SECONDS = 0.5
+HISTORY_SWEEP_SECONDS = 3_600
 
 
 async def for_ever(name: str, once: Callable[[], Awaitable[None]]) -> None:
@@ -72,6 +76,17 @@ async def sweep(platform: Platform) -> None:
         await session_store.sweep(tx)
         await oauth_store.sweep(tx)
     await asyncio.sleep(SWEEP_SECONDS)
+
+
+async def write_requests(platform: Platform) -> None:
+    if not await platform.request_log.write():
+        await asyncio.sleep(REQUEST_LOG_SECONDS)
+
+
+async def sweep_history(platform: Platform) -> None:
+    async with platform.database.system_transaction() as tx:
+        await history_store.sweep(tx, EVENT_DAYS, REQUEST_DAYS)
+    await asyncio.sleep(HISTORY_SWEEP_SECONDS)
 
 
 async def sweep_secrets(platform: Platform) -> None:

@@ -35,6 +35,9 @@ class OperationAccess:
             machine_ids = await list_machines(tx, operation)
             machines = [row for id in machine_ids if (row := await allocation_store.get(tx, id)) is not None]
             active = [row for row in machines if row["status"] == AllocationStatus.ACTIVE]
+            if operation["instance_id"] is not None:
+                chosen = await instance_store.list_chosen_credentials(tx, operation["instance_id"])
+                active = [{**row, "credential_id": chosen.get(row["id"])} for row in active]
             login = OPERATOR_LOGIN if operation["preflight_id"] is None else OBSERVER_LOGIN
             grant = await store.insert(
                 tx,

@@ -60,7 +60,9 @@ class Authorities:
     ) -> AccessGrant:
         owner_id = grant["owner_id"]
         active = await self._active(owner_id)
-        certified = [row for row in machines if shapes.kind_of(row) != ShapeKind.EXTERNAL]
+        certified = [
+            row for row in machines if shapes.kind_of(row) != ShapeKind.EXTERNAL and not row.get("credential_id")
+        ]
         principals = [grant["grant_id"] or certificate_principal(grant["login"], row["id"]) for row in certified]
         certificate = ""
         if principals:
@@ -78,6 +80,7 @@ class Authorities:
                     address=row["address"],
                     host_principal=row["id"],
                     direct=_direct(row),
+                    credential_id=None if _direct(row) else row.get("credential_id"),
                 )
                 for row in machines
             ],

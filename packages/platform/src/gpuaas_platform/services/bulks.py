@@ -74,7 +74,8 @@ async def _require_mode(tx: Transaction, life: Life, placement: Placement) -> No
     if life.mode is None or life.mode.max_machines is None:
         return
     used = {member["allocation_id"] for member in await instance_store.list_live(tx, life.instance_id)}
-    counts = {**life.counts, placement.component_key: life.counts.get(placement.component_key, 0) + 1}
+    counts = {key: life.present(key) for key in life.counts}
+    counts[placement.component_key] = life.present(placement.component_key) + 1
     if (problem := mode_problem(life.mode, counts, len(used | {placement.allocation_id}))) is not None:
         raise Refusal(Code.ACTION_NOT_ALLOWED, problem)
 

@@ -1,5 +1,7 @@
 """The catalogue: publishing app versions."""
 
+from collections import OrderedDict
+
 from gpuaas_contract import ids
 from gpuaas_contract.artifacts import ArtifactStatus
 from gpuaas_contract.catalogue import (
@@ -23,9 +25,19 @@ from gpuaas_platform.storage import artifacts as artifact_store
 from gpuaas_platform.storage import catalogue as store
 from gpuaas_platform.storage.database import Row, Transaction
 
+_KNOWN_MANIFESTS: OrderedDict[str, Manifest] = OrderedDict()
+MOST_KNOWN = 200
+
 
 def manifest_of(row: Row) -> Manifest:
-    return Manifest.model_validate(row["manifest"])
+    """Of a version, or of the version that an instance has. A published manifest never changes: each is read once."""
+    id = row.get("app_version_id") or row["id"]
+    known = _KNOWN_MANIFESTS.get(id)
+    if known is None:
+        known = _KNOWN_MANIFESTS[id] = Manifest.model_validate(row["manifest"])
+        if len(_KNOWN_MANIFESTS) > MOST_KNOWN:
+            _KNOWN_MANIFESTS.popitem(last=False)
+    return known
 
 
 async def publish_version(tx: Transaction, caller: Caller, body: AppVersionPublish) -> AppVersion:

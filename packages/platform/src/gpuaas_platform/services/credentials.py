@@ -21,7 +21,9 @@ from gpuaas_platform.services import secret_versions
 from gpuaas_platform.services.identity import require_project, visible_projects
 from gpuaas_platform.services.pages import cut_page, decode_cursor
 from gpuaas_platform.services.secret_versions import SecretKeeper
+from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import credentials as store
+from gpuaas_platform.storage import instances as instance_store
 from gpuaas_platform.storage import secret_versions as version_store
 from gpuaas_platform.storage.database import Row, Transaction
 
@@ -208,10 +210,25 @@ async def delete_credential(tx: Transaction, caller: Caller, credential_id: str)
     return await _to_model(tx, row)
 
 
+async def _require_chosen(tx: Transaction, operation: Row, credential: Row) -> None:
+    """Where the deploy chose credentials, there are these and those of its external machines, and no others."""
+    chosen = await instance_store.list_chosen_credentials(tx, operation["instance_id"])
+    if not chosen or credential["id"] in chosen.values():
+        return
+    for allocation_id in await instance_store.list_machine_ids(tx, operation["instance_id"]):
+        machine = await allocation_store.get(tx, allocation_id)
+        external = machine["shape"].get("external") if machine is not None else None
+        if external is not None and external["credential_id"] == credential["id"]:
+            return
+    detail = f"credential {credential['name']} was not chosen for this instance; the deploy names those that it gets"
+    raise Refusal(Code.FORBIDDEN, detail)
+
+
 async def choose_version(tx: Transaction, operation: Row, version: int | None, *, credential_id: str) -> Row:
     """The version to deliver to the holder of an operation's lease, in the credential's own project only."""
     row = await store.lock(tx, credential_id)
     if row is None or row["project_id"] != operation["project_id"]:
         raise not_found(NOUN, credential_id)
+    await _require_chosen(tx, operation, row)
     require_active(row)
     return await secret_versions.choose(tx, credential_id, version, f"credential {row['name']}")

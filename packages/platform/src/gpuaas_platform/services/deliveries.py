@@ -31,6 +31,7 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
         digest=artifact["content_digest"],
         size=artifact["size"],
         repository=artifact["repository"],
+        media_type=artifact["media_type"],
     )
     task_id = ids.new_id(ids.TASK)
     await node_store.insert_task(

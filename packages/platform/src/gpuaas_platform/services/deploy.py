@@ -1,18 +1,23 @@
 """Deploying an app: instance, members and operations in one transaction."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from gpuaas_contract import ids
-from gpuaas_contract.instances import Instance, InstanceDeploy
+from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
+from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.operations import Kind
 from gpuaas_contract.problems import Code
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
-from gpuaas_platform.services import operations
 from gpuaas_platform.services.catalogue import deployable_version, manifest_of
 from gpuaas_platform.services.deploy_checks import check_deploy, name_taken, refusal_of, refuse_errors
 from gpuaas_platform.services.identity import require_project
 from gpuaas_platform.services.inputs import check_inputs
 from gpuaas_platform.services.instances import reread, to_model
 from gpuaas_platform.storage import instances as store
-from gpuaas_platform.storage.database import Transaction
+from gpuaas_platform.storage import operations as operation_store
+from gpuaas_platform.storage.database import Row, Transaction
 
 
 async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy) -> Instance:
@@ -31,7 +36,8 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
         body.name,
         plan.mode,
         plan.inputs,
-        [placement.model_dump() for placement in body.placement_intent],
+        [placement.model_dump(exclude_none=True) for placement in body.placement_intent],
+        None if body.access is None else body.access.credential_id,
     )
     if row is None:
         raise refusal_of([name_taken(body.name)])
@@ -39,15 +45,50 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
     await tx.changed("instance", row, "created", project_id=row["project_id"], instance_id=row["id"])
     # The primary member first: its operation is the deploy, the others join it.
     ordered = sorted(body.placement_intent, key=lambda placement: placement.component_key != manifest.primary.key)
-    for placement in ordered:
-        node_id = plan.allocations[placement.allocation_id]["node_id"]
-        member = await store.insert_member(
-            tx, ids.new_id(ids.MEMBER), row["id"], placement.component_key, placement.allocation_id, node_id
-        )
-        await tx.changed("member", member, "created", project_id=row["project_id"], instance_id=row["id"])
-        kind = "deploy" if placement.component_key == manifest.primary.key else "add"
+    await _insert_members(tx, row, manifest, ordered, plan.allocations)
+    return to_model(await reread(tx, row["id"]))
+
+
+async def _insert_members(
+    tx: Transaction,
+    instance: Row,
+    manifest: Manifest,
+    placements: Sequence[Placement],
+    allocations: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """All members and their operations with a few statements, however many there are."""
+    members, requested, inputs = [], [], {}
+    for placement in placements:
+        kind = Kind.DEPLOY if placement.component_key == manifest.primary.key else Kind.ADD
         declared = manifest.operation(kind, placement.component_key)
         if declared is None:
-            raise Refusal(Code.INVALID_REQUEST, f"{manifest.slug} {manifest.version} has no operation {kind!r}")
-        await operations.insert(tx, row, declared, member["id"], check_inputs({}, declared.input_schema, "/input"))
-    return to_model(await reread(tx, row["id"]))
+            raise Refusal(Code.INVALID_REQUEST, f"{manifest.slug} {manifest.version} has no operation {kind.value!r}")
+        key = (kind, placement.component_key)
+        if key not in inputs:
+            inputs[key] = check_inputs({}, declared.input_schema, "/input")
+        member_id, operation_id = ids.new_id(ids.MEMBER), ids.new_id(ids.OPERATION)
+        members.append(
+            {
+                "id": member_id,
+                "component_key": placement.component_key,
+                "allocation_id": placement.allocation_id,
+                "node_id": allocations[placement.allocation_id]["node_id"],
+                "operation_id": operation_id,
+                "access_credential_id": None if placement.access is None else placement.access.credential_id,
+            }
+        )
+        requested.append(
+            {
+                "id": operation_id,
+                "member_id": member_id,
+                "kind": kind.value,
+                "input": inputs[key],
+                "deadline_seconds": declared.deadline_seconds,
+            }
+        )
+    scope = {"project_id": instance["project_id"], "instance_id": instance["id"]}
+    await tx.changed_together("member", await store.insert_members(tx, instance["id"], members), "created", **scope)
+    made = await operation_store.insert_together(tx, instance, requested)
+    for kind in dict.fromkeys(operation["kind"] for operation in made):
+        rows = [operation for operation in made if operation["kind"] == kind]
+        await tx.changed_together("operation", rows, "requested", message=f"{kind} requested", **scope)

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuaas_contract.artifacts import ArtifactStatus
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.credentials import CredentialStatus
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.instances import InstanceDeploy
 from gpuaas_contract.manifest import Manifest
@@ -16,8 +17,9 @@ from gpuaas_platform.domain.placements import Machines, check_counts, check_plac
 from gpuaas_platform.services.inputs import find_problems, with_defaults
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import artifacts as artifact_store
+from gpuaas_platform.storage import credentials as credential_store
 from gpuaas_platform.storage import instances as store
-from gpuaas_platform.storage.database import Row, Transaction
+from gpuaas_platform.storage.database import Transaction
 
 _CODES = {"inputs_invalid": Code.INPUTS_INVALID, "name_taken": Code.NAME_TAKEN}
 """What a refusal is called, by its first finding; the others are about the placement."""
@@ -48,23 +50,44 @@ async def check_deploy(tx: Transaction, body: InstanceDeploy, manifest: Manifest
     if await store.has_live_name(tx, body.project_id, body.name):
         plan.findings.append(name_taken(body.name))
     plan.findings += await _check_artifacts(tx, manifest)
+    plan.findings += await _check_access(tx, body, plan.allocations)
     return plan
 
 
 async def find_machines(
     tx: Transaction, project_id: str, allocation_ids: Sequence[str], *, lock: bool, instance_id: str | None = None
 ) -> Machines:
-    found: dict[str, Row] = {}
-    for allocation_id in sorted(set(allocation_ids)):
-        row = await (allocation_store.lock if lock else allocation_store.get)(tx, allocation_id)
-        if row is not None and row["project_id"] == project_id:
-            found[allocation_id] = row
+    rows = await allocation_store.list_by_ids(tx, sorted(set(allocation_ids)), lock=lock)
+    found = {row["id"]: row for row in rows if row["project_id"] == project_id}
     return Machines(found, await store.list_live_on(tx, list(found)), instance_id)
 
 
 def name_taken(name: str) -> Finding:
     message = f"the project has an app instance named {name!r} already"
     return problem("name_taken", message, "/name", "choose another name, or decommission that one")
+
+
+async def _check_access(
+    tx: Transaction, body: InstanceDeploy, allocations: Mapping[str, Mapping[str, Any]]
+) -> list[Finding]:
+    """A chosen credential is one of the project's own that can be delivered, and for machines that have none."""
+    chosen = [] if body.access is None else [("/access", body.access.credential_id)]
+    findings = []
+    for number, placement in enumerate(body.placement_intent):
+        if placement.access is None:
+            continue
+        pointer = f"/placement_intent/{number}/access"
+        chosen.append((pointer, placement.access.credential_id))
+        row = allocations.get(placement.allocation_id)
+        if row is not None and row["shape"].get("external") is not None:
+            message = f"{row['name']} is an external machine, which is entered with the credential that it has"
+            findings.append(problem("credential_unusable", message, pointer, "leave it away"))
+    for pointer, credential_id in chosen:
+        found = await credential_store.get(tx, credential_id)
+        if found is None or found["project_id"] != body.project_id or found["status"] != CredentialStatus.ACTIVE:
+            message = f"the project has no access credential {credential_id} that can be used"
+            findings.append(problem("credential_unusable", message, pointer, "choose another one, or none"))
+    return findings
 
 
 async def _check_artifacts(tx: Transaction, manifest: Manifest) -> list[Finding]:

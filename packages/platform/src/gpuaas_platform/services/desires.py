@@ -48,7 +48,7 @@ async def check_desire(tx: Transaction, instance: Row, manifest: Manifest, kind:
         raise Refusal(Code.ACTION_NOT_ALLOWED, f"the instance has version {version} already")
     refuse_retired(found)
     newer = manifest_of(found)
-    _check_members(newer, await store.list_live(tx, instance["id"]))
+    _check_members(manifest, newer, await store.list_live(tx, instance["id"]))
     if "inputs" in input:
         return {**input, "inputs": check_inputs(_object(input, "inputs"), newer.inputs, "/input/inputs")}
     if problems := find_problems(instance["inputs"], newer.inputs, "/input/inputs"):
@@ -68,12 +68,12 @@ def _invalid(pointer: str, detail: str) -> Refusal:
     return Refusal(Code.INPUTS_INVALID, detail, errors=[FieldError(pointer=pointer, detail=detail)])
 
 
-def _check_members(newer: Manifest, members: list[Row]) -> None:
-    """The version must know what the instance is made of."""
+def _check_members(present: Manifest, newer: Manifest, members: list[Row]) -> None:
+    """The version must know what the instance is made of, and have room for it where it has less than before."""
     keys = [member["component_key"] for member in members]
     for key in sorted(set(keys)):
-        component = newer.component(key)
-        if component is None or keys.count(key) > component.max:
+        before, component = present.component(key), newer.component(key)
+        if component is None or (before and keys.count(key) > component.max < before.max):
             detail = f"{newer.slug} {newer.version} has no place for {keys.count(key)} members of {key}"
             raise Refusal(Code.PLACEMENT_INVALID, detail)
 

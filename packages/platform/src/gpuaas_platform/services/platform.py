@@ -15,6 +15,7 @@ from gpuaas_platform.services.placement import AddressPlan
 from gpuaas_platform.services.presence import Presence
 from gpuaas_platform.services.reconcile import ObserverAccess
 from gpuaas_platform.services.registry import RegistryService
+from gpuaas_platform.services.request_log import RequestLog
 from gpuaas_platform.services.secret_versions import SecretKeeper
 from gpuaas_platform.services.sessions import SessionService
 from gpuaas_platform.services.tasks import TaskService
@@ -44,6 +45,7 @@ class Platform:
     operation_access: OperationAccess
     observer_access: ObserverAccess
     presence: Presence
+    request_log: RequestLog
     tasks: TaskService
     feed: FeedService
     limits: Limits

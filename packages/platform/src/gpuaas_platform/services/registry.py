@@ -15,6 +15,7 @@ from gpuaas_contract import oci
 from gpuaas_contract.artifacts import RegistryToken
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.adapters.registry import Registry
+from gpuaas_platform.adapters.uploads import Uploads
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Caller, Permission
 from gpuaas_platform.domain.registry_access import PULL, PUSH, Access, key_id
@@ -28,9 +29,10 @@ _PERMISSION = {PULL: Permission.ARTIFACT_READ, PUSH: Permission.ARTIFACT_MANAGE}
 
 
 class RegistryService:
-    def __init__(self, openbao: OpenBao, registry: Registry) -> None:
+    def __init__(self, openbao: OpenBao, registry: Registry, uploads: Uploads) -> None:
         self._openbao = openbao
         self.registry = registry
+        self.uploads = uploads
         self._version = ""
         self._key_id = ""
 

@@ -31,14 +31,19 @@ from gpuaas_platform.storage import instances as instance_store
 from gpuaas_platform.storage import operations as store
 from gpuaas_platform.storage.database import Row, Transaction
 
+OWNERS_KINDS = frozenset(
+    {Kind.DECOMMISSION, Kind.START, Kind.STOP, Kind.UPGRADE, Kind.CONFIGURE, Kind.REMOVE, Kind.REPLACE}
+)
+"""What changes what the owner wants, or which machines are used: an app does not ask for these itself."""
 MOST_QUEUED = 100
 """How many operations of one instance may wait."""
 
 
 async def request_operation(tx: Transaction, caller: Caller, instance_id: str, body: OperationCreate) -> Operation:
-    seen = await instances.require_instance(tx, caller, instance_id, Permission.OPERATION_REQUEST)
+    permission = Permission.OPERATION_REQUEST if body.kind in OWNERS_KINDS else Permission.OPERATION_START
+    seen = await instances.require_instance(tx, caller, instance_id, permission)
     machines = await _machines_of(tx, seen, body)
-    instance = await instances.require_instance(tx, caller, instance_id, Permission.OPERATION_REQUEST, lock=True)
+    instance = await instances.require_instance(tx, caller, instance_id, permission, lock=True)
     tx.match(instance)
     if body.member_id is None:
         row = await _request_on_instance(tx, instance, body)

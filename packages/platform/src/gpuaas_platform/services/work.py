@@ -81,7 +81,11 @@ async def report_step(tx: Transaction, caller: Caller, operation_id: str, body: 
     check_shown(body.evidence, EVIDENCE_LIMIT, "the evidence of a step", "/evidence")
     check_shown(body.message, EVIDENCE_LIMIT, "the message of a step", "/message")
     check_shown(body.title, EVIDENCE_LIMIT, "the title of a step", "/title")
-    reported = await store.report_step(tx, row, body.key, body.title, body.status, body.message, body.evidence)
+    commands = [command.model_dump(mode="json") for command in body.commands]
+    check_shown([command["name"] for command in commands], EVIDENCE_LIMIT, "the commands of a step", "/commands")
+    reported = await store.report_step(
+        tx, row, body.key, body.title, body.status, body.message, body.evidence, commands
+    )
     message = f"{body.title}: {body.message}" if body.message else body.title
     await changed(tx, reported, f"step_{body.status.value}", message)
     return await read(tx, operation_id)

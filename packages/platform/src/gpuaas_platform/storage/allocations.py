@@ -52,6 +52,13 @@ async def get(tx: Transaction, id: str) -> Row | None:
     return await tx.one(_SELECT + " WHERE a.id = %(id)s", id=id)
 
 
+async def list_by_ids(tx: Transaction, ids: list[str], *, lock: bool) -> list[Row]:
+    """In the order of their ids, in which they are also locked."""
+    if lock:
+        await tx.all("SELECT 1 FROM allocations WHERE id = ANY(%(ids)s) ORDER BY id FOR UPDATE", ids=ids)
+    return await tx.all(_SELECT + " WHERE a.id = ANY(%(ids)s) ORDER BY a.id", ids=ids)
+
+
 async def lock(tx: Transaction, id: str) -> Row | None:
     await tx.one("SELECT 1 FROM allocations WHERE id = %(id)s FOR UPDATE", id=id)
     return await get(tx, id)

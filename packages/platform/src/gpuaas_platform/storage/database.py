@@ -1,7 +1,7 @@
 """The connection pool, and a transaction that writes its change and audit rows along with its effect."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, LiteralString
@@ -17,6 +17,16 @@ from gpuaas_platform.domain.errors import Refusal
 
 request_fingerprint: ContextVar[str] = ContextVar("request_fingerprint", default="")
 """Set for a request that changes something, so that whatever its transactions write about it can name it."""
+
+touched: ContextVar[dict[str, str | None] | None] = ContextVar("touched", default=None)
+"""Set for a request: where the last thing belongs that it changed, or that it was denied."""
+
+
+def touch(tenant_id: str | None, project_id: str | None) -> None:
+    place = touched.get()
+    if place is not None and (tenant_id or project_id):
+        place.update(tenant_id=tenant_id, project_id=project_id)
+
 
 CATALOGUE_NOUNS = frozenset({"app_version", "artifact", "trusted_key", "entitlement"})
 """What belongs to an app and to no instance of it: its publishers see the changes."""
@@ -84,6 +94,7 @@ class Transaction:
 
         Where it belongs is found here, so that those who may see the thing see its changes: the project and
         tenant of `row` or of the instance, and the app of the instance, or the one that is given."""
+        touch(row["id"] if noun == "tenant" else row.get("tenant_id"), project_id or row.get("project_id"))
         await self.run(
             """WITH written AS (
                    INSERT INTO changes (noun, resource_id, event, message, revision, project_id, tenant_id,
@@ -91,7 +102,12 @@ class Transaction:
                    VALUES (%(noun)s, %(id)s, %(event)s, %(message)s, %(revision)s, %(project)s,
                            coalesce(%(tenant)s, (SELECT tenant_id FROM projects WHERE id = %(project)s)),
                            %(instance)s, coalesce(%(app)s, (SELECT app_slug FROM instances WHERE id = %(instance)s)),
-                           %(correlation)s))
+                           %(correlation)s)),
+                 kept AS (
+                   INSERT INTO instance_events (instance_id, noun, resource_id, event, message, member_id,
+                                                operation_id, principal_id, correlation_id)
+                   SELECT %(instance)s, %(noun)s, %(id)s, %(event)s, %(message)s, %(member)s, %(operation)s,
+                          %(principal)s, %(correlation)s WHERE %(instance)s::text IS NOT NULL)
                SELECT pg_notify('outbox', '')""",
             noun=noun,
             id=row["id"],
@@ -101,7 +117,53 @@ class Transaction:
             project=project_id or row.get("project_id"),
             tenant=row["id"] if noun == "tenant" else row.get("tenant_id"),
             instance=instance_id,
+            member=row["id"] if noun == "member" else row.get("member_id"),
+            operation=row["id"] if noun == "operation" else row.get("operation_id"),
+            principal=self.principal_id,
             app=app_slug or (row.get("app_slug") if noun in CATALOGUE_NOUNS else None),
+            correlation=self.correlation_id,
+        )
+
+    async def changed_together(
+        self, noun: str, rows: Sequence[Row], event: str, *, message: str = "", project_id: str, instance_id: str
+    ) -> None:
+        """`changed` for many members or operations of one instance, in one statement and in their order."""
+        touch(None, project_id)
+        await self.run(
+            """WITH told AS (
+                   SELECT r.* FROM jsonb_to_recordset(%(rows)s)
+                       AS r(number int, id text, revision bigint, member_id text, operation_id text)),
+                 written AS (
+                   INSERT INTO changes (noun, resource_id, event, message, revision, project_id, tenant_id,
+                                        instance_id, app_slug, correlation_id)
+                   SELECT %(noun)s, t.id, %(event)s, %(message)s, t.revision, %(project)s, p.tenant_id, i.id,
+                          i.app_slug, %(correlation)s
+                   FROM told t, projects p, instances i WHERE p.id = %(project)s AND i.id = %(instance)s
+                   ORDER BY t.number),
+                 kept AS (
+                   INSERT INTO instance_events (instance_id, noun, resource_id, event, message, member_id,
+                                                operation_id, principal_id, correlation_id)
+                   SELECT %(instance)s, %(noun)s, t.id, %(event)s, %(message)s, t.member_id, t.operation_id,
+                          %(principal)s, %(correlation)s FROM told t ORDER BY t.number)
+               SELECT pg_notify('outbox', '')""",
+            rows=json_list(
+                [
+                    {
+                        "number": number,
+                        "id": row["id"],
+                        "revision": row["revision"],
+                        "member_id": row["id"] if noun == "member" else row.get("member_id"),
+                        "operation_id": row["id"] if noun == "operation" else None,
+                    }
+                    for number, row in enumerate(rows)
+                ]
+            ),
+            noun=noun,
+            event=event,
+            message=message,
+            project=project_id,
+            instance=instance_id,
+            principal=self.principal_id,
             correlation=self.correlation_id,
         )
 
@@ -116,6 +178,7 @@ class Transaction:
         detail: Mapping[str, Any] | None = None,
     ) -> None:
         """Write an audit entry into the chain of the tenant, of the project's tenant, or of the platform."""
+        touch(tenant_id, project_id)
         await self.run(
             """INSERT INTO audit_entries (id, chain, principal_id, action, target, outcome, project_id,
                                           correlation_id, fingerprint, detail)

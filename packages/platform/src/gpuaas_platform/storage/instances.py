@@ -13,12 +13,14 @@ _SELECT = """
             FROM reconcile_leases r WHERE r.instance_id = i.id) AS reconcile_lease,
            ARRAY(SELECT DISTINCT m.status FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed')
                AS live_statuses,
-           (SELECT jsonb_object_agg(c.component_key, c.count) FROM (
-               SELECT m.component_key, count(*) FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed'
+           (SELECT jsonb_object_agg(c.component_key, jsonb_build_array(c.present, c.staying)) FROM (
+               SELECT m.component_key, count(*) AS present, count(*) FILTER (WHERE NOT EXISTS (
+                   SELECT FROM operations o WHERE o.member_id = m.id AND o.kind = 'remove'
+                     AND o.state IN ('pending', 'running'))) AS staying
+               FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed'
                  AND NOT EXISTS (SELECT FROM operations o WHERE o.instance_id = i.id
-                       AND o.state IN ('pending', 'running')
-                       AND ((o.kind = 'remove' AND o.member_id = m.id) OR o.replacement_member_id = m.id))
-               GROUP BY 1) c) AS staying,
+                       AND o.state IN ('pending', 'running') AND o.replacement_member_id = m.id)
+               GROUP BY 1) c) AS counts,
            coalesce((SELECT jsonb_agg(jsonb_build_object('id', o.id, 'kind', o.kind, 'member_id', o.member_id,
                        'replacement_member_id', o.replacement_member_id, 'queued', o.queued) ORDER BY o.number)
                FROM operations o WHERE o.instance_id = i.id AND o.state IN ('pending', 'running')
@@ -63,12 +65,13 @@ async def insert(
     mode: str | None,
     inputs: dict[str, Any],
     placement_intent: list[dict[str, Any]],
+    access_credential_id: str | None = None,
 ) -> Row | None:
     return await tx.one(
         """INSERT INTO instances (id, project_id, app_slug, app_version_id, name, mode, inputs,
-                                  placement_intent, desired_state, correlation_id)
-           VALUES (%(id)s, %(project)s, %(slug)s, %(version)s, %(name)s, %(mode)s, %(inputs)s, %(placement)s, 'running',
-                   %(correlation)s) ON CONFLICT DO NOTHING RETURNING *""",
+                                  placement_intent, access_credential_id, desired_state, correlation_id)
+           VALUES (%(id)s, %(project)s, %(slug)s, %(version)s, %(name)s, %(mode)s, %(inputs)s, %(placement)s,
+                   %(credential)s, 'running', %(correlation)s) ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
         project=project_id,
         slug=app_slug,
@@ -77,6 +80,7 @@ async def insert(
         mode=mode,
         inputs=inputs,
         placement=json_list(placement_intent),
+        credential=access_credential_id,
         correlation=tx.correlation_id,
     )
 
@@ -216,6 +220,19 @@ async def end(tx: Transaction, id: str) -> Row:
     return row
 
 
+async def list_chosen_credentials(tx: Transaction, instance_id: str) -> dict[str, str]:
+    """By allocation: the access credential that the deploy chose for it, for its member or for the instance."""
+    rows = await tx.all(
+        """SELECT m.allocation_id, min(coalesce(m.access_credential_id, i.access_credential_id)) AS credential_id
+           FROM members m JOIN instances i ON i.id = m.instance_id
+           WHERE i.id = %(id)s AND m.status <> 'removed'
+             AND coalesce(m.access_credential_id, i.access_credential_id) IS NOT NULL
+           GROUP BY m.allocation_id""",
+        id=instance_id,
+    )
+    return {row["allocation_id"]: row["credential_id"] for row in rows}
+
+
 async def list_machine_ids(tx: Transaction, instance_id: str) -> list[str]:
     rows = await tx.all(
         """SELECT DISTINCT allocation_id FROM members WHERE instance_id = %(id)s AND status <> 'removed'
@@ -233,12 +250,13 @@ async def insert_member(
     allocation_id: str,
     node_id: str | None,
     replaces_member_id: str | None = None,
+    access_credential_id: str | None = None,
 ) -> Row:
     row = await tx.one(
         """INSERT INTO members (id, instance_id, component_key, allocation_id, node_id, status, replaces_member_id,
-                                correlation_id)
+                                access_credential_id, correlation_id)
            VALUES (%(id)s, %(instance)s, %(component)s, %(allocation)s, %(node)s, 'pending', %(replaces)s,
-                   %(correlation)s)
+                   %(credential)s, %(correlation)s)
            RETURNING *""",
         id=id,
         instance=instance_id,
@@ -246,10 +264,28 @@ async def insert_member(
         allocation=allocation_id,
         node=node_id,
         replaces=replaces_member_id,
+        credential=access_credential_id,
         correlation=tx.correlation_id,
     )
     assert row is not None
     return row
+
+
+async def insert_members(tx: Transaction, instance_id: str, members: list[dict[str, Any]]) -> list[Row]:
+    """Many at once, in their order: `id`, `component_key`, `allocation_id`, `node_id`, `operation_id`,
+    `access_credential_id`."""
+    numbered = [{**member, "number": number} for number, member in enumerate(members)]
+    return await tx.all(
+        """INSERT INTO members (id, instance_id, component_key, allocation_id, node_id, status, last_operation_id,
+                                access_credential_id, correlation_id)
+           SELECT r.id, %(instance)s, r.component_key, r.allocation_id, r.node_id, 'pending', r.operation_id,
+                  r.access_credential_id, %(correlation)s
+           FROM jsonb_to_recordset(%(members)s) AS r(number int, id text, component_key text, allocation_id text,
+                node_id text, operation_id text, access_credential_id text) ORDER BY r.number RETURNING *""",
+        instance=instance_id,
+        members=json_list(numbered),
+        correlation=tx.correlation_id,
+    )
 
 
 async def get_member(tx: Transaction, id: str) -> Row | None:

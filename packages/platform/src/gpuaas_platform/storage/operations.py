@@ -2,7 +2,7 @@
 
 from typing import Any, LiteralString
 
-from gpuaas_platform.storage.database import Row, Transaction
+from gpuaas_platform.storage.database import Row, Transaction, json_list
 
 _SELECT = """
     SELECT o.*, p.tenant_id, o.lease_expires_at > now() AS lease_live, o.deadline < now() AS overdue,
@@ -60,6 +60,26 @@ async def insert(
     )
     assert row is not None
     return row
+
+
+async def insert_together(tx: Transaction, instance: Row, operations: list[dict[str, Any]]) -> list[Row]:
+    """Many of one instance at once, in their order: `id`, `member_id`, `kind`, `input`, `deadline_seconds`."""
+    numbered = [{**operation, "place": place} for place, operation in enumerate(operations)]
+    return await tx.all(
+        """INSERT INTO operations (id, instance_id, member_id, project_id, app_slug, kind, input, state, queued,
+                                   deadline, deadline_seconds, requested_by, correlation_id)
+           SELECT r.id, %(instance)s, r.member_id, %(project)s, %(slug)s, r.kind, r.input, 'pending', false,
+                  now() + make_interval(secs => r.deadline_seconds), r.deadline_seconds, %(principal)s,
+                  %(correlation)s
+           FROM jsonb_to_recordset(%(operations)s) AS r(place int, id text, member_id text, kind text, input jsonb,
+                deadline_seconds int) ORDER BY r.place RETURNING *""",
+        instance=instance["id"],
+        project=instance["project_id"],
+        slug=instance["app_slug"],
+        operations=json_list(numbered),
+        principal=tx.principal_id,
+        correlation=tx.correlation_id,
+    )
 
 
 async def get(tx: Transaction, id: str) -> Row | None:
@@ -242,15 +262,23 @@ async def reopen(tx: Transaction, id: str, deadline_seconds: int) -> Row:
 
 
 async def report_step(
-    tx: Transaction, operation: Row, key: str, title: str, status: str, message: str, evidence: dict[str, Any]
+    tx: Transaction,
+    operation: Row,
+    key: str,
+    title: str,
+    status: str,
+    message: str,
+    evidence: dict[str, Any],
+    commands: list[dict[str, Any]],
 ) -> Row:
     await tx.run(
-        """INSERT INTO operation_steps (operation_id, attempt, key, title, status, message, evidence, ended_at)
-           VALUES (%(id)s, %(attempt)s, %(key)s, %(title)s, %(status)s, %(message)s, %(evidence)s,
+        """INSERT INTO operation_steps (operation_id, attempt, key, title, status, message, evidence, commands,
+                                        ended_at)
+           VALUES (%(id)s, %(attempt)s, %(key)s, %(title)s, %(status)s, %(message)s, %(evidence)s, %(commands)s,
                    CASE WHEN %(status)s = 'running' THEN NULL ELSE clock_timestamp() END)
            ON CONFLICT (operation_id, attempt, key) DO UPDATE SET status = excluded.status,
                title = excluded.title, message = excluded.message, evidence = excluded.evidence,
-               ended_at = excluded.ended_at""",
+               commands = excluded.commands, ended_at = excluded.ended_at""",
         id=operation["id"],
         attempt=operation["attempt"],
         key=key,
@@ -258,6 +286,7 @@ async def report_step(
         status=status,
         message=message,
         evidence=evidence,
+        commands=json_list(commands),
     )
     row = await tx.one(
         "UPDATE operations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *",

@@ -112,17 +112,23 @@ async def connect_directly(address: str, direct: DirectAccess, key: asyncssh.SSH
 
 
 async def open_connection(
-    client: GpuaasClient, grant: AccessGrant, machine: MachineAddress, key: asyncssh.SSHKey
+    client: GpuaasClient,
+    grant: AccessGrant,
+    machine: MachineAddress,
+    key: asyncssh.SSHKey,
+    *,
+    stored: bool = False,
 ) -> MachineConnection:
+    """With the grant's certificate for the key; `stored`: the key itself is what the machine knows."""
     stream = await client.open_stream(grant.id, machine.allocation_id)
-    return await connect_over(stream, grant, machine, key)
+    return await connect_over(stream, grant, machine, key, stored=stored)
 
 
 async def connect_over(
-    stream: ByteStream, grant: AccessGrant, machine: MachineAddress, key: asyncssh.SSHKey
+    stream: ByteStream, grant: AccessGrant, machine: MachineAddress, key: asyncssh.SSHKey, *, stored: bool = False
 ) -> MachineConnection:
     """asyncssh wants a socket: give it one end of a pair and pump the other end to the stream."""
-    certificate = asyncssh.import_certificate(grant.certificate)
+    proof = key if stored else (key, asyncssh.import_certificate(grant.certificate))
     ours, theirs = socket.socketpair()
     pump = asyncio.create_task(_pump(stream, theirs))
     try:
@@ -130,7 +136,7 @@ async def connect_over(
             machine.host_principal,
             sock=ours,
             username=grant.login,
-            client_keys=[(key, certificate)],
+            client_keys=[proof],
             known_hosts=trusted_hosts(grant, machine),
             # The caller's own files and agents have no say in this.
             config=None,

@@ -145,6 +145,9 @@ class ObservedSshMachine:
         if address.direct is not None:
             key = await self._access.stored_key(address.direct.credential_id)
             return await connect_directly(address.address, address.direct, key)
+        if address.credential_id is not None:
+            key = await self._access.stored_key(address.credential_id)
+            return await open_connection(self._access.client, grant, address, key, stored=True)
         return await open_connection(self._access.client, grant, address, self._access.key)
 
 

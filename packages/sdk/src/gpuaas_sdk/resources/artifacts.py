@@ -12,10 +12,12 @@ from gpuaas_contract.artifacts import (
     ArtifactRegister,
     Registry,
     RegistryToken,
+    RegistryUpload,
     TrustedKey,
     TrustedKeyCreate,
     TrustedKeyPage,
 )
+from gpuaas_contract.trees import check_tar, is_tree
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
 
@@ -31,6 +33,10 @@ class Registries(ResourceRoutes):
         """What the caller may not do is left out of it."""
         scope = f"repository:{repository}:{'pull,push' if push else 'pull'}"
         return await self._transport.get("/registry/token", RegistryToken, {"scope": scope, "service": oci.SERVICE})
+
+    async def upload(self, upload_id: str, repository: str) -> RegistryUpload:
+        """Where an upload that was cut goes on, where the platform knows."""
+        return await self._transport.get(f"/registry/uploads/{upload_id}", RegistryUpload, {"repository": repository})
 
 
 class Artifacts(ResourceRoutes):
@@ -84,14 +90,21 @@ class Artifacts(ResourceRoutes):
         on_progress: Callable[[int], None] = lambda sent: None,
     ) -> Artifact:
         """Send a file to the registry, sign it where a key is given (PEM), and make it known. To do it again, also
-        after an interruption, sends only what is missing."""
+        after an interruption, sends only what is missing. UnsafeTreeError for a tar with something that leads out."""
         from gpuaas_sdk.registry import RegistryClient, UploadNotes, digest_of_file
 
         owner = _owner(app_slug, project_id)
         repository = oci.repository_of(name, **owner)
+        if is_tree(media_type):
+            check_tar(path)
         url = (await Registries(self._transport).get()).url
-        notes = UploadNotes(resume_dir)
-        async with RegistryClient(url, repository, self._token_of(repository), notes=notes) as registry:
+        async with RegistryClient(
+            url,
+            repository,
+            self._token_of(repository),
+            find_upload=self._upload_of(repository),
+            notes=UploadNotes(resume_dir),
+        ) as registry:
             content_digest = digest_of_file(path)
             await registry.push_file(path, content_digest, on_progress)
             await registry.push_bytes(oci.EMPTY_CONTENT)
@@ -112,6 +125,13 @@ class Artifacts(ResourceRoutes):
         url = (await Registries(self._transport).get()).url
         async with RegistryClient(url, found.repository, self._token_of(found.repository)) as registry:
             await _sign(registry, found.repository, found.digest, private_key_pem)
+
+    def _upload_of(self, repository: str) -> Callable[[str], Awaitable[tuple[str, int] | None]]:
+        async def find(upload_id: str) -> tuple[str, int] | None:
+            found = await Registries(self._transport).upload(upload_id, repository)
+            return None if found.location is None else (found.location, found.offset)
+
+        return find
 
     def _token_of(self, repository: str) -> Callable[[], Awaitable[str]]:
         async def fetch() -> str:

@@ -1,6 +1,6 @@
 """Operations: what people ask for, and what a controller does under a lease."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpuaas_contract.access import AccessGrant, OperationAccessRequest
 from gpuaas_contract.artifacts import Delivery, DeliveryRequest
@@ -17,6 +17,7 @@ from gpuaas_contract.operations import (
     OperationError,
     OperationPage,
     OperationState,
+    RemoteCommand,
     StepReport,
     StepStatus,
 )
@@ -84,6 +85,7 @@ class Operations(ResourceRoutes):
         status: StepStatus,
         message: str = "",
         evidence: JsonObject | None = None,
+        commands: Sequence[RemoteCommand] = (),
     ) -> Operation:
         body = StepReport(
             fencing_token=fencing_token,
@@ -92,6 +94,7 @@ class Operations(ResourceRoutes):
             status=status,
             message=message,
             evidence=evidence or {},
+            commands=[*commands],
         )
         return await self._transport.post(f"/operations/{operation_id}/steps", Operation, body)
 

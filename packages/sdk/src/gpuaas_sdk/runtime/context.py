@@ -1,17 +1,20 @@
 """What a handler sees of its operation."""
 
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Protocol, runtime_checkable
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.catalogue import AppVersion
 from gpuaas_contract.instances import AccessNote, Condition, Instance, Member, MemberStatus
-from gpuaas_contract.operations import Claim, Operation, StepStatus
+from gpuaas_contract.operations import MOST_COMMANDS, Claim, Operation, RemoteCommand, StepStatus
 from gpuaas_contract.secrets import SecretSpec
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import GpuaasError, LeaseLostError
 from gpuaas_sdk.machines.base import CommandError, Machine, MachineUnreachableError
+from gpuaas_sdk.machines.noted import NotedMachine
 from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
 from gpuaas_sdk.secret_value import SecretValue
@@ -71,6 +74,11 @@ class StepHandle:
         self.title = title
         self.message = ""
         self.evidence: JsonObject = {}
+        self._commands: deque[RemoteCommand] = deque(maxlen=MOST_COMMANDS)
+
+    def note(self, command: RemoteCommand) -> None:
+        """What was run on a machine meanwhile; the context's machines call it."""
+        self._commands.append(command)
 
     async def progress(self, message: str) -> None:
         """Show something now, while the step is still running."""
@@ -87,9 +95,20 @@ class StepHandle:
             status=status,
             message=bounded(self.message if message is None else message),
             evidence=self.evidence,
+            commands=self._commands,
         )
         if operation.cancel_requested:
             context.request_cancel()
+
+
+_step: ContextVar[StepHandle | None] = ContextVar("step", default=None)
+"""The step that is under way in this task."""
+
+
+def _note(command: RemoteCommand) -> None:
+    step = _step.get()
+    if step is not None:
+        step.note(command)
 
 
 class OperationContext:
@@ -146,7 +165,8 @@ class OperationContext:
         return await self.client.app_versions.get(instance.app_slug, instance.versions.app)
 
     def machine(self, allocation_id: str) -> Machine:
-        return self._machines.machine(allocation_id)
+        """It notes what is run on it with the step that is under way."""
+        return NotedMachine(self._machines.machine(allocation_id), self.operation_id, _note)
 
     async def secret(self, name: str, spec: SecretSpec | None = None, *, version: int | None = None) -> SecretValue:
         """The instance's secret of that name, made where it is missing: as the manifest declares it, else as `spec`."""
@@ -169,6 +189,8 @@ class OperationContext:
         if self.cancel_requested:
             await step._report(StepStatus.FAILED, "called off before it began")
         self.check_cancelled()
+        before = _step.get()
+        _step.set(step)
         try:
             yield step
         except LeaseLostError:
@@ -180,6 +202,8 @@ class OperationContext:
             said = words_for(error)
             await step._report(StepStatus.FAILED, f"{step.message}: {said}" if step.message else said)
             raise
+        finally:
+            _step.set(before)
         await step._report(StepStatus.SUCCEEDED)
 
     async def report_member(

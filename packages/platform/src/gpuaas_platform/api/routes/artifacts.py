@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from typing import Annotated
 
 from fastapi import Query, Request, Response
@@ -14,6 +15,7 @@ from gpuaas_contract.artifacts import (
     ArtifactRegister,
     Registry,
     RegistryToken,
+    RegistryUpload,
     TrustedKey,
     TrustedKeyCreate,
     TrustedKeyPage,
@@ -23,13 +25,14 @@ from gpuaas_platform.api.context import Ctx, Limit, platform_of
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.domain.policy import Permission
-from gpuaas_platform.domain.registry_access import read_scopes
+from gpuaas_platform.domain.registry_access import PULL, PUSH, Access, read_scopes
 from gpuaas_platform.services import artifacts, registry, trusted_keys
 from gpuaas_platform.services.artifacts import DeleteArtifact, RegisterArtifact, VerifyArtifact
 from gpuaas_platform.services.principals import Authenticated, password_change_required
 
 routes = Routes("artifacts")
 _ONE = "/artifacts/{artifact_id}"
+_UPLOAD_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _KEY = "/trusted-keys/{trusted_key_id}"
 
 
@@ -131,17 +134,34 @@ async def get_registry_token(
             request.state.challenge = 'Basic realm="gpuaas"'
         raise
     platform.limits.requests.take(caller.id)
+    asked = read_scopes(scope or [])
+    if _is_basic(request):
+        # Some programs ask once, to look, and then push with the same token: they get all that they may.
+        asked = [Access(access.repository, (PULL, PUSH)) for access in asked]
     async with platform.database.reading(caller.id, str(request.state.correlation_id)) as tx:
-        granted = await registry.allowed(tx, caller, read_scopes(scope or []))
+        granted = await registry.allowed(tx, caller, asked)
     token = await platform.registry.token(caller.id, *granted)
     return JSONResponse(token.model_dump(mode="json"), headers={"Cache-Control": "no-store"})
+
+
+@routes.get("/registry/uploads/{upload_id}", Permission.AUTHENTICATED, response_model=RegistryUpload)
+async def get_registry_upload(
+    ctx: Ctx, upload_id: str, repository: Annotated[str, Query(max_length=255)]
+) -> RegistryUpload:
+    """Where an upload that was cut goes on. Who may not push there is told of none."""
+    async with ctx.read() as tx:
+        granted = await registry.allowed(tx, ctx.caller, [Access(repository, (PUSH,))])
+    found = None
+    if granted and _UPLOAD_ID.fullmatch(upload_id):
+        found = await ctx.platform.registry.uploads.find(repository, upload_id)
+    return found or RegistryUpload()
 
 
 async def _authenticated(request: Request) -> Authenticated:
     platform, correlation_id = platform_of(request), str(request.state.correlation_id)
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")
     bearer = shown.strip()
-    if scheme.lower() == "basic":
+    if _is_basic(request):
         name, bearer = _basic(bearer)
         if ids.is_id(name, ids.SERVICE_ACCOUNT) and bearer.count(".") != 2:
             bearer = (await platform.oauth.client_with_secret(name, bearer)).access_token
@@ -151,6 +171,10 @@ async def _authenticated(request: Request) -> Authenticated:
     if found.password_change_required:
         raise password_change_required()
     return found
+
+
+def _is_basic(request: Request) -> bool:
+    return request.headers.get("authorization", "").lower().startswith("basic ")
 
 
 def _basic(encoded: str) -> tuple[str, str]:

@@ -87,7 +87,7 @@ async def abandon_instance(ctx: Ctx, instance_id: str, body: WriteOff) -> Respon
 
 @routes.post(
     "/app-instances/{instance_id}/operations",
-    Permission.OPERATION_REQUEST,
+    Permission.OPERATION_START,
     status_code=201,
     response_model=Operation,
 )

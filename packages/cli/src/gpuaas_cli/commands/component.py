@@ -1,0 +1,299 @@
+"""Components of an instance: its members on machines, one or many at a time."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuaas_cli import output, resolve
+from gpuaas_cli.errors import USAGE, CliError
+from gpuaas_cli.inputs import Yes, confirm
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
+from gpuaas_cli.session import Session, open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.bulk import Bulk
+    from gpuaas_contract.instances import Instance
+
+app = noun("component", "Members of an instance: add, drain, resume, remove, replace, recover; one or many.")
+
+app.command(
+    "gpuaas_cli.commands.instance_preflight:preflight_members",
+    name="preflight",
+    help="Look first whether an operation on members would work.",
+)
+
+InstanceName = Annotated[str, Parameter(help="The instance, by name or id.")]
+MemberNames = Annotated[list[str], Parameter(help="Members: by id, by their machine's name, or COMPONENT=MACHINE.")]
+PolicyWords = Annotated[
+    str, Parameter(name="--policy", help="all_or_nothing, best_effort, or a number: at least so many.")
+]
+InputWords = Annotated[
+    list[str] | None,
+    Parameter(name="--input", negative="", help="KEY=VALUE for the operation; a value is read as YAML. Repeatable."),
+]
+Queue = Annotated[
+    bool, Parameter(name="--queue", negative="", help="Wait behind what is running, instead of being refused.")
+]
+_ALL = "all_or_nothing"
+
+
+@app.command(name="list")
+async def list_(
+    instance: InstanceName,
+    /,
+    *,
+    all: Annotated[bool, Parameter(negative="", help="Also removed ones.")] = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """List the members of an instance with their machines and what can be done with each."""
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        members = await session.client.instances.members(found.id, removed=None if all else False).all()
+        machines = {a.id: a.name async for a in session.client.allocations.list(project_id=found.project_id)}
+    columns = {
+        "component": lambda m: m.component_key,
+        "machine": lambda m: machines.get(m.allocation_id, m.allocation_id),
+        "status": lambda m: m.status,
+        "actions": lambda m: [action.action for action in m.allowed_actions],
+        "last operation": lambda m: m.last_operation_id,
+        "id": lambda m: m.id,
+    }
+    output.items(members, columns, empty="No members.")
+
+
+@app.command
+async def add(
+    instance: InstanceName,
+    component: Annotated[str, Parameter(help="The component's key: gpuaas app show APP.")],
+    machines: Annotated[list[str], Parameter(help="Machines to put members on, by name or id.")],
+    /,
+    *,
+    policy: PolicyWords = _ALL,
+    input: InputWords = None,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Add members to an instance, on machines that the project has.
+
+    ```
+    gpuaas component add first worker two three --wait
+    gpuaas component add first worker two three four --policy 2
+    ```
+    """
+    from gpuaas_cli.bulks import read_policy
+
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        ids = [(await resolve.allocation(session, machine)).id for machine in machines]
+        made = await session.client.instances.add_members(
+            found.id, component, ids, policy=read_policy(policy), input=_inputs(input)
+        )
+        await _finish(session, made, wait, timeout)
+
+
+@app.command
+async def drain(
+    instance: InstanceName,
+    members: MemberNames,
+    /,
+    *,
+    policy: PolicyWords = _ALL,
+    input: InputWords = None,
+    queue: Queue = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Let members finish what they do, and give them nothing new."""
+    await _act(instance, "drain", members, policy, input, queue, wait, timeout, options)
+
+
+@app.command
+async def resume(
+    instance: InstanceName,
+    members: MemberNames,
+    /,
+    *,
+    policy: PolicyWords = _ALL,
+    input: InputWords = None,
+    queue: Queue = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Give drained members work again."""
+    await _act(instance, "resume", members, policy, input, queue, wait, timeout, options)
+
+
+@app.command
+async def recover(
+    instance: InstanceName,
+    members: MemberNames,
+    /,
+    *,
+    policy: PolicyWords = _ALL,
+    input: InputWords = None,
+    queue: Queue = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Bring members back that are not well."""
+    await _act(instance, "recover", members, policy, input, queue, wait, timeout, options)
+
+
+@app.command
+async def remove(
+    instance: InstanceName,
+    members: MemberNames,
+    /,
+    *,
+    policy: PolicyWords = _ALL,
+    input: InputWords = None,
+    queue: Queue = False,
+    yes: Yes = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Take members off their machines; the machines stay.
+
+    ```
+    gpuaas component remove first two --yes --wait
+    ```
+    """
+    confirm(f"Remove {', '.join(members)} from {instance}?", instance, yes=yes)
+    await _act(instance, "remove", members, policy, input, queue, wait, timeout, options)
+
+
+@app.command
+async def run(
+    instance: InstanceName,
+    kind: Annotated[str, Parameter(help="An operation that the app's manifest declares for members.")],
+    members: MemberNames,
+    /,
+    *,
+    policy: PolicyWords = _ALL,
+    input: InputWords = None,
+    queue: Queue = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Run an operation of the app's own on members."""
+    await _act(instance, kind, members, policy, input, queue, wait, timeout, options)
+
+
+@app.command
+async def replace(
+    instance: InstanceName,
+    member: Annotated[str, Parameter(help="The member that goes: by id, its machine's name, or COMPONENT=MACHINE.")],
+    machine: Annotated[str, Parameter(help="The machine that takes over, by name or id.")],
+    /,
+    *,
+    input: InputWords = None,
+    queue: Queue = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Let a member on another machine take over from one.
+
+    ```
+    gpuaas component replace first two three --wait
+    ```
+    """
+    from gpuaas_cli.commands.instance_change import show_or_wait
+
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        going = await member_id(session, found, member)
+        taking_over = (await resolve.allocation(session, machine)).id
+        operation = await session.client.instances.request(
+            found.id,
+            "replace",
+            member_id=going,
+            input={**_inputs(input), "allocation_id": taking_over},
+            queue=queue,
+        )
+        await show_or_wait(session, operation, wait, timeout)
+
+
+@app.command
+async def forget(
+    instance: InstanceName,
+    member: Annotated[str, Parameter(help="By id, its machine's name, or COMPONENT=MACHINE.")],
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="Why there is no proof, for the records.")],
+    yes: Yes = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """After its removal failed: write a member off without proof that nothing is left on its machine."""
+    confirm(f"Write {member} of {instance} off without proof?", instance, yes=yes)
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        gone = await session.client.members.forget(await member_id(session, found, member), reason)
+        output.one(gone, {"member": gone.id, "component": gone.component_key, "status": gone.status})
+
+
+async def _act(
+    instance: str,
+    kind: str,
+    members: list[str],
+    policy: str,
+    input: list[str] | None,
+    queue: bool,
+    wait: bool,
+    timeout: float,
+    options: Options,
+) -> None:
+    from gpuaas_cli.bulks import read_policy
+
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        ids = [await member_id(session, found, wanted) for wanted in members]
+        made = await session.client.instances.request_on_members(
+            found.id, kind, ids, policy=read_policy(policy), input=_inputs(input), queue=queue
+        )
+        await _finish(session, made, wait, timeout)
+
+
+async def _finish(session: Session, bulk: "Bulk", wait: bool, timeout: float) -> None:
+    from gpuaas_cli.bulks import check_bulk, show_bulk, wait_for_bulk
+
+    if wait:
+        bulk = await wait_for_bulk(session, bulk, timeout)
+    show_bulk(bulk)
+    if wait:
+        check_bulk(bulk)
+    else:
+        first = next((result.operation_id for result in bulk.results if result.operation_id), None)
+        if first:
+            output.note(f"Watch it: gpuaas operation watch {first}")
+
+
+async def member_id(session: Session, instance: "Instance", wanted: str) -> str:
+    """A machine's name is enough where only one live member is on it."""
+    from gpuaas_contract import ids
+
+    if ids.is_id(wanted, ids.MEMBER):
+        return wanted
+    component, equals, machine = wanted.rpartition("=")
+    allocation = await resolve.allocation(session, machine)
+    members = await session.client.instances.members(instance.id, removed=False).all()
+    found = [m for m in members if m.allocation_id == allocation.id and (not equals or m.component_key == component)]
+    if len(found) == 1:
+        return found[0].id
+    hint = f"gpuaas component list {instance.name}"
+    if not found:
+        raise CliError(f"{instance.name} has no member on {wanted}", USAGE, hint=hint)
+    keys = ", ".join(f"{member.component_key}={machine}" for member in found)
+    raise CliError(f"{instance.name} has several members on {machine}: {keys}", USAGE, hint=hint)
+
+
+def _inputs(given: list[str] | None) -> dict[str, Any]:
+    from gpuaas_cli.commands.instance_deploy import read_inputs
+
+    return read_inputs(None, given or [])

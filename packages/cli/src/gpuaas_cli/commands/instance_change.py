@@ -1,0 +1,177 @@
+"""Changing a deployed app: start, stop, restart, upgrade, configure, and writing it off."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuaas_cli import output, resolve
+from gpuaas_cli.inputs import Yes, confirm
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait
+from gpuaas_cli.session import Session, open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.operations import Operation
+
+Queue = Annotated[
+    bool, Parameter(name="--queue", negative="", help="Wait behind what is running, instead of being refused.")
+]
+InputWords = Annotated[
+    list[str] | None, Parameter(name="--input", negative="", help="KEY=VALUE; a value is read as YAML. Repeatable.")
+]
+
+
+async def show_or_wait(session: Session, operation: "Operation", wait: bool, timeout: float) -> None:
+    from gpuaas_cli.commands.operation import show_operation
+
+    if not wait:
+        output.note(f"Watch it: gpuaas operation watch {operation.id}")
+        show_operation(operation)
+        return
+    from gpuaas_cli.waiting import check_succeeded, wait_for_operation
+
+    operation = await wait_for_operation(session, operation, timeout)
+    show_operation(operation)
+    check_succeeded(operation)
+
+
+async def _request(
+    instance: str, kind: str, input: dict[str, Any], queue: bool, wait: bool, timeout: float, options: Options
+) -> None:
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        operation = await session.client.instances.request(found.id, kind, input=input, queue=queue)
+        await show_or_wait(session, operation, wait, timeout)
+
+
+async def start(
+    instance: str,
+    /,
+    *,
+    queue: Queue = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Start an instance that was stopped."""
+    await _request(instance, "start", {}, queue, wait, timeout, options)
+
+
+async def stop(
+    instance: str,
+    /,
+    *,
+    queue: Queue = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Stop an instance; everything it has stays on its machines."""
+    await _request(instance, "stop", {}, queue, wait, timeout, options)
+
+
+async def restart(
+    instance: str,
+    /,
+    *,
+    queue: Queue = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Stop an instance and start it again."""
+    await _request(instance, "restart", {}, queue, wait, timeout, options)
+
+
+async def run(
+    instance: str,
+    kind: Annotated[str, Parameter(help="An operation that the app's manifest declares: gpuaas app show APP.")],
+    /,
+    *,
+    input: InputWords = None,
+    queue: Queue = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Run an operation of the app's own on the whole instance."""
+    from gpuaas_cli.commands.instance_deploy import read_inputs
+
+    await _request(instance, kind, read_inputs(None, input or []), queue, wait, timeout, options)
+
+
+async def upgrade(
+    instance: str,
+    version: Annotated[str, Parameter(help="A published version: gpuaas app versions APP.")],
+    /,
+    *,
+    input: InputWords = None,
+    inputs_file: Annotated[Path | None, Parameter(help="New deploy inputs as YAML or JSON.")] = None,
+    queue: Queue = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Bring an instance to another version of its app. Inputs that are given replace the present ones by their keys.
+
+    ```
+    gpuaas instance upgrade first 1.3.0 --wait
+    ```
+    """
+    from gpuaas_cli.commands.instance_deploy import read_inputs
+
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        changed = read_inputs(inputs_file, input or [])
+        wanted: dict[str, Any] = {"version": version}
+        if changed:
+            wanted["inputs"] = {**found.inputs, **changed}
+        operation = await session.client.instances.request(found.id, "upgrade", input=wanted, queue=queue)
+        await show_or_wait(session, operation, wait, timeout)
+
+
+async def configure(
+    instance: str,
+    /,
+    *,
+    input: InputWords = None,
+    inputs_file: Annotated[Path | None, Parameter(help="Deploy inputs as YAML or JSON.")] = None,
+    queue: Queue = False,
+    wait: Wait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Change the deploy inputs of an instance: those that are given, the others stay.
+
+    ```
+    gpuaas instance configure first --input size=3 --wait
+    ```
+    """
+    from gpuaas_cli.commands.instance_deploy import read_inputs
+    from gpuaas_cli.errors import USAGE, CliError
+
+    changed = read_inputs(inputs_file, input or [])
+    if not changed:
+        raise CliError("nothing to change: --input KEY=VALUE", USAGE, hint=f"gpuaas instance show {instance} -o json")
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        wanted = {"inputs": {**found.inputs, **changed}}
+        operation = await session.client.instances.request(found.id, "configure", input=wanted, queue=queue)
+        await show_or_wait(session, operation, wait, timeout)
+
+
+async def abandon(
+    instance: str,
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="Why there is no proof, for the records.")],
+    yes: Yes = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """After its decommission failed: write an instance off without proof that nothing is left on its machines."""
+    from gpuaas_cli.commands.instance import show_instance
+
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        confirm(f"Write {found.name} off without proof?", found.name, yes=yes)
+        await show_instance(session, await session.client.instances.abandon(found.id, reason))

@@ -1,0 +1,86 @@
+"""What is wrong with an instance, in one answer."""
+
+import json
+from typing import TYPE_CHECKING
+
+from gpuaas_cli import output, resolve
+from gpuaas_cli.errors import member_command, next_command
+from gpuaas_cli.options import DEFAULTS, Options
+from gpuaas_cli.session import open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.history import Explanation
+
+MOST_LINES = 12
+
+
+async def explain(instance: str, /, *, options: Options = DEFAULTS) -> None:
+    """Say what is going on with an instance: where it stands, what holds it up, what the app says, what to do now.
+
+    ```
+    gpuaas instance explain first
+    gpuaas instance explain first -o json
+    ```
+    """
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        explanation = await session.client.history.explain(found.id)
+    if not output.document(explanation):
+        _show(explanation)
+
+
+def _show(found: "Explanation") -> None:
+    operation, member = found.operation, found.member
+    print(output.clean(found.summary))
+    print()
+    counts = ", ".join(f"{number} {status}" for status, number in found.member_counts.items())
+    fields: dict[str, object] = {
+        "instance": f"{found.instance.name} {found.instance.id}",
+        "members": counts or "none",
+        "member": f"{member.component_key} {member.id}, {member.status}" if member else "none",
+        "operation": f"{operation.kind} {operation.id}, {operation.state}, attempt {operation.attempt}"
+        if operation
+        else "none",
+        "correlation id": found.correlation_id,
+    }
+    if operation is not None and operation.lease is not None:
+        silent = ", silent" if operation.lease.expired else ""
+        fields["lease"] = f"{operation.lease.holder} until {output.text(operation.lease.expires_at)}{silent}"
+    if operation is not None and operation.error is not None:
+        fields["error"] = f"{operation.error.code}: {operation.error.detail}"
+    if found.failed_step is not None:
+        fields["failed step"] = f"{found.failed_step.title}: {found.failed_step.message}".rstrip(": ")
+        fields["evidence"] = _lines(found.failed_step.evidence)
+    fields["adapter says"] = _lines(found.adapter_detail) or "nothing"
+    output.pairs(fields)
+    if found.waiting:
+        output.heading("Waiting for")
+        for finding in found.waiting:
+            print(
+                f"  {output.clean(finding.message)}" + (f" → {output.clean(finding.action)}" if finding.action else "")
+            )
+    commands = _commands(found)
+    if commands:
+        output.heading("What can be done now")
+        width = min(max(len(command) for command, _ in commands), 90)
+        for command, title in commands:
+            print(f"  {command:<{width}}  {output.clean(title)}")
+    output.note(f"\nMore: gpuaas instance events {found.instance.name}, gpuaas trace {found.correlation_id}")
+
+
+def _commands(found: "Explanation") -> list[tuple[str, str]]:
+    """The nearest first: for the operation, for the member, for the whole instance."""
+    name, member, operation = found.instance.name, found.member, found.operation
+    commands = [] if operation is None else [(next_command(a), a.title) for a in operation.allowed_actions]
+    if member is not None:
+        commands += [(member_command(a, name, member.id), a.title) for a in member.allowed_actions]
+    return commands + [(next_command(a), a.title) for a in found.instance.allowed_actions]
+
+
+def _lines(document: dict[str, object]) -> str:
+    if not document:
+        return ""
+    lines = json.dumps(document, indent=2, ensure_ascii=False).splitlines()
+    if len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES], "… (-o json shows all)"]
+    return "\n".join(lines)

@@ -1,0 +1,109 @@
+"""Looking before a deploy or an operation: everything that stands in the way, and nothing changed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuaas_cli import output, resolve
+from gpuaas_cli.errors import USAGE, CliError
+from gpuaas_cli.inputs import FromFile, merge
+from gpuaas_cli.options import DEFAULTS, Options, Timeout
+from gpuaas_cli.session import Session, open_session
+
+if TYPE_CHECKING:
+    from gpuaas_contract.preflights import Preflight
+
+WAIT_SECONDS = 120.0
+_TURN = 20.0
+
+
+async def preflight(
+    app: Annotated[str | None, Parameter(help="The app's slug: gpuaas app list.")] = None,
+    /,
+    *,
+    name: Annotated[str | None, Parameter(help="What to call the instance.")] = None,
+    place: Annotated[
+        list[str] | None, Parameter(negative="", help="COMPONENT=ALLOCATION, by name or id; may be repeated.")
+    ] = None,
+    version: Annotated[str | None, Parameter(help="The newest one where absent.")] = None,
+    input: Annotated[
+        list[str] | None, Parameter(negative="", help="KEY=VALUE; a value is read as YAML. May be repeated.")
+    ] = None,
+    inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins over it.")] = None,
+    from_file: FromFile = None,
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Look whether a deploy would work: the platform's own checks and the app's. Exits with 2 where it would not.
+
+    ```
+    gpuaas instance preflight APP --name first --place controller=one --place worker=one
+    ```
+    """
+    from gpuaas_cli.commands.instance_deploy import deploy_request, read_inputs
+
+    fields = merge(from_file, app_slug=app, name=name, version=version)
+    inputs = read_inputs(inputs_file, input or [])
+    if inputs:
+        fields["inputs"] = {**fields.get("inputs", {}), **inputs}
+    async with open_session(options) as session:
+        request = await deploy_request(session, fields, place or [], options)
+        await finish(session, await session.client.preflights.deploy(request), timeout)
+
+
+async def preflight_members(
+    instance: Annotated[str, Parameter(help="The instance, by name or id.")],
+    kind: Annotated[str, Parameter(help="add, drain, remove, …: what would be asked for.")],
+    targets: Annotated[list[str], Parameter(help="Members; for add, machines.")],
+    /,
+    *,
+    component: Annotated[str | None, Parameter(help="For add: the component's key.")] = None,
+    input: Annotated[list[str] | None, Parameter(negative="", help="KEY=VALUE for the operation. Repeatable.")] = None,
+    policy: Annotated[str, Parameter(help="all_or_nothing, best_effort, or a number.")] = "all_or_nothing",
+    timeout: Timeout = WAIT_SECONDS,
+    options: Options = DEFAULTS,
+) -> None:
+    """Look whether an operation on members would work. Exits with 2 where it would not.
+
+    ```
+    gpuaas component preflight first add two three --component worker
+    gpuaas component preflight first drain two
+    ```
+    """
+    from gpuaas_cli.bulks import read_policy
+    from gpuaas_cli.commands.component import member_id
+    from gpuaas_cli.commands.instance_deploy import read_inputs
+    from gpuaas_contract.bulk import MemberOperationsCreate, MembersAdd
+
+    given: dict[str, Any] = {"policy": read_policy(policy), "input": read_inputs(None, input or [])}
+    if kind == "add" and component is None:
+        raise CliError("--component is missing: which component the machines are for", USAGE)
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        body: MembersAdd | MemberOperationsCreate
+        if kind == "add":
+            machines = [(await resolve.allocation(session, target)).id for target in targets]
+            body = MembersAdd(component_key=str(component), allocation_ids=machines, **given)
+        else:
+            members = [await member_id(session, found, target) for target in targets]
+            body = MemberOperationsCreate(kind=kind, member_ids=members, **given)
+        await finish(session, await session.client.preflights.instance(found.id, body), timeout)
+
+
+async def finish(session: Session, found: "Preflight", timeout: float) -> None:
+    """Wait for the app's own checks, show everything, and exit with what it means."""
+    left = timeout
+    while found.state == "running" and left > 0:
+        found = await session.client.preflights.get(found.id, wait=min(_TURN, left))
+        left -= _TURN
+    if not output.document(found):
+        rows = [[f.severity, f.source, f.message, f.action, f.pointer] for f in found.findings]
+        if rows:
+            output.table(rows, ["severity", "by", "finding", "what to do", "where"])
+        output.note(f"The app's own checks: {found.app_checks.value.replace('_', ' ')}.")
+    if found.ok is False:
+        raise CliError(f"{found.kind} would not work: {len(found.findings)} finding(s)", USAGE)
+    if found.ok is None:
+        raise CliError("the app's own checks are not done yet", USAGE, hint="a larger --timeout")
+    output.note(f"Nothing stands in the way of {found.kind}.")

@@ -1,0 +1,87 @@
+"""What happened, apart from what is: events of an instance, its explanation, the trace of one correlation id."""
+
+from pydantic import AwareDatetime
+
+from gpuaas_contract.audit import AuditEntry
+from gpuaas_contract.base import JsonObject, Page, Resource
+from gpuaas_contract.findings import Finding
+from gpuaas_contract.instances import Instance, Member
+from gpuaas_contract.operations import Operation, Step
+from gpuaas_contract.problems import AllowedAction
+
+EVENT_DAYS = 365
+"""How long the events of an instance are kept."""
+REQUEST_DAYS = 14
+"""How long it is known which requests were made."""
+
+
+class InstanceEvent(Resource):
+    at: AwareDatetime
+    noun: str
+    """What changed: `instance`, `member`, `operation`, …"""
+    resource_id: str
+    event: str
+    """What happened to it, in the past tense."""
+    message: str = ""
+    member_id: str | None = None
+    operation_id: str | None = None
+    principal_id: str
+    """Who did it; `platform` for what happened by itself."""
+    correlation_id: str
+
+
+class InstanceEventPage(Page):
+    items: list[InstanceEvent]
+
+
+class Explanation(Resource):
+    """Which instance, which member, which operation, which correlation id, what the adapter says; and what now."""
+
+    summary: str
+    """One sentence for a person."""
+    instance: Instance
+    member: Member | None = None
+    """The one that it is about: that of the operation, else one that is not well."""
+    member_counts: dict[str, int]
+    """How many live members have each status."""
+    operation: Operation | None = None
+    """The one that failed and that nothing has followed, else the one under way, else the newest."""
+    failed_step: Step | None = None
+    """The last step of that operation that failed, with its evidence."""
+    correlation_id: str
+    """To look for in logs, on machines, and with `GET /v1/traces/{id}`."""
+    adapter_detail: JsonObject = {}
+    """What the app's controller says of the member."""
+    waiting: list[Finding] = []
+    """What keeps things from going on."""
+    actions: list[AllowedAction] = []
+    """What can be done now: with the operation, the member, the instance."""
+    events: list[InstanceEvent] = []
+    """The newest ones, the newest last."""
+
+
+class RequestRecord(Resource):
+    """A request that was made to change something, or that was refused."""
+
+    at: AwareDatetime
+    method: str
+    route: str
+    """As it is declared, without ids."""
+    status: int
+    principal_id: str | None = None
+    duration_ms: float
+    correlation_id: str
+    project_id: str | None = None
+
+
+class Trace(Resource):
+    """All that one correlation id touched, as far as the caller may see it; each list in the order of time."""
+
+    correlation_id: str
+    requests: list[RequestRecord]
+    audit: list[AuditEntry]
+    operations: list[Operation]
+    """With their steps, and the commands that were run on machines in each."""
+    events: list[InstanceEvent]
+    truncated: bool = False
+    """There is more than is shown."""
