@@ -5,6 +5,7 @@
 import json
 import os
 import random
+import secrets
 import subprocess
 import sys
 import time
@@ -93,7 +94,7 @@ def test_a_broken_controller_is_caught(
 def clean_up(stack: Stack, cli: CommandLine, machines: list[str], tmp_path: Path) -> None:
     """By a controller that is not broken, also what a broken one has left behind without saying so."""
     account = tmp_path / "service-account.json"
-    cli.run("service-account", "create", f"cleaner-{tmp_path.name[:20]}", "--app", SLUG, "--file", str(account))
+    cli.run("service-account", "create", f"cleaner-{secrets.token_hex(4)}", "--app", SLUG, "--file", str(account))
     cleaner = Controllers(stack.settings.api_url, account, tmp_path / "cleaner.log")
     cleaner.start()
     try:
