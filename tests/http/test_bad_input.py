@@ -101,7 +101,9 @@ async def test_strange_paths_queries_and_headers_are_refused(settings: Settings,
                     # A list of the things of something that does not exist may be empty.
                     if answer.status_code != 200:
                         check_problem(answer, f"{path} with {strange[:20]}")
-            for parameter in methods["get"]["parameters"]:
+            # What it does not grant, the registry's side answers with nothing, as clients of registries expect.
+            asked = [] if path.startswith("/v1/registry/") else methods["get"]["parameters"]
+            for parameter in asked:
                 if parameter.get("in") == "query" and parameter["name"] not in {"claimable", "wait", "limit"}:
                     answer = await http.get(path, params={parameter["name"]: "\0nonsense"})
                     # A filter that is not looked up may simply match nothing.
