@@ -30,6 +30,7 @@ from tests.support.policy_world import PUBLIC_KEY
 from tests.support.world import World, make_key
 from tests.support.writes import Transaction, Writes, tables
 
+_AUTHORITY = "the authority itself tells of the change"
 _LOGIN = "a login is its owner's alone and no noun of the feed; the audit trail holds it"
 _TOKEN = "it turns what the caller shows into a token, and changes nothing that others could read"
 NO_CHANGE = {
@@ -114,8 +115,9 @@ NO_NOUN = {
 }
 
 NO_NEWS = {
-    ("allocations", frozenset({"authority_newest"})): "the authority itself tells of the change",
-    ("allocations", frozenset({"authority_oldest"})): "the authority itself tells of the change",
+    ("allocations", frozenset({"authority_newest"})): _AUTHORITY,
+    ("allocations", frozenset({"authority_oldest"})): _AUTHORITY,
+    ("allocations", frozenset({"authority_newest", "authority_oldest"})): _AUTHORITY,
     ("grants", frozenset({"task_id"})): "which task tells the machine of it",
     ("nodes", frozenset({"last_seen_at"})): "a heart-beat: whether the node is there is in its status",
     ("nodes", frozenset({"link_id"})): "which process holds the agent's connection",

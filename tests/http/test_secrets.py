@@ -157,7 +157,7 @@ async def test_for_its_own_instance_and_its_own_controller_only(world: World, se
     private, public = make_key()
     stranger = await world.admin.service_accounts.create(world.project.id, unique("s"), public, app_slug="something")
     async with GpuaasClient(settings.api_url, ServiceAccountCredentials(stranger.id, private)) as client:
-        with pytest.raises(ForbiddenError):
+        with pytest.raises(NotFoundError):
             await client.secrets.deliver(made.id, *mine.both)
 
 

@@ -161,7 +161,9 @@ async def _compare_with_nothing(
     matrix: Matrix,
 ) -> None:
     """What is another's must answer byte for byte like what is nobody's."""
-    nothing = {name: _like(value) if name in row.names else value for name, value in values.items()}
+    # One id may go by two names: both stand for the same nothing.
+    unlike = {values[name]: _like(values[name]) for name in values if name in row.names}
+    nothing = {name: unlike.get(value, value) for name, value in values.items()}
     other = await _ask(http, world, row, asker, nothing)
     matrix.compared += 1
     if _anonymised(answer, values) != _anonymised(other, nothing):
