@@ -44,7 +44,7 @@ def machines(cli: CommandLine, node: str) -> Iterator[list[str]]:
         cli.json("allocation", "create", "--name", name, *SMALL, "--wait")
     yield names
     for name in names:
-        cli.json("allocation", "release", name, "--yes", "--wait")
+        cli.json("allocation", "release", name, "--yes", "--force", "--wait")
 
 
 def conformance(stack: Stack, machines: list[str], *words: str, log: Path) -> tuple[int, dict[str, Any]]:

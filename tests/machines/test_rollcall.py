@@ -25,7 +25,7 @@ def machines(cli: CommandLine, node: str) -> Iterator[dict[str, set[str]]]:
         cli.json("allocation", "create", "--name", name, *SMALL, "--wait")
     yield {name: what_is_there(cli, name) for name in names}
     for name in names:
-        cli.json("allocation", "release", name, "--yes", "--wait")
+        cli.json("allocation", "release", name, "--yes", "--force", "--wait")
 
 
 @pytest.fixture(scope="module")

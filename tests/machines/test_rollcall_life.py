@@ -23,7 +23,7 @@ NAMES = ["life-1", "life-2", "life-3"]
 def machines(cli: CommandLine, node: str) -> Iterator[dict[str, dict[str, Any]]]:
     yield {name: cli.json("allocation", "create", "--name", name, *SMALL, "--wait") for name in NAMES}
     for name in NAMES:
-        cli.json("allocation", "release", name, "--yes", "--wait")
+        cli.json("allocation", "release", name, "--yes", "--force", "--wait")
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ class Life:
         async for operation in self.admin.operations.list(instance_id=self.id):
             await self.ended(operation)
 
-    async def is_degraded(self) -> bool:
-        return any(c.type == "Degraded" and c.status == "true" for c in (await self.instance()).conditions)
+    async def is_repaired(self) -> bool:
+        return any([o.kind == Kind.RECOVER async for o in self.admin.operations.list(instance_id=self.id)])
 
     async def instance(self) -> Instance:
         return await self.admin.instances.get(self.id)
@@ -119,8 +119,8 @@ async def test_every_kind_of_operation(
         assert (await life.instance()).status == InstanceStatus.RUNNING
 
         cli.ssh("life-2", "sudo systemctl stop rollcall-worker && sudo rm -r /opt/rollcall")
-        await World.until(life.is_degraded, "the controller sees it when it looks after the instance", 120)
-        await life.do("recover", worker)
+        await World.until(life.is_repaired, "the controller, which looks after the instance, starts a repair", 120)
+        await life.settle()
         assert cli.ssh("life-2", "systemctl is-active rollcall-worker").strip() == "active"
 
         await admin.allocations.resize(two, cpus=1, memory_mib=640)
