@@ -10,10 +10,10 @@ import pytest
 
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
-from tests.machines.controller import controller_on
+from tests.machines.controller import app_on, controller_on
 from tests.machines.people import make_person
 from tests.machines.stand_in import StandIn, build_agent, stand_in
-from tests.machines.test_leases import app_on, check_observer
+from tests.machines.test_leases import check_observer
 from tests.machines.test_life import release, steps, usage
 from tests.support.artifacts import promoted
 from tests.support.waiting import wait_until

@@ -2,63 +2,25 @@
 
 import asyncio
 import json
-import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import asyncssh
 import pytest
 
 from gpuaas_contract.access import OBSERVER_LOGIN, AccessGrant
-from gpuaas_contract.instances import Instance, InstanceDeploy, MemberStatus, Placement
-from gpuaas_contract.manifest import Manifest
-from gpuaas_sdk.client import GpuaasClient
-from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials
 from gpuaas_sdk.errors import LeaseLostError
 from gpuaas_sdk.machines.connection import MachineConnection, connect_over
 from gpuaas_sdk.machines.ssh import SshMachineAccess, SshObservers
-from gpuaas_stack.platform_services import ADMIN_EMAIL
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
+from tests.machines.controller import App, app_on
 from tests.machines.test_life import SMALL, release
-from tests.support.world import MANIFEST, World, make_key
+from tests.support.world import World
 
 LEASE_RUNS_OUT = 60
 SHARED = {"/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/dev/mqueue"}
-
-
-@dataclass
-class App:
-    admin: GpuaasClient
-    client: GpuaasClient
-    account_id: str
-    private_key: str
-    instance: Instance
-
-
-@asynccontextmanager
-async def app_on(stack: Stack, project_id: str, allocation_id: str) -> AsyncIterator[App]:
-    """An instance on the machine, and its app's account; afterwards nothing is deployed there any more."""
-    url, password = stack.settings.api_url, stack.settings.admin_password_file.read_text().strip()
-    async with GpuaasClient(url, PasswordCredentials(ADMIN_EMAIL, password)) as admin:
-        slug = f"echo-{secrets.token_hex(4)}"
-        await admin.app_versions.publish(Manifest.model_validate({**MANIFEST, "slug": slug}))
-        await admin.entitlements.grant((await admin.projects.get(project_id)).tenant_id, slug)
-        private, public = make_key()
-        account = await admin.service_accounts.create(project_id, slug, public, app_slug=slug)
-        async with GpuaasClient(url, ServiceAccountCredentials(account.id, private)) as client:
-            placement = [Placement(component_key="head", allocation_id=allocation_id)]
-            request = InstanceDeploy(project_id=project_id, app_slug=slug, name=slug, placement_intent=placement)
-            instance = await admin.instances.deploy(request)
-            yield App(admin, client, account.id, private, instance)
-            ending = await admin.instances.request(instance.id, "decommission")
-            last = await client.operations.claim(ending.id, "test")
-            gone = {member.id: MemberStatus.REMOVED async for member in client.instances.members(instance.id)}
-            await client.operations.complete(ending.id, last.fencing_token, member_statuses=gone)
 
 
 def start_paused_controller() -> "subprocess.Popen[str]":
