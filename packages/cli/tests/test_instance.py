@@ -176,6 +176,22 @@ def test_members_that_share_a_machine_are_shown_once(cluster: StubPlatform, caps
     assert out.count("alc_1: log") == 1
 
 
+@pytest.mark.parametrize(("passed", "is_whole"), [(True, False), (False, True)])
+def test_long_answers_of_a_receipt_are_cut_unless_they_are_evidence(
+    cluster: StubPlatform, capsys: pytest.CaptureFixture[str], passed: bool, is_whole: bool
+) -> None:
+    found = "file " * 100
+    check = {"check": "files", "command": "ls", "expected": "nothing", "found": found, "at": AT, "ok": passed}
+    member = {"allocation_id": "alc_1", "member_id": "mem_1", "checks": [check]}
+    torn = operation("decommission", "succeeded", result={"receipt": {"ok": passed, "members": [member]}})
+    cluster.answer("GET /v1/operations", {"items": [torn]})
+    cluster.answer(f"GET /v1/app-instances/{torn['instance_id']}/members", {"items": []})
+    run(["instance", "receipt", "first"])
+    said = capsys.readouterr().out
+    assert (found.strip() in said) is is_whole
+    assert ("-o json shows all" in said) is not is_whole
+
+
 def test_no_receipt_yet(cluster: StubPlatform) -> None:
     cluster.answer("GET /v1/operations", {"items": []})
     assert run(["instance", "receipt", "first"]) == 3

@@ -13,6 +13,8 @@ from gpuaas_cli.session import Session, open_session
 if TYPE_CHECKING:
     from gpuaas_contract.operations import Operation
 
+LONGEST_CELL = 48
+
 
 async def receipt(instance: str, /, *, options: Options = DEFAULTS) -> None:
     """Show the receipt of an instance's decommission: every probe, what was expected and what was found."""
@@ -53,9 +55,12 @@ async def show_receipt(session: Session, operation: "Operation") -> None:
         # Another app's own shape: shown as it is.
         output.yaml(document)
         return
-    output.table(
-        [[output.text(cell) for cell in row] for row in rows], ["", "machine", "check", "expected", "found", "at"]
-    )
+    cells = [[output.text(cell) for cell in row] for row in rows]
+    # What failed is shown whole: it is the evidence. Of what passed, a glance is enough.
+    shown = [[_cut(cell) if row[0] == _mark(True) else cell for cell in row] for row in cells]
+    output.table(shown, ["", "machine", "check", "expected", "found", "at"])
+    if shown != cells:
+        print("… (-o json shows all)")
     if exempt:
         output.heading("Left on purpose")
         print("\n".join(exempt))
@@ -105,6 +110,10 @@ async def _names(session: Session, operation: "Operation", machines: dict[str, M
         roles = sorted({components[member] for member in machine.members if member in components})
         names[id] = f"{name} ({', '.join(roles)})" if roles else name
     return names
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= LONGEST_CELL else f"{cell[: LONGEST_CELL - 2]} …"
 
 
 def _mark(ok: object) -> str:
