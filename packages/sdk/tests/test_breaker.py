@@ -50,8 +50,9 @@ def test_a_broken_member_is_left_alone_for_a_while_and_its_neighbour_is_not() ->
         broken, neighbour = runner.run(_broken_member())
     pauses = [after - before for before, after in itertools.pairwise(broken)]
     assert len(neighbour) == 20
-    assert all(pause >= OPEN_SECONDS for pause in pauses[OPENS_AFTER - 1 :]), pauses
-    assert all(pause < OPEN_SECONDS for pause in pauses[: OPENS_AFTER - 1]), pauses
+    # Differences of moments in binary fractions: a pause of 60 s may read as 59.999999999.
+    assert all(pause > OPEN_SECONDS - 0.001 for pause in pauses[OPENS_AFTER - 1 :]), pauses
+    assert all(pause < OPEN_SECONDS - 0.001 for pause in pauses[: OPENS_AFTER - 1]), pauses
 
 
 async def _late() -> tuple[str, float]:
