@@ -5,9 +5,7 @@ an operator would see is printed too.
 """
 
 import asyncio
-import os
 import random
-import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +21,7 @@ from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController
 from tests.e2e.test_chain import run_as_printed
+from tests.support.chance import SEED
 from tests.support.waiting import wait_until
 
 Machines = dict[str, dict[str, Any]]
@@ -105,9 +104,8 @@ class Smoke:
 
     def interrupted(self, operation: Operation, steps: list[str], controller: IsolatedController) -> Operation:
         """The controller is killed in the middle of one of these steps, and started again."""
-        seed = os.environ.get("GPUAAS_SEED") or str(secrets.randbelow(1_000_000))
-        step = random.Random(seed).choice(steps)
-        print(f"    killed at {step} (GPUAAS_SEED={seed})")
+        step = random.Random(SEED).choice(steps)
+        print(f"    killed at {step} (GPUAAS_SEED={SEED})")
 
         def begun() -> bool:
             return step in {each.key for each in self.operation(operation.id).steps}

@@ -1,13 +1,12 @@
 """Schemathesis over the whole API as a platform admin: no 5xx, nothing undocumented, in a platform of its own.
 
 Half of the time with ids of its own invention, half with ids that exist, since most of the code lies behind those.
-GPUAAS_FUZZ_SECONDS makes it longer (`make soak` does), GPUAAS_FUZZ_SEED repeats a run."""
+GPUAAS_FUZZ_SECONDS makes it longer (`make soak` does), GPUAAS_SEED repeats a run."""
 
 import asyncio
 import json
 import os
 import re
-import secrets
 import subprocess
 import sys
 from collections import Counter
@@ -20,11 +19,11 @@ from gpuaas_contract.identity import Role
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.settings import Settings
+from tests.support.chance import SEED
 from tests.support.policy_world import PASSWORD, PolicyWorld, policy_world
 from tests.support.processes import cloned_platform, log_file
 
 SECONDS = int(os.environ.get("GPUAAS_FUZZ_SECONDS", "70"))
-SEED = int(os.environ.get("GPUAAS_FUZZ_SEED") or secrets.randbelow(2**32))
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",
@@ -95,7 +94,7 @@ def run(
 
 @pytest.mark.timeout(SECONDS + 300)
 def test_no_request_makes_it_stumble(fuzzed: Settings, tmp_path: Path) -> None:
-    print(f"GPUAAS_FUZZ_SEED={SEED}")
+    print(f"GPUAAS_SEED={SEED}")
     runs = asyncio.run(fuzz(fuzzed, tmp_path))
     cases = [int(found) for run in runs for found in re.findall(r"(\d+) generated", run.stdout)]
     log = [json.loads(line) for line in log_file(fuzzed).read_text().splitlines()]

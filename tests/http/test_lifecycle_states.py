@@ -4,8 +4,8 @@ At every step a request is made, and it is accepted exactly where the lists of a
 the database is looked at as a whole."""
 
 import asyncio
+import itertools
 import os
-import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, ClassVar
@@ -23,14 +23,14 @@ from gpuaas_platform.domain.errors import Refusal
 from gpuaas_platform.services import bulks
 from gpuaas_stack.postgres import DATABASE
 from gpuaas_stack.settings import Settings
+from tests.support.chance import SEED
 from tests.support.lifecycle import INSTANCE_KINDS, MEMBER_KINDS
 from tests.support.processes import fresh_database
 from tests.support.service_world import ServiceWorld
 
 STEPS = int(os.environ.get("GPUAAS_STATES_STEPS", "10000"))
 STEPS_OF_A_ROUND = min(STEPS, 2_500)
-SEED = "GPUAAS_STATES_SEED"
-"""Repeat one round: its seed is printed, and shown when it fails."""
+"""Repeat one round with its seed, which is printed, and GPUAAS_STATES_STEPS=2500."""
 
 pick = st.integers(0, 10_000)
 policies = st.sampled_from([Policy.ALL_OR_NOTHING, Policy.BEST_EFFORT, AtLeast(at_least=1), AtLeast(at_least=2)])
@@ -357,10 +357,8 @@ async def _awaited(coroutine: Awaitable[Any]) -> Any:
 
 def test_random_lives_are_sound(lives: type[Lives]) -> None:
     """Ten thousand steps, in rounds whose seeds are printed."""
-    given = os.environ.get(SEED)
-    while lives.steps < STEPS:
-        number = int(given) if given else random.SystemRandom().randrange(2**32)
-        print(f"round from step {lives.steps}: {SEED}={number}")
+    for number in itertools.count(SEED):
+        print(f"round from step {lives.steps}: GPUAAS_SEED={number}")
         length = 100
         options = settings(
             max_examples=STEPS_OF_A_ROUND // length,
@@ -372,6 +370,6 @@ def test_random_lives_are_sound(lives: type[Lives]) -> None:
             suppress_health_check=list(HealthCheck),
         )
         run_state_machine_as_test(seed(number)(lives), settings=options)
-        if given:
+        if lives.steps >= STEPS:
             break
     print(f"{lives.steps} steps")

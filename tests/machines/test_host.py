@@ -1,8 +1,6 @@
 """A second node that hands itself over as a whole, through the command line."""
 
-import os
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +14,9 @@ from tests.machines.stand_in import StandIn, build_agent, stand_in
 from tests.machines.test_leases import check_observer
 from tests.machines.test_life import release, steps, usage
 from tests.support.artifacts import promoted
+from tests.support.chance import SEED
 from tests.support.waiting import wait_until
 
-SEED = int(os.environ.get("GPUAAS_SEED", time.time_ns() % 100_000))
 LEAST = ["--cpus", "1", "--memory-mib", "256", "--disk-gib", "2"]
 STEPS = ["check", "identity", "user", "files", "sshd", "ssh"]
 OWN_KEYS = "ssh-keyscan -T 5 127.0.0.1 2>/dev/null | sort"

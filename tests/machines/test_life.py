@@ -1,10 +1,8 @@
 """The life of a machine, through the command line, on real slices."""
 
 import json
-import os
 import random
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +10,10 @@ import pytest
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.machines.conftest import kill, leftovers
+from tests.support.chance import SEED
 from tests.support.waiting import wait_until
 
 SMALL = ["--cpus", "1", "--memory-mib", "512", "--disk-gib", "2"]
-SEED = int(os.environ.get("GPUAAS_SEED", time.time_ns() % 100_000))
 STEPS = ["identity", "network", "instance", "files", "start", "ssh"]
 BOOT = "stat -c %Y /proc/1; cat /etc/ssh/ssh_host_ed25519_key.pub"
 

@@ -7,7 +7,8 @@ import pytest
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.machines.conftest import kill, leftovers
-from tests.machines.test_life import SEED, SMALL, release
+from tests.machines.test_life import SMALL, release
+from tests.support.chance import SEED
 from tests.support.waiting import wait_until
 
 OWNERS = "stat -c '%n %u:%g %a' /home/shared/*"
