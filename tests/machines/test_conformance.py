@@ -100,10 +100,10 @@ def clean_up(stack: Stack, cli: CommandLine, machines: list[str], tmp_path: Path
         for instance in cli.json("instance", "list"):
             if instance["status"] != "decommissioned":
                 cli.run("instance", "decommission", instance["id"], "--yes", "--wait")
-        for machine in machines:
-            if "rollcall" in cli.ssh(machine, "getent passwd"):
-                words = ["--name", "cleaner", "--place", f"controller={machine}", "--wait"]
-                made = cli.json("instance", "deploy", SLUG, *words)
-                cli.run("instance", "decommission", made["id"], "--yes", "--wait")
+        if any("rollcall" in cli.ssh(machine, "getent passwd") for machine in machines):
+            # As the kit has placed it: a worker that is still there goes only with a worker.
+            places = ["--place", f"controller={machines[0]}", "--place", f"worker={machines[1]}"]
+            made = cli.json("instance", "deploy", SLUG, "--name", "cleaner", *places, "--wait")
+            cli.run("instance", "decommission", made["id"], "--yes", "--wait")
     finally:
         cleaner.end()
