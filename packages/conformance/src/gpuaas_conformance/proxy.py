@@ -60,8 +60,12 @@ class LoseRequest:
     """Never reaches the API; the connection breaks."""
 
 
+@dataclass(frozen=True)
 class LoseAnswer:
     """Reaches the API, which does what was asked; the connection breaks before the answer."""
+
+    then: Callable[[], None] = lambda: None
+    """What else happens at that moment."""
 
 
 Fault = Refuse | LoseRequest | LoseAnswer
@@ -93,9 +97,13 @@ class FaultProxy:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     @property
-    def url(self) -> str:
+    def port(self) -> int:
         assert self._server is not None
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     def cut_streams(self) -> None:
         for writer in list(self._streams):
@@ -151,6 +159,7 @@ class FaultProxy:
             content = await up_reader.read(-1)
             exchange.answer = content.decode(errors="replace")
             if isinstance(fault, LoseAnswer):
+                fault.then()
                 writer.transport.abort()
                 return
             writer.write(answer_head + content)

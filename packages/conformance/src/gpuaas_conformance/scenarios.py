@@ -8,6 +8,7 @@ import signal
 from dataclasses import dataclass, field
 
 from gpuaas_conformance import looking
+from gpuaas_conformance.boundaries import Boundaries, Boundary, Moment
 from gpuaas_conformance.proxy import Exchange, Fault, LoseAnswer, LoseRequest, Refuse
 from gpuaas_conformance.rules import Findings
 from gpuaas_conformance.subject import Subject, TookTooLongError, until
@@ -148,27 +149,23 @@ async def killed(kit: Kit) -> None:
     """kill -9 after a side effect, before its report; then a decommission while no machine answers."""
     subject, proxy = kit.subject, kit.subject.proxy
     kit.at = "killed-after-effect"
-    steps, dead = kit.random.randint(2, 5), asyncio.Event()
+    steps = kit.random.randint(2, 5)
 
-    async def kill_at_report(exchange: Exchange) -> Fault | None:
+    def strikes(boundary: Boundary) -> bool:
         nonlocal steps
-        call = looking.operation_call(exchange)
-        if dead.is_set() or not call or call[1] != "steps" or exchange.json.get("status") != "succeeded":
-            return None
-        steps -= 1
-        if steps > 0:
-            return None
+        steps -= boundary.moment == Moment.DONE
+        return steps == 0 and not boundaries.struck
+
+    def kill(boundary: Boundary) -> None:
         for process in subject.processes:
             process.kill()
-        dead.set()
-        return LoseRequest()
 
-    proxy.weather = kill_at_report
+    proxy.weather = boundaries = Boundaries(proxy, kill, strikes)
     subject.start()
     instance = await subject.deploy("conform-killed")
 
     async def is_dead() -> bool | None:
-        return dead.is_set() or None
+        return bool(boundaries.struck) or None
 
     await until(is_dead, "the controller reports a step")
     await subject.end(signal.SIGKILL)
