@@ -56,7 +56,7 @@ async def _prepare(
     missing = [name for name in target.machines if name not in machines]
     if missing:
         raise KitError(f"there is no machine {', '.join(missing)} in {target.project}")
-    await publish(admin, app)
+    await publish(admin, app, machines[target.machines[0]], work)
     if not await admin.entitlements.list(tenant_id=projects[0].tenant_id, app_slug=app.manifest.slug).all():
         await admin.entitlements.grant(projects[0].tenant_id, app.manifest.slug)
     account = work / "service-account.json"
@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
     scenarios = arguments.scenario or list(SCENARIOS)
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuaas-conformance-")))
-        app = read_app(arguments.app.resolve(), arguments.controller, arguments.artifact, work)
+        app = read_app(arguments.app.resolve(), arguments.controller, arguments.artifact)
         if arguments.api_url is None:
             target = stack.enter_context(own_platform(keep=arguments.keep))
         elif arguments.password_file is None:

@@ -74,7 +74,7 @@ async def plain(kit: Kit) -> None:
     kit.at = "own-account"
     subject.start()
     first = len(subject.proxy.exchanges)
-    instance = await kit.until_running(await subject.deploy("conform-plain"))
+    instance = await kit.until_running(await subject.deploy())
     exchanges = subject.proxy.exchanges[first:]
     kit.running = await kit.snapshots()
     looking.look_at_steps(exchanges, findings)
@@ -162,7 +162,7 @@ async def killed(kit: Kit) -> None:
 
     proxy.weather = boundaries = Boundaries(proxy, kill, strikes)
     subject.start()
-    instance = await subject.deploy("conform-killed")
+    instance = await subject.deploy()
 
     async def is_dead() -> bool | None:
         return bool(boundaries.struck) or None
@@ -174,7 +174,7 @@ async def killed(kit: Kit) -> None:
     await kit.until_running(instance)
     if kit.running:
         for machine, plain_one, after in zip(subject.machines, kit.running, await kit.snapshots(), strict=True):
-            differs = sorted(plain_one ^ after)
+            differs = subject.app.differences(plain_one, after)
             words = f"{machine.name} differs from a deploy without a kill: {', '.join(differs[:5])}"
             kit.findings.look(kit.at, not differs, words)
     await _unreachable(kit, instance)
@@ -222,7 +222,7 @@ async def paused(kit: Kit) -> None:
 
     proxy.weather = hold_first_step
     one = subject.start()
-    instance = await subject.deploy("conform-paused")
+    instance = await subject.deploy()
 
     async def beat() -> bool | None:
         call = looking.operation_call(held[0]) if held else None
@@ -254,7 +254,7 @@ async def preempted(kit: Kit) -> None:
     subject = kit.subject
     kit.at = "pre-empted"
     subject.start()
-    instance = await subject.deploy("conform-pre-empted")
+    instance = await subject.deploy()
 
     async def at_work() -> bool | None:
         done = [s for o in await subject.operations(instance) for s in o.steps if s.status == StepStatus.SUCCEEDED]
@@ -278,7 +278,7 @@ async def refused(kit: Kit) -> None:
 
     proxy.weather = refuse_deliveries
     subject.start()
-    instance = await subject.deploy("conform-refused")
+    instance = await subject.deploy()
     await subject.until_status(instance, InstanceStatus.FAILED)
     proxy.weather = None
     kit.look_at_failures(await subject.operations(instance))
@@ -315,7 +315,7 @@ async def weather(kit: Kit) -> None:
 
     proxy.weather = rain
     subject.start()
-    instance = await subject.deploy("conform-weather")
+    instance = await subject.deploy()
     try:
         await kit.until_running(instance, WEATHER_SECONDS)
     finally:

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
-import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from gpuaas_contract.instances import Instance, InstanceDeploy, InstanceStatus, 
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Operation
 from gpuaas_sdk.client import GpuaasClient
-from gpuaas_sdk.errors import VersionExistsError
+from gpuaas_sdk.errors import NotFoundError
 
 Found = TypeVar("Found")
 PATIENCE = 180.0
@@ -33,24 +34,45 @@ PATIENCE = 180.0
 
 @dataclass(frozen=True)
 class AppUnderTest:
+    directory: Path
     manifest: Manifest
-    artifacts: dict[str, Path]
     controller: list[str]
+    bundle: list[str]
+    given: dict[str, Path]
+    restless: list[str] = field(default_factory=list)
+    """Patterns of paths that its daemons write when they like: two deploys that are alike may differ there."""
+
+    def differences(self, one: set[str], other: set[str]) -> list[str]:
+        found = sorted(one ^ other)
+        return [line for line in found if not any(fnmatch(line, pattern) for pattern in self.restless)]
+
+    async def artifact(self, slot: str, person: Person, machine: Allocation, work: Path) -> Path:
+        """The file that was given for it, or what the bundle command makes for machines like that one."""
+        if slot in self.given:
+            return self.given[slot]
+        status = work / "dpkg-status"
+        status.write_text(await person.run(machine.id, "cat /var/lib/dpkg/status"))
+        values = {"{output}": str(work / slot), "{dpkg_status}": str(status)}
+        words = [re.sub(r"\{\w+\}", lambda found: values.get(found[0], found[0]), word) for word in self.bundle]
+        if any("{" in word for word in words):
+            raise KitError(f"give the file of the artifact yourself: --artifact {slot}=FILE")
+        await asyncio.to_thread(subprocess.run, words, cwd=self.directory, check=True)
+        return work / slot
 
 
-def read_app(directory: Path, controller: str | None, given: list[str], work: Path) -> AppUnderTest:
-    """By its pack.yaml; `--controller` replaces the command, `--artifact` what its bundle command would make."""
+def read_app(directory: Path, controller: str | None, given: list[str]) -> AppUnderTest:
+    """By its pack.yaml; `--controller` replaces the command, `--artifact` what its bundle command would make.
+
+    What else the kit cannot know, the app may say in a conformance.yaml."""
     pack = yaml.safe_load((directory / "pack.yaml").read_text())
     manifest = Manifest.model_validate(yaml.safe_load((directory / pack["manifest"]).read_text()))
     files = {name: Path(file) for name, _, file in (text.partition("=") for text in given)}
-    for slot in manifest.artifacts:
-        if slot.name not in files:
-            files[slot.name] = work / slot.name
-            words = [word.replace("{output}", str(files[slot.name])) for word in pack["bundle"]]
-            if any("{" in word for word in words):
-                raise KitError(f"give the file of the artifact yourself: --artifact {slot.name}=FILE")
-            subprocess.run(words, cwd=directory, check=True)
-    return AppUnderTest(manifest, files, shlex.split(controller) if controller else list(pack["controller"]))
+    command = shlex.split(controller) if controller else list(pack["controller"])
+    notes = directory / "conformance.yaml"
+    said = yaml.safe_load(notes.read_text()) if notes.exists() else {}
+    if not isinstance(said, dict) or set(said) - {"restless"}:
+        raise KitError(f"{notes} may say `restless`, and nothing else")
+    return AppUnderTest(directory, manifest, command, list(pack["bundle"]), files, list(said.get("restless", [])))
 
 
 @dataclass
@@ -73,7 +95,8 @@ class Subject:
     def start(self) -> "subprocess.Popen[bytes]":
         environment = {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
-            "HOME": tempfile.gettempdir(),
+            # What an app keeps there is the kit's own too, and goes with it.
+            "HOME": str(self.account.parent),
             "GPUAAS_API_URL": self.proxy.url,
             "GPUAAS_SERVICE_ACCOUNT_FILE": str(self.account),
         }
@@ -104,13 +127,14 @@ class Subject:
                 placed.append(Placement(component_key=component.key, allocation_id=machine.id))
         return placed
 
-    async def deploy(self, name: str) -> Instance:
+    async def deploy(self) -> Instance:
+        """Under the same name every time: an app may name what it keeps on a machine after its instance."""
         return await self.admin.instances.deploy(
             InstanceDeploy(
                 project_id=self.project_id,
                 app_slug=self.app.manifest.slug,
                 version=self.app.manifest.version,
-                name=name,
+                name="conform",
                 placement_intent=self.placement(),
             )
         )
@@ -163,19 +187,25 @@ async def until(condition: Callable[[], Awaitable[Found | None]], what: str, sec
         await asyncio.sleep(0.2)
 
 
-async def publish(admin: GpuaasClient, app: AppUnderTest) -> Manifest:
-    """Pushed, signed, verified and promoted, as its team would do it."""
+async def publish(admin: GpuaasClient, app: AppUnderTest, machine: Allocation, work: Path) -> None:
+    """Pushed, signed, verified and promoted, as its team would do it; unless that version is there already."""
+    slug = app.manifest.slug
+    try:
+        await admin.app_versions.get(slug, app.manifest.version)
+    except NotFoundError:
+        pass
+    else:
+        return
     key = ec.generate_private_key(ec.SECP256R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
-    slug = app.manifest.slug
     if app.manifest.artifacts:
         await admin.trusted_keys.add(f"conformance-{os.getpid()}", public, app_slug=slug)
     slots = []
     for slot in app.manifest.artifacts:
         made = await admin.artifacts.push(
             f"{slot.name}-conformance-{os.getpid()}",
-            app.artifacts[slot.name],
+            await app.artifact(slot.name, Person(admin), machine, work),
             app_slug=slug,
             media_type=slot.media_type,
             file_name=slot.name,
@@ -184,12 +214,7 @@ async def publish(admin: GpuaasClient, app: AppUnderTest) -> Manifest:
         await admin.artifacts.verify(made.id)
         await admin.artifacts.promote(made.id)
         slots.append(slot.model_copy(update={"digest": made.digest}))
-    manifest = app.manifest.model_copy(update={"artifacts": slots})
-    try:
-        await admin.app_versions.publish(manifest)
-    except VersionExistsError:
-        return (await admin.app_versions.get(slug, manifest.version)).manifest
-    return manifest
+    await admin.app_versions.publish(app.manifest.model_copy(update={"artifacts": slots}))
 
 
 async def make_account(admin: GpuaasClient, project_id: str, slug: str, path: Path) -> None:
