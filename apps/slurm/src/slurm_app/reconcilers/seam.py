@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from gpuaas_sdk import OperationContext, OperationFailed
+from gpuaas_sdk import CommandError, OperationContext, OperationFailed
 from gpuaas_sdk.runtime.context import StepHandle
 from slurm_app.errors import SlurmAppError
 from slurm_app.phases import Evidence, Phase
@@ -24,6 +24,8 @@ async def app_step(
         except SlurmAppError as error:
             step.evidence = getattr(error, "evidence", {})
             raise OperationFailed(error.code, error.detail, retryable=error.retryable, member_usable=usable) from error
+        except CommandError as error:
+            raise OperationFailed("command_failed", str(error), retryable=True, member_usable=usable) from error
 
 
 async def run_phases(operation: OperationContext, scope: Scope, phases: Iterable[Phase]) -> dict[str, Evidence]:
