@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from fake_machine import FACTS, SLURMD_C, FakeMachine, said
 
-from gpuaas_sdk import OperationContext, OperationFailed
+from gpuaas_sdk import CommandError, CommandResult, OperationContext, OperationFailed
 from slurm_app.absent import AbsentMachine
 from slurm_app.decommission_phases import DECOMMISSION_PHASES
 from slurm_app.errors import NotReadyError, RefusedError
@@ -91,6 +91,10 @@ async def test_add_does_not_start_the_controllers_daemons() -> None:
     one = machine()
     await run_phases(Operation(), scope(one, one), WORKER_PHASES)
     assert not {"start-slurmctld", "start-database"} & {name for name, _ in one.steps}
+    # Until then slurmctld would not know it any more after a crash.
+    name, script = one.steps[-1]
+    assert name == "save-node-node-1"
+    assert "--quiet alc_1 /var/lib/slurm/slurmctld/node_state" in script
 
 
 async def test_decommission_stops_slurmd_before_the_record_is_deleted() -> None:
@@ -198,3 +202,11 @@ async def test_a_machine_that_does_not_answer_keeps_no_other_from_being_cleaned(
     assert [name for name, _ in one.steps][-1] == "remove-packages"
     receipts = {each["hostname"]: each for each in operation.steps["prove-removal"].evidence["receipts"]}
     assert {check["found"] for check in receipts["node-2"]["checks"]} == {"unknown: it is released"}
+
+
+async def test_a_command_that_failed_leaves_a_member_as_usable_as_its_step_says() -> None:
+    """A drain that slurmctld refused is no broken worker, and no broken cluster."""
+    with pytest.raises(OperationFailed, match="busy") as caught:
+        async with seam.app_step(cast(OperationContext, Operation()), "drain-node", "Drain it", usable=True):
+            raise CommandError("drain it", CommandResult(1, "", "busy"))
+    assert (caught.value.code, caught.value.retryable, caught.value.member_usable) == ("command_failed", True, True)

@@ -139,9 +139,10 @@ async def test_a_worker_joins_while_a_job_runs_and_nothing_else_is_touched(clust
     assert await cluster.state_of(job) == "RUNNING"
     # Killed right after: the record of the new node was saved all the same.
     assert (await cluster.head.read("systemctl kill --signal=KILL slurmctld.service")).ok
-    await wait_for(cluster.head, "slurmctld to come back", "timeout 10 scontrol ping | grep -q 'is UP'")
+    back = f"timeout 10 scontrol ping | grep -q 'is UP' && test $(systemctl show -P MainPID slurmctld) != {before[0]}"
+    await wait_for(cluster.head, "slurmctld to come back", back, seconds=180)
     usable = f"timeout 10 sinfo --noheader --nodes={cluster.two.hostname} --format=%T | grep -x idle"
-    await wait_for(cluster.head, "the new worker to be idle", usable)
+    await wait_for(cluster.head, "the new worker to be idle", usable, seconds=180)
     assert await cluster.state_of(job) == "RUNNING"
     await cluster.cancel(job)
 

@@ -164,6 +164,13 @@ async def ensure_worker_proven(scope: Scope) -> Evidence:
         raise
 
 
+async def ensure_worker_saved(scope: Scope) -> Evidence:
+    """From now on slurmctld may be killed, and knows the worker still."""
+    (worker,) = scope.workers
+    await nodes.ensure_node_saved(scope.controller, worker.hostname, comment=scope.node_comment(worker))
+    return {"node": worker.hostname}
+
+
 async def _running(scope: Scope, host: str) -> list[str]:
     return [job for job in await nodes.read_jobs(scope.controller, host) if " RUNNING " in job][:5]
 
@@ -180,6 +187,7 @@ SLURMCTLD = Phase("start-slurmctld", "Start slurmctld", ensure_slurmctld_running
 WORKERS = Phase("join-workers", "Join the workers", ensure_workers_joined)
 FIRST_JOB = Phase("run-first-job", "Run the first job", ensure_first_job_finished)
 PROVE_WORKER = Phase("run-first-job", "Run a job on the worker", ensure_worker_proven)
+SAVE_WORKER = Phase("save-worker", "Wait until slurmctld has written the worker down", ensure_worker_saved)
 
 CONTROLLER_PHASES = (
     FIT,
@@ -194,5 +202,5 @@ CONTROLLER_PHASES = (
 )
 # What a worker's machine needs before there is a controller to join; both are made ready at the same time.
 PREPARE_PHASES = (FIT, BASELINE, PACKAGES, MUNGE)
-WORKER_PHASES = (*PREPARE_PHASES, WORKERS, PROVE_WORKER)
+WORKER_PHASES = (*PREPARE_PHASES, WORKERS, PROVE_WORKER, SAVE_WORKER)
 DEPLOY_PHASES = (*CONTROLLER_PHASES, WORKERS, FIRST_JOB)

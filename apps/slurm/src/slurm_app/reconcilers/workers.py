@@ -6,7 +6,7 @@ from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import ConditionStatus, Instance, Member, MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.access_notes import refresh_access_notes
-from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, WORKERS
+from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, SAVE_WORKER, WORKERS
 from slurm_app.reconcilers.cluster import Cluster, munge_key, number_of, wanted_features
 from slurm_app.reconcilers.records import keep_records
 from slurm_app.reconcilers.seam import run_phases
@@ -38,8 +38,9 @@ async def join(operation: OperationContext, store: Store, cluster: Cluster, memb
     await store.remember_node(member.id, cluster.instance.id, member.allocation_id, scope.workers[0].hostname)
     joined = (await run_phases(operation, scope, [WORKERS]))[WORKERS.key]
     if is_ready(await operation.instance()):
-        # While the cluster is being deployed, its deploy runs the first job over all workers together.
-        await run_phases(operation, scope, [PROVE_WORKER])
+        # While the cluster is being deployed, its deploy runs the first job over all workers together; nobody relies
+        # on a worker before that, and the seconds until it is written down would be seconds until the first job.
+        await run_phases(operation, scope, [PROVE_WORKER, SAVE_WORKER])
         await refresh_access_notes(operation, cluster)
     await report_joined(operation, member, scope, features)
     return {"joined": joined}

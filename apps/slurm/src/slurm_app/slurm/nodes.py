@@ -11,6 +11,7 @@ from typing import Literal
 from gpuaas_sdk.machines.base import CommandResult, Machine, ObservedMachine
 from slurm_app import names
 from slurm_app.errors import NotReadyError, RefusedError
+from slurm_app.slurm.config import STATE_SAVE
 from slurm_app.slurm.script import quoted, step
 
 OWN_PREFIX = "gpuaas:"
@@ -184,6 +185,14 @@ def refuse_held(host: str, record: NodeRecord) -> None:
             f"{record.reason_by} took {host} out of service ({record.reason!r}); the app does not undo that: "
             f"scontrol update nodename={host} state=RESUME, when it may be used again",
         )
+
+
+async def ensure_node_saved(controller: Machine, host: str, *, comment: str) -> None:
+    """By its comment, which is in the file as it is. slurmctld writes its records down at most every five seconds;
+    killed before that, it knows nothing of a new node, and the node's slurmd does not register a second time."""
+    saved = f"grep --text --fixed-strings --quiet {quoted(names.comment(comment))} {STATE_SAVE}/node_state"
+    script = step(f"wait_for 60 {quoted(f'slurmctld to write node {host} down')} {saved}")
+    await controller.run_step(f"save-node-{names.host_name(host)}", script)
 
 
 def delete_node_script(host: str, *, seconds: int = 30) -> str:
