@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access
+.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access bench-slurm
 
 BIN := .venv/bin
 SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
@@ -91,6 +91,9 @@ bench-machines: setup ## machines against LXD's own, claims against the bare tra
 
 bench-access: setup ## logins against plain ssh, certificates against bare signatures
 	$(BIN)/python -m benchmarks.access
+
+bench-slurm: setup ## a Slurm cluster by the app, against a bare script and Ansible doing the same
+	$(BIN)/python -m benchmarks.slurm
 
 e2e: setup ## the whole chain on real machines
 ifneq ($(E2E_TESTS),)

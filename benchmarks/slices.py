@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,6 +63,12 @@ def lxc(*words: str) -> str:
     return done.stdout
 
 
+def delete_instances(names: Iterable[str]) -> None:
+    """One by one: `lxc delete` deletes none of them where one is not there."""
+    for name in names:
+        subprocess.run(["lxc", "delete", "--force", name], capture_output=True)
+
+
 class Floor:
     """What LXD itself takes: the same image and limits, a bridge of its own, host keys in the image already."""
 
@@ -112,7 +118,8 @@ class Floor:
     @staticmethod
     def remove() -> None:
         """Also what a run that was killed left. It has no tag: the agent would take the bridge for an unused one."""
-        for words in (["delete", "--force", *FLOORS], ["image", "delete", FLOOR_IMAGE], ["network", "delete", BRIDGE]):
+        delete_instances(FLOORS)
+        for words in (["image", "delete", FLOOR_IMAGE], ["network", "delete", BRIDGE]):
             subprocess.run(["lxc", *words], capture_output=True)
 
 
