@@ -15,6 +15,7 @@ from slurm_app.slurm import facts
 from slurm_app.store import Store
 
 POLL_SECONDS = 0.3
+_NEVER_READY = frozenset({MemberStatus.FAILED, MemberStatus.REMOVED})
 
 
 def is_ready(instance: Instance) -> bool:
@@ -29,9 +30,9 @@ async def join(operation: OperationContext, store: Store, cluster: Cluster, memb
     if member.allocation_id != cluster.controller.allocation_id:
         # Its machine is made ready while the controller's is.
         await run_phases(operation, scope, PREPARE_PHASES)
-        await wait_for_controller(operation, store)
+        await wait_for_controller(operation, cluster.controller)
     else:
-        await wait_for_controller(operation, store)
+        await wait_for_controller(operation, cluster.controller)
         await run_phases(operation, scope, PREPARE_PHASES)
     await keep_records(operation, store, scope.prepared)
     # Before it can be known to slurmctld: a successor has to find it there.
@@ -58,13 +59,11 @@ async def report_joined(operation: OperationContext, member: Member, scope: Scop
     )
 
 
-async def wait_for_controller(operation: OperationContext, store: Store) -> None:
+async def wait_for_controller(operation: OperationContext, controller: Member) -> None:
+    """Only that member is asked for: every worker of a deploy waits here, while the machines are busy installing."""
     async with operation.step("wait-for-controller", "Wait for the controller"):
-        while True:
-            status = (await Cluster.read(operation, store)).controller.status
-            if status == MemberStatus.READY:
-                return
-            if status == MemberStatus.FAILED:
+        while (status := (await operation.client.members.get(controller.id)).status) != MemberStatus.READY:
+            if status in _NEVER_READY:
                 raise OperationFailed(
                     "controller_failed", "the controller did not come up; retry its deploy, then this", retryable=True
                 )
