@@ -355,6 +355,7 @@ async def _awaited(coroutine: Awaitable[Any]) -> Any:
     return await coroutine
 
 
+@pytest.mark.timeout(1_800)
 def test_random_lives_are_sound(lives: type[Lives]) -> None:
     """Ten thousand steps, in rounds whose seeds are printed."""
     for number in itertools.count(SEED):
