@@ -80,7 +80,7 @@ class MemoryPlatform:
         defaults: dict[str, Any] = {"machines": lambda client, claim: NoMachines(), "resync_seconds": 0.1}
         return Controller(cast(GpuaasClient, self), handlers, **(defaults | options))
 
-    async def until(self, id: str, state: str, seconds: float = 10) -> Operation:
+    async def until(self, id: str, state: str, seconds: float = 60) -> Operation:
         async with asyncio.timeout(seconds):
             while self.rows[id]["state"] != state:  # noqa: ASYNC110 - a test looks from outside
                 await asyncio.sleep(0.005)

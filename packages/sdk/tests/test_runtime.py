@@ -68,7 +68,7 @@ async def test_a_new_operation_is_taken_because_the_feed_says_so(platform: Memor
 
     async with running(platform.controller({"deploy": deploy}, resync_seconds=60)):
         await asyncio.sleep(0.1)
-        await platform.until(platform.request("deploy"), "succeeded", seconds=1)
+        await platform.until(platform.request("deploy"), "succeeded", seconds=30)
 
 
 async def test_retry_later_hands_the_lease_back_and_comes_again(platform: MemoryPlatform) -> None:
