@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from gpuaas_contract.changes import Change
-from gpuaas_contract.identity import Principal
+from gpuaas_contract.identity import Principal, PrincipalKind
 from gpuaas_contract.operations import Claim, Operation, OperationError, OperationState, RemoteCommand, Step, StepStatus
 from gpuaas_contract.problems import Code, Problem
 from gpuaas_sdk import GpuaasClient, Machine, MachineUnreachableError, Relist, clock
@@ -42,6 +42,9 @@ class MemoryPlatform:
         self.rows: dict[str, dict[str, Any]] = {}
         self.log: list[str] = []
         self.away = False
+        self.refuses: Code | None = None
+        """Every request, with this: a disabled account, for example."""
+        self.kind = PrincipalKind.SERVICE_ACCOUNT
         self.app_slug: str | None = "demo"
         self.tokens = 0
         self.feeds: list[asyncio.Queue[Change | Relist]] = []
@@ -107,7 +110,7 @@ class MemoryPlatform:
         now = datetime.now(UTC)
         return Principal.model_validate(
             {
-                "kind": "service_account",
+                "kind": self.kind,
                 "id": "sva_1",
                 "name": "demo-controller",
                 "project_id": "prj_1",
@@ -219,6 +222,8 @@ class MemoryPlatform:
     def _answer(self) -> None:
         if self.away:
             raise TransportError("cannot reach http://platform.test: refused")
+        if self.refuses is not None:
+            raise refusal(self.refuses)
 
     def _is_claimable(self, row: dict[str, Any]) -> bool:
         if row["state"] == OperationState.RUNNING:

@@ -4,7 +4,7 @@ import pytest
 from sdk_test_machines import claim
 
 from gpuaas_sdk import CommandError, MachineFencedError, ProtocolError
-from gpuaas_sdk.machines.remote import Fence, file_command, step_command, step_result, unit_name
+from gpuaas_sdk.machines.remote import Fence, check_file_written, file_command, step_command, step_result, unit_name
 
 
 def test_unit_names_are_valid_whatever_a_step_is_called() -> None:
@@ -41,3 +41,19 @@ def test_answers() -> None:
         step_result("try", 75, b"", b"received less")
     with pytest.raises(ProtocolError):
         step_result("try", 0, b"Welcome to this machine!\n", b"")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"\xff\xfe\x00", b"gpuaas-step\n", b"gpuaas-step 0\n", b"gpuaas-step zero 4\nout\n", b"gpuaas-step 0 x\n"],
+)
+def test_a_garbled_answer_is_no_answer(said: bytes) -> None:
+    with pytest.raises(ProtocolError, match="cannot try: the machine answered"):
+        step_result("try", 0, said, b"")
+    with pytest.raises(ProtocolError, match="cannot try: the machine answered"):
+        check_file_written("try", 0, said, b"")
+
+
+def test_a_refusal_without_a_token_is_a_refusal() -> None:
+    with pytest.raises(MachineFencedError):
+        step_result("try", 0, b"gpuaas-fenced\n", b"")

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from sdk_test_platform import LEASE_SECONDS, MemoryPlatform
 
+from gpuaas_contract.identity import PrincipalKind
+from gpuaas_contract.problems import Code
 from gpuaas_sdk import OperationContext, OperationFailed, RetryLater
 from gpuaas_sdk.correlation import current_correlation_id
 from gpuaas_sdk.runtime import controller as controller_module
@@ -299,10 +301,45 @@ async def test_two_controllers_share_the_work_without_doing_it_twice(platform: M
     assert sorted(runs) == sorted(ids)
 
 
-async def test_an_account_that_cannot_work_is_said_at_once(platform: MemoryPlatform) -> None:
-    platform.app_slug = None
+@pytest.mark.parametrize(
+    ("kind", "app_slug"), [(PrincipalKind.SERVICE_ACCOUNT, None), (PrincipalKind.USER, None), (PrincipalKind.USER, "x")]
+)
+async def test_an_account_that_cannot_work_is_said_at_once(
+    platform: MemoryPlatform, kind: PrincipalKind, app_slug: str | None
+) -> None:
+    platform.kind, platform.app_slug = kind, app_slug
     with pytest.raises(ControllerMisconfiguredError, match="not a service account that is bound to an app"):
         await platform.controller({}).run()
+
+
+@pytest.mark.parametrize("code", [Code.UNAUTHENTICATED, Code.FORBIDDEN, Code.INVALID_CREDENTIALS])
+async def test_a_controller_without_permission_says_so_and_works_when_it_has_it(
+    platform: MemoryPlatform, caplog: pytest.LogCaptureFixture, code: Code
+) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def deploy(context: OperationContext) -> None:
+        begun.set()
+        await ended.wait()
+
+    async def said(words: str) -> None:
+        async with asyncio.timeout(60):
+            while words not in caplog.text:  # noqa: ASYNC110 - the log has no event
+                await asyncio.sleep(0.005)
+
+    platform.refuses = code
+    first = platform.request("deploy")
+    async with running(platform.controller({"deploy": deploy})):
+        await said(f"cannot start yet: {code}")
+        assert platform.log == []
+        platform.refuses = None
+        await begun.wait()
+        # It is taken away in the middle: nothing is reported as done, and nothing is done twice at once.
+        platform.refuses = code
+        await said(f"cannot renew the lease of {first} yet: {code}")
+        platform.refuses = None
+        ended.set()
+        await platform.until(first, "succeeded", seconds=60)
 
 
 async def test_what_is_called_off_stops_between_two_steps(platform: MemoryPlatform) -> None:

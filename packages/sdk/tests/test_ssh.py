@@ -4,7 +4,7 @@ import pytest
 from sdk_test_machines import SshdPlatform, keygen, make_host_key
 
 from gpuaas_sdk import MachineUnreachableError
-from gpuaas_sdk.machines import ssh
+from gpuaas_sdk.machines import connection, ssh
 
 
 async def test_a_script_is_read_over_one_connection(sshd: SshdPlatform) -> None:
@@ -96,3 +96,26 @@ async def test_a_machine_that_does_not_answer_is_unreachable(sshd: SshdPlatform)
     machine = await sshd.machine()
     with pytest.raises(MachineUnreachableError, match="one: cannot log in"):
         await machine.read("true")
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize("noise", ["echo 'HTTP/1.1 400 Bad Request'", "head -c 4096 /dev/zero", "echo SSH-2.0-x; cat"])
+async def test_a_machine_that_answers_garbled_is_unreachable(sshd: SshdPlatform, noise: str) -> None:
+    sshd.start = ["sh", "-c", noise]
+    machine = await sshd.machine()
+    with pytest.raises(MachineUnreachableError, match="one: cannot log in"):
+        await machine.read("true")
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_a_machine_that_is_too_slow_is_unreachable_and_well_when_it_is_not(
+    sshd: SshdPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, sshd.start = sshd.start, ["sleep", "600"]
+    machine = await sshd.machine()
+    monkeypatch.setattr(connection, "LOGIN_SECONDS", 0.5)
+    with pytest.raises(MachineUnreachableError):
+        await machine.read("true")
+    monkeypatch.undo()
+    sshd.start = quick
+    assert (await machine.read("echo well")).stdout == "well\n"

@@ -111,7 +111,9 @@ async def test_a_file_is_replaced_with_its_mode_and_owner(slice_platform: SshdPl
     await machine.write_file("/etc/demo.conf", "grüße\n")
     facts = await machine.read("stat -c '%a %U %G %s' /etc/demo.key /etc/demo.conf; ls -A /etc | grep gpuaas || true")
     assert facts.stdout == "400 nobody nogroup 256\n644 root root 8\n"
-    assert "wrote /etc/demo.key for op_f (cor_op_f)" in (await machine.read("journalctl -o cat -t gpuaas")).stdout
+    assert (
+        "wrote /etc/demo.key for op_f (cor_op_f, token 1)" in (await machine.read("journalctl -o cat -t gpuaas")).stdout
+    )
     with pytest.raises(CommandError, match="no directory /etc/missing/"):
         await machine.write_file("/etc/missing/x", "x")
     with pytest.raises(CommandError, match="invalid user"):

@@ -81,7 +81,7 @@ def read_command(correlation_id: str, script: bytes, timeout: float) -> str:
 
 def step_command(fence: Fence, step: str, script: bytes, *, call: str, timeout: float) -> str:
     unit = unit_name(fence.operation, step)
-    title = f"{unit} ({fence.correlation})"
+    title = f"{unit} ({fence.correlation}, token {fence.token})"
     arguments = [unit, call, str(max(1, round(timeout))), str(OUTPUT_LIMIT), title]
     return _bash(_STEP, [*fence.arguments(len(script)), *arguments])
 
@@ -94,10 +94,11 @@ def file_command(fence: Fence, path: str, content: bytes, *, mode: int, owner: s
 
 def step_result(what: str, exit_status: int, stdout: bytes, stderr: bytes) -> CommandResult:
     """What the script itself answered; raises where it did not run, or was refused."""
-    word, values, body = _split(what, exit_status, stdout, stderr)
-    if word != "gpuaas-step":
-        raise ProtocolError(f"cannot {what}: the machine answered {word[:40]!r}")
-    outcome, size = values[0], int(values[1])
+    line, body = _split(what, exit_status, stdout, stderr)
+    answer = re.fullmatch(r"gpuaas-step (terminated|\d{1,3}) (\d{1,12})", line)
+    if answer is None:
+        raise ProtocolError(f"cannot {what}: the machine answered {line[:40]!r}")
+    outcome, size = answer[1], int(answer[2])
     out, err = body[:size].decode(errors="replace"), body[size:].decode(errors="replace")
     if outcome == "terminated":
         err += "\nthe step was ended from outside: it ran into its time limit, or a successor stopped it"
@@ -106,18 +107,19 @@ def step_result(what: str, exit_status: int, stdout: bytes, stderr: bytes) -> Co
 
 
 def check_file_written(what: str, exit_status: int, stdout: bytes, stderr: bytes) -> None:
-    word, _, _ = _split(what, exit_status, stdout, stderr)
-    if word != "gpuaas-file":
-        raise ProtocolError(f"cannot {what}: the machine answered {word[:40]!r}")
+    line, _ = _split(what, exit_status, stdout, stderr)
+    if line.split() != ["gpuaas-file"]:
+        raise ProtocolError(f"cannot {what}: the machine answered {line[:40]!r}")
 
 
-def _split(what: str, exit_status: int, stdout: bytes, stderr: bytes) -> tuple[str, list[str], bytes]:
+def _split(what: str, exit_status: int, stdout: bytes, stderr: bytes) -> tuple[str, bytes]:
     """The first line says how it went; the rest is the script's own output."""
     if exit_status != 0:
         said = CommandResult(exit_status, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
         raise CommandError(what, said)
-    line, _, body = stdout.partition(b"\n")
-    word, *values = line.decode(errors="replace").split() or [""]
-    if word == "gpuaas-fenced":
-        raise MachineFencedError(f"cannot {what}: the machine has seen the newer fencing token {values[0]}")
-    return word, values, body
+    first, _, body = stdout.partition(b"\n")
+    line = first.decode(errors="replace")
+    if line.split()[:1] == ["gpuaas-fenced"]:
+        token = line.removeprefix("gpuaas-fenced").strip()
+        raise MachineFencedError(f"cannot {what}: the machine has seen the newer fencing token {token}")
+    return line, body

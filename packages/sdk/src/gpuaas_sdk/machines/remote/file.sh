@@ -16,5 +16,5 @@ flock 9
 check_fence
 mv -fT "$new" "$path"
 trap - EXIT
-logger -t gpuaas "wrote $path for $operation ($correlation)" || true
+logger -t gpuaas "wrote $path for $operation ($correlation, token $token)" || true
 printf 'gpuaas-file\n'
