@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+import pytest
+
+import gpuaas_sdk
 from gpuaas_contract.problems import Code
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -21,6 +24,22 @@ def test_the_recovery_guide_has_every_code_that_the_runtime_fails_with() -> None
     page = (DOCS / "how-to" / "recover.md").read_text()
     assert raised
     assert {code for code in raised if f"| `{code}` |" not in page} == set()
+
+
+def test_the_pages_for_app_teams_name_all_that_a_controller_is_written_with() -> None:
+    pages = "".join(page.read_text() for folder in ("contract", "how-to") for page in (DOCS / folder).glob("*.md"))
+    modules = ("runtime.", "machines.", "observations")
+    names = {name for module, names in gpuaas_sdk._HOME.items() if module.startswith(modules) for name in names}
+    assert {name for name in names if not re.search(rf"\b{name}\b", pages)} == set()
+
+
+@pytest.mark.parametrize("app", ["apps/reference/src", "packages/cli/src/gpuaas_cli/skeleton"])
+def test_the_apps_to_learn_from_use_nothing_that_may_change(app: str) -> None:
+    public = {"gpuaas_sdk", "gpuaas_sdk.observations", "gpuaas_sdk.testing"}
+    promised = (DOCS / "contract" / "versioning.md").read_text()
+    assert {name for name in public if f"`{name}`" not in promised} == set()
+    sources = "".join(path.read_text() for path in (DOCS.parent / app).rglob("*.py*") if path.suffix != ".pyc")
+    assert set(re.findall(r"^from (gpuaas_sdk[.\w]*) import", sources, re.M)) - public == set()
 
 
 def test_links_between_the_pages_lead_somewhere() -> None:

@@ -17,7 +17,7 @@ async def test_a_machine_with_the_same_names_is_left_alone() -> None:
     machine = FakeMachine(answers={"record": failed(9, "rollcall:x:998")})
     with pytest.raises(OperationFailed, match="not from here") as refused:
         await software.ensure_recorded(machine)
-    assert (refused.value.code, refused.value.retryable) == ("machine_not_clean", False)
+    assert (refused.value.code, refused.value.retryable) == ("machine_not_clean", True)
 
 
 async def test_the_token_is_in_one_file_of_the_daemon_only() -> None:

@@ -41,8 +41,20 @@ def test_an_old_holder_may_be_refused_a_few_times_and_never_heard() -> None:
     for more in (late, late * 20, [step(9, "running", 1)]):
         findings = Findings()
         looking.look_at_leases([*claimed, *more], findings)
-        verdicts.append(findings.verdict("lease-lost"))
-    assert verdicts == ["kept", "BROKEN", "BROKEN"]
+        verdicts.append((findings.verdict("stale-write"), findings.verdict("lease-lost")))
+    assert verdicts == [("kept", "kept"), ("kept", "BROKEN"), ("BROKEN", "kept")]
+
+
+LATE = "Started gpuaas-op_1-late.service - gpuaas-op_1-late (cor_1, token 6)."
+
+
+@pytest.mark.parametrize(("line", "verdict"), [("", "kept"), (LATE, "BROKEN"), (LATE.replace("op_1", "op_2"), "kept")])
+def test_a_machine_is_not_changed_under_an_older_token(line: str, verdict: str) -> None:
+    began = "Started gpuaas-op_1-install.service - gpuaas-op_1-install (cor_1, token {})."
+    log = [began.format(6), "wrote /etc/x for op_1 (cor_1, token 6)", began.format(7), "Stopped x", line]
+    findings = Findings()
+    looking.look_at_machine_log("one", "\n".join(log), findings)
+    assert findings.verdict("stale-write") == verdict
 
 
 def test_secrets_are_known_from_their_delivery_and_looked_for() -> None:

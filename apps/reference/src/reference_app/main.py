@@ -4,8 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError
-from gpuaas_sdk.runtime.program import ACCOUNT_SETTING
+from gpuaas_sdk import ControllerMisconfiguredError
 from reference_app.bundle import RUNTIME_VERSION, make_bundle
 from reference_app.controller import run
 
@@ -16,7 +15,7 @@ def main() -> None:
     bundle = commands.add_parser("bundle", help="pack the software that machines receive")
     bundle.add_argument("--output", type=Path, required=True)
     bundle.add_argument("--runtime-version", default=RUNTIME_VERSION)
-    commands.add_parser("run", help=f"work on the app's operations until stopped; needs {ACCOUNT_SETTING}")
+    commands.add_parser("run", help="work on the app's operations until stopped; needs GPUAAS_SERVICE_ACCOUNT_FILE")
     arguments = parser.parse_args()
     try:
         if arguments.command == "run":

@@ -9,8 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from gpuaas_contract.base import JsonObject
-from gpuaas_sdk import CommandError, Machine, Observation, OperationFailed, RetryLater, SecretValue
-from gpuaas_sdk.machines.base import ObservedMachine
+from gpuaas_sdk import CommandError, Machine, Observation, ObservedMachine, OperationFailed, RetryLater, SecretValue
 from gpuaas_sdk.observations import observe
 
 USER = "rollcall"
@@ -76,7 +75,7 @@ cat {RECORD_DIR}/before
     except CommandError as error:
         if error.result.exit_status == 9:
             detail = f"{machine.hostname} has {error.result.stdout.strip()} already, and not from here"
-            raise OperationFailed("machine_not_clean", detail) from None
+            raise OperationFailed("machine_not_clean", detail, retryable=True) from None
         raise
     return {"recorded_at": done.stdout.strip()}
 

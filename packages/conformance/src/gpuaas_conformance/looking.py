@@ -14,6 +14,7 @@ DETAIL_LIMIT = 8 * 1024
 MOST_REFUSED = 8
 """Requests that may be on their way when a lease is lost, before a controller has stopped."""
 _OPERATION = re.compile(r"/v1/operations/([a-z0-9_]+)/([a-z]+)$")
+_CHANGE = re.compile(r"^(?:Started|Starting|wrote) .*\b(op_[a-z0-9]+)\b.*, token (\d+)\)", re.MULTILINE)
 
 
 def operation_call(exchange: Exchange) -> tuple[str, str] | None:
@@ -90,11 +91,20 @@ def look_at_leases(exchanges: list[Exchange], findings: Findings) -> None:
         if token is None or operation not in newest:
             continue
         if int(token) < newest[operation]:
-            findings.look("lease-lost", not exchange.accepted, f"a stale {what} of {operation} was accepted")
+            findings.look("stale-write", not exchange.accepted, f"a stale {what} of {operation} was accepted")
             refused[operation, int(token)] += 1
     for (operation, _), count in refused.items():
         words = f"{count} requests about {operation} after its lease was lost: it did not stop"
         findings.look("lease-lost", count <= MOST_REFUSED, words)
+
+
+def look_at_machine_log(machine: str, log: str, findings: Findings) -> None:
+    """What changed a machine is in its own log with the fencing token: behind a newer one comes no older one."""
+    newest: dict[str, int] = {}
+    for operation, token in _CHANGE.findall(log):
+        words = f"{machine} was changed for {operation} under token {token}, after {newest.get(operation)}"
+        findings.look("stale-write", int(token) >= newest.get(operation, 0), words)
+        newest[operation] = max(int(token), newest.get(operation, 0))
 
 
 def secret_values(exchanges: list[Exchange]) -> set[str]:

@@ -26,6 +26,7 @@ CHECKS = (
     Check("killed-after-effect", (3, 4), "goes on after a kill between a side effect and its report", "killed"),
     Check("unknown-is-not-no", (5, 9), "takes nothing apart that it cannot see, and ends when it can again", "killed"),
     Check("lease-lost", (2, 6), "stops when its lease is lost; its successor ends the work", "paused"),
+    Check("stale-write", (2, 6), "writes nothing when its lease is gone: neither API nor machine takes it", "paused"),
     Check("two-controllers", (2, 4), "works while a second controller of it runs", "paused"),
     Check("heartbeats", (2,), "keeps its leases alive while it works", "paused"),
     Check("pre-empted", (2, 9), "takes everything apart when a decommission comes during the deploy", "pre-empted"),

@@ -246,6 +246,9 @@ async def paused(kit: Kit) -> None:
     kit.at = "two-controllers"
     await kit.take_apart(instance)
     looking.look_at_leases(proxy.exchanges[first:], kit.findings)
+    for machine in subject.machines:
+        log = await subject.person.run(machine.id, "sudo journalctl --no-pager -o cat")
+        looking.look_at_machine_log(machine.name, log, kit.findings)
     await subject.end()
 
 

@@ -49,7 +49,12 @@ if TYPE_CHECKING:
     from gpuaas_sdk.retry import RetryPolicy
     from gpuaas_sdk.runtime.context import OperationContext, StepHandle
     from gpuaas_sdk.runtime.controller import Controller
-    from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
+    from gpuaas_sdk.runtime.errors import (
+        ControllerMisconfiguredError,
+        OperationCancelled,
+        OperationFailed,
+        RetryLater,
+    )
     from gpuaas_sdk.runtime.observing import ObserveContext
     from gpuaas_sdk.runtime.phases import Phase, member_in_work, run_phases
     from gpuaas_sdk.runtime.preflights import PreflightContext, preflight_handler
@@ -95,7 +100,7 @@ _HOME = {
     "runtime.controller": ["Controller"],
     "runtime.observing": ["ObserveContext"],
     "runtime.preflights": ["PreflightContext", "preflight_handler"],
-    "runtime.errors": ["OperationCancelled", "OperationFailed", "RetryLater"],
+    "runtime.errors": ["ControllerMisconfiguredError", "OperationCancelled", "OperationFailed", "RetryLater"],
     "runtime.phases": ["Phase", "member_in_work", "run_phases"],
     "runtime.program": ["run_controller"],
     "runtime.receipts": ["probe", "receipt_of"],
@@ -112,6 +117,7 @@ __all__ = [
     "CommandResult",
     "ConflictError",
     "Controller",
+    "ControllerMisconfiguredError",
     "DeviceLogin",
     "ForbiddenError",
     "GpuaasClient",
