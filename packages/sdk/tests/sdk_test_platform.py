@@ -41,6 +41,7 @@ class MemoryPlatform:
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, Any]] = {}
         self.log: list[str] = []
+        self.lists = 0
         self.away = False
         self.refuses: Code | None = None
         """Every request, with this: a disabled account, for example."""
@@ -119,7 +120,7 @@ class MemoryPlatform:
             }
         )
 
-    async def changes(self) -> AsyncIterator[Change | Relist]:
+    async def changes(self, *, stream: bool = False) -> AsyncIterator[Change | Relist]:
         queue: asyncio.Queue[Change | Relist] = asyncio.Queue()
         self.feeds.append(queue)
         yield Relist("start")
@@ -129,6 +130,7 @@ class MemoryPlatform:
     def list(self, *, project_id: str, claimable: bool) -> _All:
         assert (project_id, claimable) == ("prj_1", True)
         self._answer()
+        self.lists += 1
         return _All([self.model(id) for id, row in self.rows.items() if self._is_claimable(row)])
 
     async def claim(self, id: str, holder: str) -> Claim:
@@ -243,7 +245,8 @@ class MemoryPlatform:
             resource_id=id,
             event=event,
             revision=1,
-            correlation_id="cor_1",
+            instance_id=self.rows[id]["instance_id"],
+            correlation_id=f"cor_{id}",
             at=datetime.now(UTC),
         )
         for feed in self.feeds:

@@ -73,6 +73,45 @@ async def test_a_new_operation_is_taken_because_the_feed_says_so(platform: Memor
         await platform.until(platform.request("deploy"), "succeeded", seconds=30)
 
 
+async def test_the_next_one_of_an_instance_is_claimed_without_another_look(platform: MemoryPlatform) -> None:
+    async def deploy(context: OperationContext) -> None:
+        pass
+
+    controller = platform.controller({"deploy": deploy}, resync_seconds=60)
+    async with running(controller):
+        for number in range(5):
+            looks = platform.lists
+            await platform.until(platform.request("deploy"), "succeeded")
+            assert number == 0 or platform.lists == looks
+            while controller._jobs:  # noqa: ASYNC110 - it is about to be done with that one
+                await asyncio.sleep(0.005)
+
+
+async def test_one_that_arrives_while_its_member_is_busy_waits_for_its_turn(platform: MemoryPlatform) -> None:
+    busy, may_end = asyncio.Event(), asyncio.Event()
+
+    async def drain(context: OperationContext) -> None:
+        busy.set()
+        await may_end.wait()
+
+    async def deploy(context: OperationContext) -> None:
+        pass
+
+    async with running(platform.controller({"deploy": deploy, "drain": drain}, resync_seconds=60)):
+        await platform.until(platform.request("deploy"), "succeeded")
+        first = platform.request("drain")
+        await asyncio.wait_for(busy.wait(), 60)
+        second = platform.request("deploy")
+        looks = platform.lists
+        async with asyncio.timeout(60):
+            while platform.lists == looks:  # noqa: ASYNC110 - a test looks from outside
+                await asyncio.sleep(0.005)
+        assert platform.rows[second]["state"] == "pending"
+        may_end.set()
+        await platform.until(second, "succeeded")
+    assert platform.log.index(f"complete {first}") < platform.log.index(f"claim {second} {default_holder()}")
+
+
 async def test_retry_later_hands_the_lease_back_and_comes_again(platform: MemoryPlatform) -> None:
     attempts: list[int] = []
 

@@ -134,7 +134,7 @@ class Connection:
 
         return Later()
 
-    async def changes(self) -> AsyncIterator[Change | Relist]:
+    async def changes(self, *, stream: bool = False) -> AsyncIterator[Change | Relist]:
         draw = self.platform.random
         held: Change | Relist | None = None
         async for item in self.platform.changes():

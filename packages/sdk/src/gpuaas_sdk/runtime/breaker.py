@@ -27,6 +27,9 @@ class Breakers:
         state = self._states.get(key)
         return 0.0 if state is None else state.open_until
 
+    def any_open(self, now: float) -> bool:
+        return any(state.open_until > now for state in self._states.values())
+
     def failed(self, key: str, now: float) -> None:
         state = self._states.setdefault(key, _State())
         state.failures += 1

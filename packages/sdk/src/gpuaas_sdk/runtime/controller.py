@@ -32,17 +32,29 @@ RESYNC_SECONDS = 5.0
 PLATFORM_AWAY = RetryPolicy(first_delay=0.2, longest_delay=5.0)
 TRY_AGAIN = RetryPolicy(first_delay=1.0, longest_delay=30.0)
 _OUR_OWN_EVENTS = frozenset({"claimed", "step_running", "step_succeeded", "step_failed"})
+_NEW_WORK = frozenset({"requested", "retried"})
+_NO_WORK = _OUR_OWN_EVENTS | {"queued", "cancel_requested", "succeeded", "failed", "cancelled"}
+"""After these the operation cannot be claimed; what waited for it has a change of its own."""
 
 
 @dataclass(slots=True)
 class _Job:
     """An operation that this process works on, or waits to work on again."""
 
-    operation: Operation
+    operation_id: str
+    instance_id: str | None
+    member_id: str | None
+    """None for the whole instance, and until a claim says which member a change is about."""
+    correlation_id: str
     task: "asyncio.Task[None] | None" = None
     lease: Lease | None = None
     failures: int = 0
     not_before: float = 0.0
+
+    @property
+    def target(self) -> str:
+        """What one worker at a time works on: a member, or the whole instance."""
+        return str(self.member_id or self.instance_id)
 
 
 @dataclass(slots=True)
@@ -104,6 +116,10 @@ class Controller:
         self._observed_machines = observed_machines
         self._observer: Observer | None = None
         self._jobs: dict[str, _Job] = {}
+        self._own_instances: set[str] = set()
+        """Whose operations were seen to be ours: the feed may also tell of those of other apps."""
+        self._left_aside = False
+        """Something could be claimed, but this process is busy with its object, or with too much."""
         self._breakers = Breakers()
         self._wake = _Wake()
         self._stopping = asyncio.Event()
@@ -170,7 +186,7 @@ class Controller:
     async def _follow_feed(self) -> None:
         while True:
             try:
-                async for item in self._client.changes():
+                async for item in self._client.changes(stream=True):
                     self._notice(item)
             except GpuaasError as error:
                 # For example a refused token; the resync goes on meanwhile.
@@ -186,10 +202,28 @@ class Controller:
         if item.noun != "operation":
             return
         job = self._jobs.get(item.resource_id)
-        if job is None or job.task is None:
+        if job is not None and job.task is not None:
+            if job.lease is not None and item.event not in _OUR_OWN_EVENTS:
+                job.lease.check_now()
+        elif job is None and item.event in _NEW_WORK and self._is_free_for(item.instance_id):
+            # Claimed at once: to list what can be claimed would only say the same again.
+            self._start(_Job(item.resource_id, item.instance_id, None, item.correlation_id))
+        elif item.event not in _NO_WORK:
             self._wake.event.set()
-        elif job.lease is not None and item.event not in _OUR_OWN_EVENTS:
-            job.lease.check_now()
+
+    def _is_free_for(self, instance_id: str | None) -> bool:
+        """Whether an operation of the instance can be worked on, whichever of its members it is about."""
+        return (
+            instance_id in self._own_instances
+            and not self._stopping.is_set()
+            and not self._breakers.any_open(asyncio.get_running_loop().time())
+            and len(self._jobs) < self._max_workers
+            and all(job.instance_id != instance_id for job in self._jobs.values())
+        )
+
+    def _start(self, job: _Job) -> None:
+        self._jobs[job.operation_id] = job
+        job.task = asyncio.create_task(self._work(job), name=job.operation_id)
 
     async def _dispatch_until_stopped(self) -> None:
         failures = 0
@@ -208,29 +242,33 @@ class Controller:
         claimable = {operation.id for operation in operations}
         for key in [key for key, job in self._jobs.items() if job.task is None and key not in claimable]:
             del self._jobs[key]
+        self._own_instances |= {operation.instance_id for operation in operations if operation.instance_id}
         now = asyncio.get_running_loop().time()
+        left_aside = False
         # Ids sort by time of creation: one object's operations run in the order they were asked for.
         for operation in sorted(operations, key=lambda operation: operation.id):
-            job = self._jobs.get(operation.id) or _Job(operation)
+            job = self._jobs.get(operation.id) or _job_of(operation)
             # Not beyond its deadline: then it is claimed once more, to be failed.
-            open_until = min(self._breakers.open_until(_object_of(operation)), now + _seconds_left(operation))
+            open_until = min(self._breakers.open_until(job.target), now + _seconds_left(operation))
             job.not_before = max(job.not_before, open_until)
-            if job.task is None and job.not_before > now:
-                self._jobs[operation.id] = job
-            if job.task is not None or job.not_before > now or self._is_busy(operation):
+            if job.task is not None:
                 continue
-            self._jobs[operation.id] = job
-            job.task = asyncio.create_task(self._work(job), name=operation.id)
+            if job.not_before > now:
+                self._jobs[operation.id] = job
+            elif self._is_busy(operation):
+                left_aside = True
+            else:
+                self._start(job)
+        self._left_aside = left_aside
 
     def _is_busy(self, operation: Operation) -> bool:
         running = [job for job in self._jobs.values() if job.task is not None]
         if len(running) >= self._max_workers:
             return True
         for job in running:
-            other = job.operation
-            if operation.instance_id is None or other.instance_id != operation.instance_id:
+            if operation.instance_id is None or job.instance_id != operation.instance_id:
                 continue
-            if operation.member_id is None or other.member_id in (None, operation.member_id):
+            if operation.member_id is None or job.member_id in (None, operation.member_id):
                 # The platform lets the new one be claimed, so the old one may have been pre-empted.
                 if job.lease is not None:
                     job.lease.check_now()
@@ -243,14 +281,16 @@ class Controller:
         return max(min([self._resync_seconds, *waiting]), 0.01)
 
     async def _work(self, job: _Job) -> None:
-        operation = job.operation
+        id = job.operation_id
         later: RetryLater | None = None
         try:
-            with correlation(operation.correlation_id):
-                claimed = await claim_operation(self._client, operation.id, self._holder)
+            with correlation(job.correlation_id):
+                claimed = await claim_operation(self._client, id, self._holder)
             if claimed is not None:
                 claim, job.lease = claimed
-                logger.info("%s: claimed, %s, attempt %s", operation.id, operation.kind, claim.operation.attempt)
+                operation = claim.operation
+                job.member_id = operation.member_id
+                logger.info("%s: claimed, %s, attempt %s", id, operation.kind, operation.attempt)
                 handler = self._handlers.get(operation.kind, _kind_not_handled)
                 machines = self._machines(self._client, claim)
                 later = await Worker(self._client, claim, job.lease, handler, machines).run()
@@ -258,26 +298,26 @@ class Controller:
             later = RetryLater(None, str(error))
         except Exception:
             # A bug of ours, around the handler: it is said, and the operation is not hammered.
-            logger.exception("%s: unexpected", operation.id)
+            logger.exception("%s: unexpected", id)
             later = RetryLater(None, "unexpected error in the controller")
         finally:
             job.task = None
             job.lease = None
             if later is None:
-                self._jobs.pop(operation.id, None)
-                self._breakers.succeeded(_object_of(operation))
+                self._jobs.pop(id, None)
+                self._breakers.succeeded(job.target)
             else:
                 job.failures += 1
                 if later.after is None:
-                    self._breakers.failed(_object_of(operation), asyncio.get_running_loop().time())
+                    self._breakers.failed(job.target, asyncio.get_running_loop().time())
                 pause = TRY_AGAIN.delay(job.failures) if later.after is None else later.after
                 job.not_before = asyncio.get_running_loop().time() + pause
-            self._wake.event.set()
+            if later is not None or self._left_aside:
+                self._wake.event.set()
 
 
-def _object_of(operation: Operation) -> str:
-    """What one worker at a time works on: a member, or the whole instance."""
-    return str(operation.member_id or operation.instance_id)
+def _job_of(operation: Operation) -> _Job:
+    return _Job(operation.id, operation.instance_id, operation.member_id, operation.correlation_id)
 
 
 def _seconds_left(operation: Operation) -> float:
