@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from gpuaas_contract.instances import Instance, InstanceDeploy, MemberStatus, Placement
+from gpuaas_contract.instances import ChosenAccess, Instance, InstanceDeploy, MemberStatus, Placement
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Claim
 from gpuaas_sdk.client import GpuaasClient
@@ -27,7 +27,9 @@ class App:
 
 
 @asynccontextmanager
-async def app_on(stack: Stack, project_id: str, allocation_id: str) -> AsyncIterator[App]:
+async def app_on(
+    stack: Stack, project_id: str, allocation_id: str, access: ChosenAccess | None = None
+) -> AsyncIterator[App]:
     """An instance on the machine, and its app's account; afterwards nothing is deployed there any more."""
     url, password = stack.settings.api_url, stack.settings.admin_password_file.read_text().strip()
     async with GpuaasClient(url, PasswordCredentials(ADMIN_EMAIL, password)) as admin:
@@ -37,7 +39,7 @@ async def app_on(stack: Stack, project_id: str, allocation_id: str) -> AsyncIter
         private, public = make_key()
         account = await admin.service_accounts.create(project_id, slug, public, app_slug=slug)
         async with GpuaasClient(url, ServiceAccountCredentials(account.id, private)) as client:
-            placement = [Placement(component_key="head", allocation_id=allocation_id)]
+            placement = [Placement(component_key="head", allocation_id=allocation_id, access=access)]
             request = InstanceDeploy(project_id=project_id, app_slug=slug, name=slug, placement_intent=placement)
             instance = await admin.instances.deploy(request)
             yield App(admin, client, account.id, private, instance)
@@ -56,9 +58,11 @@ class Controller:
 
 
 @asynccontextmanager
-async def controller_on(stack: Stack, project_id: str, allocation_id: str) -> AsyncIterator[Controller]:
+async def controller_on(
+    stack: Stack, project_id: str, allocation_id: str, access: ChosenAccess | None = None
+) -> AsyncIterator[Controller]:
     """Holds the lease of an operation on the machine; afterwards nothing is deployed there any more."""
-    async with app_on(stack, project_id, allocation_id) as app:
+    async with app_on(stack, project_id, allocation_id, access) as app:
         (operation,) = [op async for op in app.client.operations.list(instance_id=app.instance.id)]
         claim = await app.client.operations.claim(operation.id, "test")
         machines = SshMachineAccess(app.client, claim)

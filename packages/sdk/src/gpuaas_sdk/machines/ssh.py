@@ -132,7 +132,8 @@ class ObservedSshMachine:
                 f"{self.hostname} did not prove its identity, so nothing was sent to it: {error}"
             ) from None
         except asyncssh.PermissionDenied as error:
-            what = "certificate" if self._address.direct is None else "stored key"
+            stored = self._address.direct is not None or self._address.credential_id is not None
+            what = "stored key" if stored else "certificate"
             raise MachineUnreachableError(f"{self.hostname} refused the {what}: {error}") from None
         except (asyncssh.Error, OSError) as error:
             raise TransportError(f"cannot log in: {error}") from error
