@@ -29,7 +29,7 @@ ANONYMOUS = {
 
 
 async def test_every_route_but_the_anonymous_ones_asks_who_is_there(settings: Settings) -> None:
-    async with httpx.AsyncClient(base_url=settings.api_url) as http:
+    async with httpx.AsyncClient(base_url=settings.api_url, timeout=60) as http:
         document = (await http.get("/openapi.json")).json()
         checked = 0
         for path, methods in document["paths"].items():
