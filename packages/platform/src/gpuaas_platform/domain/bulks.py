@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuaas_contract.bulk import BulkState, Policy
-from gpuaas_contract.operations import OperationState
+from gpuaas_contract.operations import Kind, OperationState
+
+Row = Mapping[str, Any]
 
 
 def needed(policy: Mapping[str, Any], count: int) -> int:
@@ -25,3 +27,14 @@ def state_of(policy: Mapping[str, Any], states: Mapping[str, str], count: int) -
     if unfinished:
         return BulkState.RUNNING
     return BulkState.SUCCEEDED if succeeded >= needed(policy, count) else BulkState.FAILED
+
+
+def with_operation(instance: Row, operation: Row, component_key: str) -> dict[str, Any]:
+    """The instance as it is once the operation was made, where no other one is open on its member."""
+    counts = dict(instance["counts"] or {})
+    present, staying = counts.get(component_key, (0, 0))
+    if operation["kind"] == Kind.ADD:
+        counts[component_key] = (present + 1, staying + 1)
+    elif operation["kind"] == Kind.REMOVE:
+        counts[component_key] = (present, staying - 1)
+    return {**instance, "counts": counts, "open_operations": [*instance["open_operations"], operation]}

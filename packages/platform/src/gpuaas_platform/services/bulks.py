@@ -17,8 +17,8 @@ from gpuaas_contract.bulk import (
 from gpuaas_contract.instances import Placement
 from gpuaas_contract.operations import Kind
 from gpuaas_contract.problems import Code, FieldError
-from gpuaas_platform.domain.actions import Life, addition_denial
-from gpuaas_platform.domain.bulks import needed, state_of
+from gpuaas_platform.domain.actions import Life, addition_denial, excludes
+from gpuaas_platform.domain.bulks import needed, state_of, with_operation
 from gpuaas_platform.domain.errors import Refusal, not_found
 from gpuaas_platform.domain.placements import Machines, check_placements, mode_problem
 from gpuaas_platform.domain.policy import Caller, Permission, Scope
@@ -34,8 +34,9 @@ from gpuaas_platform.storage import bulks as store
 from gpuaas_platform.storage import instances as instance_store
 from gpuaas_platform.storage.database import Row, Transaction
 
-Ask = Callable[[Row, str, str], Awaitable[Row]]
-"""Makes the operation for one target, or refuses. It gets the instance as it is then, the target, the bulk's id."""
+Ask = Callable[[Row, str, str], Awaitable[tuple[Row, str]]]
+"""Makes the operation for one target, or refuses. It gets the instance as it is then, the target, the bulk's id, and
+says which component the operation is about."""
 
 
 async def add_members(tx: Transaction, caller: Caller, instance_id: str, body: MembersAdd) -> Bulk:
@@ -53,17 +54,17 @@ async def add_members(tx: Transaction, caller: Caller, instance_id: str, body: M
         raise denial.refusal()
     input = desires.check_input(declared, body.input)
 
-    async def ask(present: Row, allocation_id: str, bulk_id: str) -> Row:
+    async def ask(present: Row, allocation_id: str, bulk_id: str) -> tuple[Row, str]:
         placement = Placement(component_key=body.component_key, allocation_id=allocation_id)
         denial = addition_denial(Life.of(present, manifest), body.component_key)
         if denial is not None:
             raise denial.refusal()
-        live = await instance_store.list_live_on(tx, list(machines.found))
+        live = await instance_store.list_live_on(tx, [allocation_id])
         known = Machines(machines.found, live, instance_id)
         refuse_errors(list(check_placements([placement], manifest, known, "")))
         await _require_mode(tx, Life.of(present, manifest), placement)
         member_id = await make_member(tx, present, placement, machines.found[allocation_id]["node_id"])
-        return await insert(tx, present, declared, member_id, input, bulk_id=bulk_id)
+        return await insert(tx, present, declared, member_id, input, bulk_id=bulk_id), body.component_key
 
     bulk_id = await _ask_all(tx, instance, Kind.ADD, body.policy, body.allocation_ids, "allocation_id", ask)
     await follow_members(tx, instance)
@@ -89,11 +90,12 @@ async def request_on_members(tx: Transaction, caller: Caller, instance_id: str, 
     if body.kind == Kind.REPLACE:
         raise Refusal(Code.INVALID_REQUEST, "replace is for one member at a time: each needs a machine of its own")
 
-    async def ask(present: Row, member_id: str, bulk_id: str) -> Row:
+    async def ask(present: Row, member_id: str, bulk_id: str) -> tuple[Row, str]:
         member = await instance_store.get_member(tx, member_id)
         if member is None or member["instance_id"] != instance_id:
             raise not_found("member", member_id)
-        return await request_on_member(tx, present, member, body.kind, body.input, body.queue, bulk_id=bulk_id)
+        row = await request_on_member(tx, present, member, body.kind, body.input, body.queue, bulk_id=bulk_id)
+        return row, member["component_key"]
 
     bulk_id = await _ask_all(tx, instance, body.kind, body.policy, body.member_ids, "member_id", ask)
     return await _read(tx, bulk_id)
@@ -109,14 +111,19 @@ async def _ask_all(
     kept_policy: JsonObject = {"at_least": policy.at_least} if isinstance(policy, AtLeast) else {"name": policy.value}
     row = await store.insert(tx, ids.new_id(ids.BULK), instance, kind, kept_policy)
     results: list[BulkResult] = []
+    present = instance
     for target in targets:
-        present = await instances.reread(tx, instance["id"])
         try:
-            operation = await ask(present, target, row["id"])
+            operation, component_key = await ask(present, target, row["id"])
         except Refusal as refusal:
             results.append(BulkResult.model_validate({name: target, "refused": _refused(refusal)}))
         else:
             results.append(BulkResult.model_validate({name: target, **_accepted(operation)}))
+            if any(excludes(other, operation) for other in present["open_operations"]):
+                # It waits for others or has pre-empted them, and who knows what followed from that.
+                present = await instances.reread(tx, instance["id"])
+            else:
+                present = with_operation(present, operation, component_key)
     accepted = sum(result.refused is None for result in results)
     if accepted < needed(kept_policy, len(targets)):
         raise _not_met(kept_policy, results, accepted, name)
