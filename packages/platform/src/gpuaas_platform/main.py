@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import json
 from types import FrameType
 
@@ -110,6 +111,9 @@ async def serve(settings: Settings) -> None:
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=5,
     )
+    # What is there now stays. The collector need not look through it again, and hold up every request meanwhile.
+    gc.collect()
+    gc.freeze()
     try:
         await Server(config, platform).serve()
     finally:

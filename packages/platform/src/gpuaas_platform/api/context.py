@@ -83,7 +83,7 @@ class Context:
             if (answer := await _begin(tx, self.request)) is not None:
                 return answer
             if (resource := await effect.intend(tx)) is not None:
-                return await _answer(tx, self.request, resource, status)
+                return _answer(tx, self.request, resource, status)
         try:
             await effect.act()
             return await self.mutate(effect.finish, status)
@@ -106,7 +106,7 @@ async def run_mutation(
     async with platform.database.transaction(principal_id, correlation_id) as tx:
         if (answer := await _begin(tx, request)) is not None:
             return answer
-        return await _answer(tx, request, await effect(tx), status)
+        return _answer(tx, request, await effect(tx), status)
 
 
 async def _begin(tx: Transaction, request: Request) -> Response | None:
@@ -129,12 +129,12 @@ async def _begin(tx: Transaction, request: Request) -> Response | None:
     return Response(stored["body"], stored["status"], headers, media_type="application/json")
 
 
-async def _answer(tx: Transaction, request: Request, resource: Resource, status: int) -> Response:
+def _answer(tx: Transaction, request: Request, resource: Resource, status: int) -> Response:
     """Kept for the request's key in the transaction of the effect."""
     if (key := request.headers.get(IDEMPOTENCY_HEADER)) is not None:
         # What is shown once is not shown to whoever repeats the request, nor kept here.
         kept = resource.model_dump_json(by_alias=True, exclude=set(resource.ONE_TIME))
-        await change_store.store_answer(tx, key, tx.fingerprint, status, kept)
+        tx.keep_answer(key, status, kept)
     headers = {"ETag": etag_of(resource)} if isinstance(resource, OwnedResource) else {}
     if resource.ONE_TIME:
         headers["Cache-Control"] = "no-store"

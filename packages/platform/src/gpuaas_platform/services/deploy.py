@@ -87,8 +87,7 @@ async def _insert_members(
             }
         )
     scope = {"project_id": instance["project_id"], "instance_id": instance["id"]}
-    await tx.changed_together("member", await store.insert_members(tx, instance["id"], members), "created", **scope)
-    made = await operation_store.insert_together(tx, instance, requested)
-    for kind in dict.fromkeys(operation["kind"] for operation in made):
-        rows = [operation for operation in made if operation["kind"] == kind]
-        await tx.changed_together("operation", rows, "requested", message=f"{kind} requested", **scope)
+    for member in await store.insert_members(tx, instance["id"], members):
+        await tx.changed("member", member, "created", **scope)
+    for operation in await operation_store.insert_together(tx, instance, requested):
+        await tx.changed("operation", operation, "requested", message=f"{operation['kind']} requested", **scope)

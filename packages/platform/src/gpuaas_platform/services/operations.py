@@ -18,11 +18,21 @@ from gpuaas_platform.storage.database import Row, Transaction
 
 async def to_models(tx: Transaction, rows: list[Row]) -> list[Operation]:
     steps: dict[str, list[Step]] = {row["id"]: [] for row in rows}
-    for step in await store.list_steps(tx, list(steps)):
-        steps[step["operation_id"]].append(Step.model_validate(step))
-    found = await instance_store.list_by_ids(tx, sorted({row["instance_id"] for row in rows if row["instance_id"]}))
-    lives = {instance["id"]: instances.life_of(instance) for instance in found}
+    # What nobody has claimed yet has none.
+    if begun := [row["id"] for row in rows if row["attempt"]]:
+        for step in await store.list_steps(tx, begun):
+            steps[step["operation_id"]].append(Step.model_validate(step))
+    lives = await _lives_of(tx, {row["instance_id"] for row in rows} - {None})
     return [_to_model(row, steps[row["id"]], lives.get(row["instance_id"])) for row in rows]
+
+
+async def _lives_of(tx: Transaction, instance_ids: set[str]) -> dict[str, Life]:
+    if len(instance_ids) == 1:
+        # By its key: a statement over a list of ids is planned anew each time, and this is on every operation's way.
+        found = [await instances.reread(tx, id) for id in instance_ids]
+    else:
+        found = await instance_store.list_by_ids(tx, sorted(instance_ids))
+    return {instance["id"]: instances.life_of(instance) for instance in found}
 
 
 def _to_model(row: Row, steps: list[Step], life: Life | None) -> Operation:
@@ -38,6 +48,11 @@ async def read(tx: Transaction, operation_id: str) -> Operation:
     row = await store.get(tx, operation_id)
     assert row is not None
     return (await to_models(tx, [row]))[0]
+
+
+async def shown(tx: Transaction, before: Row, after: Row) -> Operation:
+    """One that was read under its lock, as a write of its lease holder left it."""
+    return (await to_models(tx, [{**before, **after, "lease_live": True}]))[0]
 
 
 async def changed(tx: Transaction, row: Row, event: str, message: str = "") -> None:

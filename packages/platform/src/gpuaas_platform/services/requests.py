@@ -35,14 +35,18 @@ OWNERS_KINDS = frozenset(
     {Kind.DECOMMISSION, Kind.START, Kind.STOP, Kind.UPGRADE, Kind.CONFIGURE, Kind.REMOVE, Kind.REPLACE}
 )
 """What changes what the owner wants, or which machines are used: an app does not ask for these itself."""
+_WITH_MACHINES = frozenset({Kind.REMOVE, Kind.DECOMMISSION, Kind.REPLACE})
+"""What locks machines, too: before the instance."""
 MOST_QUEUED = 100
 """How many operations of one instance may wait."""
 
 
 async def request_operation(tx: Transaction, caller: Caller, instance_id: str, body: OperationCreate) -> Operation:
     permission = Permission.OPERATION_REQUEST if body.kind in OWNERS_KINDS else Permission.OPERATION_START
-    seen = await instances.require_instance(tx, caller, instance_id, permission)
-    machines = await _machines_of(tx, seen, body)
+    machines = None
+    if body.kind in _WITH_MACHINES:
+        seen = await instances.require_instance(tx, caller, instance_id, permission)
+        machines = await _machines_of(tx, seen, body)
     instance = await instances.require_instance(tx, caller, instance_id, permission, lock=True)
     tx.match(instance)
     if body.member_id is None:
@@ -73,7 +77,7 @@ def _refuse(denial: Denial | None) -> None:
 
 async def _request_on_instance(tx: Transaction, instance: Row, body: OperationCreate) -> Row:
     manifest, kind = manifest_of(instance), body.kind
-    under_way = await store.list_open(tx, instance["id"])
+    under_way = instance["open_operations"]
     _refuse(instance_denial(Life.of(instance, manifest), kind, queued=body.queue and bool(under_way)))
     declared = manifest.instance_operation(kind)
     assert declared is not None
@@ -82,7 +86,7 @@ async def _request_on_instance(tx: Transaction, instance: Row, body: OperationCr
         # Deletion pre-empts: whatever still runs is cancelled, and its lease is stale from now on.
         if instance["desired_state"] != DesiredState.DECOMMISSIONED:
             await desires.apply(tx, instance, kind, input)
-        await preempt(tx, under_way, "the instance is being decommissioned")
+        await preempt(tx, await store.list_open(tx, instance["id"]), "the instance is being decommissioned")
         return await insert(tx, instance, declared, None, input)
     if under_way:
         _require_room(instance)
@@ -109,14 +113,15 @@ async def request_on_member(
     """Under the lock of the instance."""
     manifest = manifest_of(instance)
     target = {"member_id": member["id"], "replacement_member_id": None}
-    in_the_way = [row for row in await store.list_open(tx, instance["id"]) if excludes(row, target)]
+    in_the_way = [row for row in instance["open_operations"] if excludes(row, target)]
     _refuse(member_denial(Life.of(instance, manifest), member, kind, queued=queue and bool(in_the_way)))
     declared = manifest.member_operation(kind, member["component_key"])
     assert declared is not None
     kept = desires.check_input(declared, input)
-    if kind == Kind.REMOVE and not queue:
-        await preempt(tx, in_the_way, "the member is being removed")
-        for row in in_the_way:
+    if in_the_way and kind == Kind.REMOVE and not queue:
+        preempted = [row for row in await store.list_open(tx, instance["id"]) if excludes(row, target)]
+        await preempt(tx, preempted, "the member is being removed")
+        for row in preempted:
             # Nobody is to take over any more from one that goes.
             if row["attempt"] == 0 and row["replacement_member_id"] not in {None, member["id"]}:
                 await take_back(tx, row)

@@ -19,7 +19,7 @@ from gpuaas_platform.domain.policy import Caller, Permission
 from gpuaas_platform.services import instances, preflight_answers
 from gpuaas_platform.services.endings import cancel, finish, follow_members
 from gpuaas_platform.services.evidence import EVIDENCE_LIMIT, RESULT_LIMIT, check_shown
-from gpuaas_platform.services.operations import changed, read, require_lease, require_operation
+from gpuaas_platform.services.operations import changed, read, require_lease, require_operation, shown
 from gpuaas_platform.storage import access as access_store
 from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import instances as instance_store
@@ -42,7 +42,8 @@ async def claim_operation(tx: Transaction, caller: Caller, operation_id: str, bo
         raise Refusal(Code.LEASE_HELD, f"{row['lease_holder']} holds the lease", retry_after=LEASE_SECONDS)
     if row["cancel_requested"]:
         raise Refusal(Code.INVALID_STATE, "the operation is being cancelled")
-    await access_store.end_of_operation(tx, operation_id)
+    if row["attempt"]:
+        await access_store.end_of_operation(tx, operation_id)
     claimed = await store.claim(tx, operation_id, body.holder, caller.id, LEASE_SECONDS)
     took_over = f", taken over from {row['lease_holder']}" if row["lease_holder"] is not None else ""
     await changed(tx, claimed, "claimed", f"claimed by {body.holder}, attempt {claimed['attempt']}{took_over}")
@@ -53,7 +54,7 @@ async def claim_operation(tx: Transaction, caller: Caller, operation_id: str, bo
         detail={"holder": body.holder, "fencing_token": claimed["fencing_token"]},
     )
     return Claim(
-        operation=await read(tx, operation_id),
+        operation=await shown(tx, row, claimed),
         fencing_token=claimed["fencing_token"],
         lease_seconds=LEASE_SECONDS,
     )
@@ -61,9 +62,8 @@ async def claim_operation(tx: Transaction, caller: Caller, operation_id: str, bo
 
 async def heartbeat(tx: Transaction, caller: Caller, operation_id: str, fencing_token: int) -> Operation:
     """The answer also says whether the operation is to be cancelled."""
-    await require_lease(tx, caller, operation_id, fencing_token)
-    await store.extend_lease(tx, operation_id, LEASE_SECONDS)
-    return await read(tx, operation_id)
+    row = await require_lease(tx, caller, operation_id, fencing_token)
+    return await shown(tx, row, await store.extend_lease(tx, operation_id, LEASE_SECONDS))
 
 
 async def yield_lease(tx: Transaction, caller: Caller, operation_id: str, fencing_token: int) -> Operation:
@@ -88,7 +88,7 @@ async def report_step(tx: Transaction, caller: Caller, operation_id: str, body: 
     )
     message = f"{body.title}: {body.message}" if body.message else body.title
     await changed(tx, reported, f"step_{body.status.value}", message)
-    return await read(tx, operation_id)
+    return await shown(tx, row, reported)
 
 
 async def _hold(tx: Transaction, caller: Caller, operation_id: str, fencing_token: int) -> Row:

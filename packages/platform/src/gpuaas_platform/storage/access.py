@@ -45,11 +45,11 @@ async def get(tx: Transaction, id: str) -> Row | None:
 
 async def end_of_operation(tx: Transaction, operation_id: str) -> None:
     """The lease is gone, so is the access that it gave; streams that are open are cut."""
-    await tx.run(
+    if await tx.run(
         "UPDATE access_grants SET ended_at = now() WHERE operation_id = %(id)s AND ended_at IS NULL",
         id=operation_id,
-    )
-    await tx.notify(ACCESS)
+    ):
+        await tx.notify(ACCESS)
 
 
 async def end_of_reconcile(tx: Transaction, instance_id: str) -> None:

@@ -157,18 +157,6 @@ async def get_answer(tx: Transaction, key: str) -> Row | None:
     )
 
 
-async def store_answer(tx: Transaction, key: str, fingerprint: str, status: int, body: str) -> None:
-    await tx.run(
-        """INSERT INTO idempotency_keys (principal_id, key, fingerprint, status, body)
-           VALUES (%(principal)s, %(key)s, %(fingerprint)s, %(status)s, %(body)s)""",
-        principal=tx.principal_id,
-        key=key,
-        fingerprint=fingerprint,
-        status=status,
-        body=body,
-    )
-
-
 async def sweep_keys(tx: Transaction, hours: int) -> int:
     return await tx.run(
         "DELETE FROM idempotency_keys WHERE created_at < now() - make_interval(hours => %(hours)s)",

@@ -1,7 +1,7 @@
 """The connection pool, and a transaction that writes its change and audit rows along with its effect."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, LiteralString
@@ -14,6 +14,8 @@ from psycopg_pool import AsyncConnectionPool
 from gpuaas_contract import ids
 from gpuaas_contract.problems import Code
 from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.storage.outbox import WRITE, Outbox
+from gpuaas_platform.storage.wakeups import OUTBOX
 
 request_fingerprint: ContextVar[str] = ContextVar("request_fingerprint", default="")
 """Set for a request that changes something, so that whatever its transactions write about it can name it."""
@@ -48,6 +50,7 @@ class Transaction:
         """Principal and idempotency key of that request: an intent carries it, so that a duplicate finds it."""
         self.expected_revision: int | None = None
         """From `If-Match`: what the caller took the target of its request to be."""
+        self._outbox = Outbox()
 
     async def one(self, sql: LiteralString, **params: Any) -> Row | None:
         cursor = await self._connection.execute(sql, _adapt(params))
@@ -90,82 +93,28 @@ class Transaction:
         instance_id: str | None = None,
         app_slug: str | None = None,
     ) -> None:
-        """Write the outbox row of the change feed. Call it after the row lock of `row` was taken.
+        """Put a change into the feed. Call it after the row lock of `row` was taken.
 
-        Where it belongs is found here, so that those who may see the thing see its changes: the project and
-        tenant of `row` or of the instance, and the app of the instance, or the one that is given."""
-        touch(row["id"] if noun == "tenant" else row.get("tenant_id"), project_id or row.get("project_id"))
-        await self.run(
-            """WITH written AS (
-                   INSERT INTO changes (noun, resource_id, event, message, revision, project_id, tenant_id,
-                                        instance_id, app_slug, correlation_id)
-                   VALUES (%(noun)s, %(id)s, %(event)s, %(message)s, %(revision)s, %(project)s,
-                           coalesce(%(tenant)s, (SELECT tenant_id FROM projects WHERE id = %(project)s)),
-                           %(instance)s, coalesce(%(app)s, (SELECT app_slug FROM instances WHERE id = %(instance)s)),
-                           %(correlation)s)),
-                 kept AS (
-                   INSERT INTO instance_events (instance_id, noun, resource_id, event, message, member_id,
-                                                operation_id, principal_id, correlation_id)
-                   SELECT %(instance)s, %(noun)s, %(id)s, %(event)s, %(message)s, %(member)s, %(operation)s,
-                          %(principal)s, %(correlation)s WHERE %(instance)s::text IS NOT NULL)
-               SELECT pg_notify('outbox', '')""",
-            noun=noun,
-            id=row["id"],
-            event=event,
-            message=message,
-            revision=row["revision"],
-            project=project_id or row.get("project_id"),
-            tenant=row["id"] if noun == "tenant" else row.get("tenant_id"),
-            instance=instance_id,
-            member=row["id"] if noun == "member" else row.get("member_id"),
-            operation=row["id"] if noun == "operation" else row.get("operation_id"),
-            principal=self.principal_id,
-            app=app_slug or (row.get("app_slug") if noun in CATALOGUE_NOUNS else None),
-            correlation=self.correlation_id,
+        Where it belongs is found by the platform, so that those who may see the thing see its changes: the project
+        and tenant of `row` or of the instance, and the app of the instance, or the one that is given."""
+        tenant, project = row["id"] if noun == "tenant" else row.get("tenant_id"), project_id or row.get("project_id")
+        touch(tenant, project)
+        self._outbox.changes.append(
+            {
+                "noun": noun,
+                "id": row["id"],
+                "event": event,
+                "message": message,
+                "revision": row["revision"],
+                "project": project,
+                "tenant": tenant,
+                "instance": instance_id,
+                "app": app_slug or (row.get("app_slug") if noun in CATALOGUE_NOUNS else None),
+                "member": row["id"] if noun == "member" else row.get("member_id"),
+                "operation": row["id"] if noun == "operation" else row.get("operation_id"),
+            }
         )
-
-    async def changed_together(
-        self, noun: str, rows: Sequence[Row], event: str, *, message: str = "", project_id: str, instance_id: str
-    ) -> None:
-        """`changed` for many members or operations of one instance, in one statement and in their order."""
-        touch(None, project_id)
-        await self.run(
-            """WITH told AS (
-                   SELECT r.* FROM jsonb_to_recordset(%(rows)s)
-                       AS r(number int, id text, revision bigint, member_id text, operation_id text)),
-                 written AS (
-                   INSERT INTO changes (noun, resource_id, event, message, revision, project_id, tenant_id,
-                                        instance_id, app_slug, correlation_id)
-                   SELECT %(noun)s, t.id, %(event)s, %(message)s, t.revision, %(project)s, p.tenant_id, i.id,
-                          i.app_slug, %(correlation)s
-                   FROM told t, projects p, instances i WHERE p.id = %(project)s AND i.id = %(instance)s
-                   ORDER BY t.number),
-                 kept AS (
-                   INSERT INTO instance_events (instance_id, noun, resource_id, event, message, member_id,
-                                                operation_id, principal_id, correlation_id)
-                   SELECT %(instance)s, %(noun)s, t.id, %(event)s, %(message)s, t.member_id, t.operation_id,
-                          %(principal)s, %(correlation)s FROM told t ORDER BY t.number)
-               SELECT pg_notify('outbox', '')""",
-            rows=json_list(
-                [
-                    {
-                        "number": number,
-                        "id": row["id"],
-                        "revision": row["revision"],
-                        "member_id": row["id"] if noun == "member" else row.get("member_id"),
-                        "operation_id": row["id"] if noun == "operation" else None,
-                    }
-                    for number, row in enumerate(rows)
-                ]
-            ),
-            noun=noun,
-            event=event,
-            message=message,
-            project=project_id,
-            instance=instance_id,
-            principal=self.principal_id,
-            correlation=self.correlation_id,
-        )
+        await self.notify(OUTBOX)
 
     async def audit(
         self,
@@ -179,33 +128,41 @@ class Transaction:
     ) -> None:
         """Write an audit entry into the chain of the tenant, of the project's tenant, or of the platform."""
         touch(tenant_id, project_id)
-        await self.run(
-            """INSERT INTO audit_entries (id, chain, principal_id, action, target, outcome, project_id,
-                                          correlation_id, fingerprint, detail)
-               VALUES (%(id)s,
-                       coalesce(%(tenant)s, (SELECT tenant_id FROM projects WHERE id = %(project)s), 'platform'),
-                       %(principal)s, %(action)s, %(target)s, %(outcome)s, %(project)s, %(correlation)s,
-                       %(fingerprint)s, %(detail)s)""",
-            id=ids.new_id(ids.AUDIT_ENTRY),
-            tenant=tenant_id,
-            principal=self.principal_id,
-            action=action,
-            target=target,
-            outcome=outcome,
-            project=project_id,
-            correlation=self.correlation_id,
-            fingerprint=self.fingerprint,
-            detail=dict(detail or {}),
+        self._outbox.audits.append(
+            {
+                "id": ids.new_id(ids.AUDIT_ENTRY),
+                "tenant": tenant_id,
+                "action": action,
+                "target": target,
+                "outcome": outcome,
+                "project": project_id,
+                "fingerprint": self.fingerprint,
+                "detail": dict(detail or {}),
+            }
         )
+
+    async def notify(self, channel: str, payload: str = "") -> None:
+        self._outbox.notices[channel, payload] = None
+
+    def keep_answer(self, key: str, status: int, body: str) -> None:
+        """For whoever repeats the request with its idempotency key."""
+        self._outbox.answer = {"key": key, "fingerprint": self.fingerprint, "status": status, "body": body}
+
+    async def tell(self) -> None:
+        """Write what was gathered to be told. The last statement before the commit."""
+        if self._outbox:
+            parameters = self._outbox.parameters()
+            await self.run(WRITE, **parameters, principal=self.principal_id, correlation=self.correlation_id)
 
     @asynccontextmanager
     async def undone(self) -> AsyncIterator[None]:
         """What is written inside is taken back at its end, and nobody ever hears of it."""
-        async with self._connection.transaction(force_rollback=True):
-            yield
-
-    async def notify(self, channel: str, payload: str = "") -> None:
-        await self.run("SELECT pg_notify(%(channel)s, %(payload)s)", channel=channel, payload=payload)
+        outbox, self._outbox = self._outbox, Outbox()
+        try:
+            async with self._connection.transaction(force_rollback=True):
+                yield
+        finally:
+            self._outbox = outbox
 
 
 class Reading(Transaction):
@@ -247,7 +204,8 @@ class Database:
             max_size=max_size,
             open=False,
             timeout=5,
-            kwargs={"row_factory": dict_row, "autocommit": True},
+            # Prepared from the second use on: planning takes longer than most statements.
+            kwargs={"row_factory": dict_row, "autocommit": True, "prepare_threshold": 1},
             connection_class=AsyncConnection[DictRow],
         )
 
@@ -276,7 +234,9 @@ class Database:
     @asynccontextmanager
     async def transaction(self, principal_id: str, correlation_id: str) -> AsyncIterator[Transaction]:
         async with self._pool.connection() as connection, connection.transaction():
-            yield Transaction(connection, principal_id, correlation_id)
+            tx = Transaction(connection, principal_id, correlation_id)
+            yield tx
+            await tx.tell()
 
     @asynccontextmanager
     async def reading(self, principal_id: str, correlation_id: str) -> AsyncIterator[Transaction]:

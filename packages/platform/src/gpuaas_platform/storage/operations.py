@@ -213,13 +213,16 @@ async def claim(tx: Transaction, id: str, holder: str, account_id: str, lease_se
     return row
 
 
-async def extend_lease(tx: Transaction, id: str, lease_seconds: int) -> None:
+async def extend_lease(tx: Transaction, id: str, lease_seconds: int) -> Row:
     """Not a change of the resource: a heart-beat leaves revision and feed alone."""
-    await tx.run(
-        "UPDATE operations SET lease_expires_at = now() + make_interval(secs => %(lease)s) WHERE id = %(id)s",
+    row = await tx.one(
+        """UPDATE operations SET lease_expires_at = now() + make_interval(secs => %(lease)s) WHERE id = %(id)s
+           RETURNING *""",
         id=id,
         lease=lease_seconds,
     )
+    assert row is not None
+    return row
 
 
 async def drop_lease(tx: Transaction, id: str) -> Row:
@@ -271,14 +274,16 @@ async def report_step(
     evidence: dict[str, Any],
     commands: list[dict[str, Any]],
 ) -> Row:
-    await tx.run(
-        """INSERT INTO operation_steps (operation_id, attempt, key, title, status, message, evidence, commands,
-                                        ended_at)
-           VALUES (%(id)s, %(attempt)s, %(key)s, %(title)s, %(status)s, %(message)s, %(evidence)s, %(commands)s,
-                   CASE WHEN %(status)s = 'running' THEN NULL ELSE clock_timestamp() END)
-           ON CONFLICT (operation_id, attempt, key) DO UPDATE SET status = excluded.status,
-               title = excluded.title, message = excluded.message, evidence = excluded.evidence,
-               commands = excluded.commands, ended_at = excluded.ended_at""",
+    row = await tx.one(
+        """WITH step AS (
+               INSERT INTO operation_steps (operation_id, attempt, key, title, status, message, evidence, commands,
+                                            ended_at)
+               VALUES (%(id)s, %(attempt)s, %(key)s, %(title)s, %(status)s, %(message)s, %(evidence)s, %(commands)s,
+                       CASE WHEN %(status)s = 'running' THEN NULL ELSE clock_timestamp() END)
+               ON CONFLICT (operation_id, attempt, key) DO UPDATE SET status = excluded.status,
+                   title = excluded.title, message = excluded.message, evidence = excluded.evidence,
+                   commands = excluded.commands, ended_at = excluded.ended_at)
+           UPDATE operations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
         id=operation["id"],
         attempt=operation["attempt"],
         key=key,
@@ -287,10 +292,6 @@ async def report_step(
         message=message,
         evidence=evidence,
         commands=json_list(commands),
-    )
-    row = await tx.one(
-        "UPDATE operations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *",
-        id=operation["id"],
     )
     assert row is not None
     return row
