@@ -28,6 +28,7 @@ async def test_the_chosen_key_opens_the_machine(stack: Stack, cli: CommandLine, 
     async with controller_on(*where) as controller:
         # By certificate, as without any choice: the machine is told to trust one of the keys.
         machine = controller.machines.machine(made["id"])
+        await machine.run_step("make-room", f"mkdir -p {KEYS}")
         await machine.write_file(f"{KEYS}/root", public["trusted"])
     async with controller_on(*where, chosen["trusted"]) as controller:
         machine = controller.machines.machine(made["id"])
