@@ -175,6 +175,11 @@ async def test_bad_placements_are_all_named_at_once(world: World) -> None:
         await world.deploy(head=one, name="third", greeting=7)
     with pytest.raises(InvalidRequestError):
         await world.deploy(head=one, name="third", unknown="field")
+    gone = await world.allocation("gone")
+    await world.admin.allocations.release(gone.id)
+    await world.at_rest(gone.id)
+    with pytest.raises(InvalidRequestError, match="allocation gone is released, not active"):
+        await world.deploy(head=gone, name="third")
     assert [i.name async for i in world.admin.instances.list(project_id=world.project.id)] == ["first"]
 
 
