@@ -118,10 +118,10 @@ async def _begin(tx: Transaction, request: Request) -> Response | None:
     if key is None:
         return None
     tx.request_key = f"{tx.principal_id}/{key}"
-    if not await change_store.try_lock_key(tx, key):
+    stored = await change_store.begin_request(tx, key)
+    if not stored["held"]:
         raise Refusal(Code.IDEMPOTENCY_IN_FLIGHT, "the first request with this key is still running", retry_after=1)
-    stored = await change_store.get_answer(tx, key)
-    if stored is None:
+    if stored["status"] is None:
         return None
     if stored["fingerprint"] != tx.fingerprint:
         raise Refusal(Code.IDEMPOTENCY_CONFLICT, "this key was used for another request; take a new one")

@@ -22,17 +22,9 @@ async def to_models(tx: Transaction, rows: list[Row]) -> list[Operation]:
     if begun := [row["id"] for row in rows if row["attempt"]]:
         for step in await store.list_steps(tx, begun):
             steps[step["operation_id"]].append(Step.model_validate(step))
-    lives = await _lives_of(tx, {row["instance_id"] for row in rows} - {None})
+    found = await instance_store.list_lives(tx, sorted({row["instance_id"] for row in rows if row["instance_id"]}))
+    lives = {instance["id"]: instances.life_of(instance) for instance in found}
     return [_to_model(row, steps[row["id"]], lives.get(row["instance_id"])) for row in rows]
-
-
-async def _lives_of(tx: Transaction, instance_ids: set[str]) -> dict[str, Life]:
-    if len(instance_ids) == 1:
-        # By its key: a statement over a list of ids is planned anew each time, and this is on every operation's way.
-        found = [await instances.reread(tx, id) for id in instance_ids]
-    else:
-        found = await instance_store.list_by_ids(tx, sorted(instance_ids))
-    return {instance["id"]: instances.life_of(instance) for instance in found}
 
 
 def _to_model(row: Row, steps: list[Step], life: Life | None) -> Operation:

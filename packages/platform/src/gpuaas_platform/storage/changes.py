@@ -140,21 +140,12 @@ async def sweep_changes(tx: Transaction, hours: float, batch: int = 5_000) -> in
     return await tx.run("DELETE FROM changes WHERE position <= %(last)s", last=row["last"])
 
 
-async def try_lock_key(tx: Transaction, key: str) -> bool:
-    """A try-lock, not a wait: a duplicate that arrives while the first is in flight is told so at once."""
-    row = await tx.one(
-        "SELECT pg_try_advisory_xact_lock(hashtextextended(%(key)s, 0)) AS held",
-        key=f"{tx.principal_id}/{key}",
-    )
-    return row is not None and bool(row["held"])
-
-
-async def get_answer(tx: Transaction, key: str) -> Row | None:
-    return await tx.one(
-        "SELECT * FROM idempotency_keys WHERE principal_id = %(principal)s AND key = %(key)s",
-        principal=tx.principal_id,
-        key=key,
-    )
+async def begin_request(tx: Transaction, key: str) -> Row:
+    """Whether the key is `held` from now on, and the answer that was given for it before. A try-lock, not a wait: a
+    duplicate that arrives while the first is in flight is told so at once."""
+    row = await tx.one("SELECT * FROM begin_request(%(principal)s, %(key)s)", principal=tx.principal_id, key=key)
+    assert row is not None
+    return row
 
 
 async def sweep_keys(tx: Transaction, hours: int) -> int:

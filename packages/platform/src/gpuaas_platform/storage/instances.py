@@ -6,13 +6,7 @@ from gpuaas_platform.storage.database import Row, Transaction, json_list
 
 # An app that refuses a resize, or finds something before a change, is as well as before: those operations say
 # nothing of its state. Nor does what was cancelled before anybody claimed it.
-_SELECT = """
-    SELECT i.*, p.tenant_id, v.version AS app_version, v.manifest,
-           v.status AS app_status, v.reason AS app_status_reason,
-           (SELECT to_jsonb(r) || jsonb_build_object('expired', r.expires_at <= now())
-            FROM reconcile_leases r WHERE r.instance_id = i.id) AS reconcile_lease,
-           ARRAY(SELECT DISTINCT m.status FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed')
-               AS live_statuses,
+_LIFE = """
            (SELECT jsonb_object_agg(c.component_key, jsonb_build_array(c.present, c.staying)) FROM (
                SELECT m.component_key, count(*) AS present, count(*) FILTER (WHERE NOT EXISTS (
                    SELECT FROM operations o WHERE o.member_id = m.id AND o.kind = 'remove'
@@ -30,7 +24,17 @@ _SELECT = """
            (SELECT jsonb_build_object('id', o.id, 'kind', o.kind, 'state', o.state, 'error', o.error)
             FROM operations o WHERE o.instance_id = i.id AND o.member_id IS NULL AND NOT o.queued
               AND o.kind <> 'preflight' AND NOT (o.state = 'cancelled' AND o.attempt = 0)
-            ORDER BY o.number DESC LIMIT 1) AS last_operation,
+            ORDER BY o.number DESC LIMIT 1) AS last_operation
+"""
+"""What the rules need to know of an instance beside its row."""
+_SELECT = f"""
+    SELECT i.*, p.tenant_id, v.version AS app_version, v.manifest,
+           v.status AS app_status, v.reason AS app_status_reason,
+           (SELECT to_jsonb(r) || jsonb_build_object('expired', r.expires_at <= now())
+            FROM reconcile_leases r WHERE r.instance_id = i.id) AS reconcile_lease,
+           ARRAY(SELECT DISTINCT m.status FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed')
+               AS live_statuses,
+{_LIFE},
            EXISTS (SELECT FROM (
                SELECT DISTINCT ON (o.member_id) o.state, o.error FROM operations o
                LEFT JOIN members m ON m.id = o.member_id
@@ -45,7 +49,7 @@ _SELECT = """
               AND (o.kind = 'decommission' OR i.desired_state <> 'decommissioned')
             ORDER BY o.ended_at DESC LIMIT 1) AS last_failure
     FROM instances i JOIN projects p ON p.id = i.project_id JOIN app_versions v ON v.id = i.app_version_id
-"""
+"""  # noqa: S608 - constants
 _MEMBER = """
     SELECT m.*, i.project_id, i.app_slug, p.tenant_id, last.kind AS last_kind, last.state AS last_state
     FROM members m JOIN instances i ON i.id = m.instance_id JOIN projects p ON p.id = i.project_id
@@ -107,8 +111,16 @@ async def lock_row(tx: Transaction, id: str) -> None:
     await tx.one("SELECT 1 FROM instances WHERE id = %(id)s FOR UPDATE", id=id)
 
 
-async def list_by_ids(tx: Transaction, ids: list[str]) -> list[Row]:
-    return await tx.all(_SELECT + " WHERE i.id = ANY(%(ids)s)", ids=ids)
+async def list_lives(tx: Transaction, ids: list[str]) -> list[Row]:
+    """Only what the rules need to know of them: this is on the way of every operation. One is asked for by its key: a
+    statement over a list is planned anew each time."""
+    return await tx.all(
+        f"""SELECT i.id, i.mode, i.desired_state, i.ended_at, i.app_version_id, v.manifest, {_LIFE}
+            FROM instances i JOIN app_versions v ON v.id = i.app_version_id
+            WHERE i.id = {"%(id)s" if len(ids) == 1 else "ANY(%(ids)s)"}""",  # noqa: S608 - constants
+        id=ids[0] if ids else None,
+        ids=ids,
+    )
 
 
 async def list_matching(
