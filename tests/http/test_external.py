@@ -6,12 +6,16 @@ import struct
 from typing import Any
 
 import httpx
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from gpuaas_contract.allocations import Allocation, Shape, ShapeKind
+from gpuaas_contract.artifacts import DeliveryStatus
 from gpuaas_contract.external import ExternalMachine
+from gpuaas_sdk.registry import RegistryError
 from tests.http.test_machines import refused, usage_of
+from tests.support.artifacts import promoted
 from tests.support.world import World
 
 
@@ -81,11 +85,18 @@ async def test_the_lease_holder_is_told_how_to_get_there(world: World) -> None:
     assert made.shape.external is not None
     assert direct.model_dump() == made.shape.external.model_dump(exclude={"address"})
     assert all(way is None for id, way in ways.items() if id != made.id)
-    digest = f"sha256:{'0' * 64}"
-    delivery = world.controller.operations.deliver(
-        operation_id, claim.fencing_token, allocation_id=made.id, digest=digest
+    # No agent brings files there: the holder of the lease is told where to fetch them, and may.
+    content = secrets.token_bytes(100)
+    artifact = await promoted(world.admin, content, app_slug=world.app_slug)
+    delivery = await world.controller.operations.deliver(
+        operation_id, claim.fencing_token, allocation_id=made.id, digest=artifact.digest
     )
-    await refused(delivery, "shape_unsupported")
+    assert delivery.status == DeliveryStatus.TO_COPY
+    assert delivery.source is not None
+    assert await world.controller.registry.read(delivery.source.repository, delivery.source.digest) == content
+    assert (await world.controller.deliveries.get(delivery.id, wait=5)).status == DeliveryStatus.TO_COPY
+    with pytest.raises(RegistryError, match="may not"):
+        await world.controller.registry.read("apps/another/packages", delivery.source.digest)
 
 
 async def test_credentials_of_others_and_revoked_ones_are_refused(world: World) -> None:

@@ -16,13 +16,13 @@ from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
 from gpuaas_stack.supervision import Supervision
 from tests.e2e.command_line import CommandLine
+from tests.machines.stand_in import TAG
 from tests.support.waiting import wait_until
 
 # Runs beside each other need machines, ports and addresses of their own: give each its own slot.
 SLOT = int(os.environ.get("GPUAAS_MACHINES_SLOT", "0"))
 ENVIRONMENT = f"machines{SLOT}"
 FIRST_PORT = 8490 + 10 * SLOT
-TAG = "user.gpuaas.environment"
 
 
 @pytest.fixture(scope="session")

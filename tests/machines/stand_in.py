@@ -1,5 +1,6 @@
 """A container that stands for another host: made and removed by the tests, not by the platform."""
 
+import ipaddress
 import json
 import shutil
 import subprocess
@@ -9,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuaas_stack.stack import Stack
-from tests.machines.conftest import ENVIRONMENT, TAG
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+TAG = "user.gpuaas.environment"
 PYTHON = Path("/usr/bin/python3.11")
 LIBRARIES = Path("/opt/python-libraries")
 AGENT = Path("/opt/gpuaas-agent")
@@ -95,7 +96,7 @@ class StandIn:
         settings = {
             "GPUAAS_API_URL": f"http://127.0.0.1:{port}",
             "GPUAAS_AGENT_STATE_DIR": "/var/lib/gpuaas-agent",
-            "GPUAAS_ENVIRONMENT": ENVIRONMENT,
+            "GPUAAS_ENVIRONMENT": stack.settings.environment,
             "GPUAAS_AGENT_HOSTING": "host",
             "GPUAAS_JOIN_TOKEN_FILE": "/etc/gpuaas/join-token",
             "LD_LIBRARY_PATH": str(LIBRARIES),
@@ -117,10 +118,11 @@ class StandIn:
 
 
 @contextmanager
-def stand_in(stack: Stack, name: str, *devices: str) -> Iterator[StandIn]:
+def stand_in(stack: Stack, name: str, *devices: str, memory: str = "640MiB") -> Iterator[StandIn]:
     """A running host with an sshd of its own; tagged, so that the leak check sees one that was left."""
-    full_name = f"{ENVIRONMENT}-{name}"
-    config = {TAG: ENVIRONMENT, "limits.memory": "640MiB", "limits.cpu": "1", "boot.autostart": "false"}
+    environment = stack.settings.environment
+    full_name = f"{environment}-{name}"
+    config = {TAG: environment, "limits.memory": memory, "limits.cpu": "1", "boot.autostart": "false"}
     flags = [word for key, value in config.items() for word in ("-c", f"{key}={value}")]
     lxc("init", stack.settings.image_alias, full_name, "--no-profiles", "-s", stack.settings.storage_pool, *flags)
     try:
@@ -133,6 +135,30 @@ def stand_in(stack: Stack, name: str, *devices: str) -> Iterator[StandIn]:
         yield host
     finally:
         lxc("delete", "--force", full_name)
+
+
+@contextmanager
+def external_host(stack: Stack, name: str, *, memory: str = "640MiB") -> Iterator[StandIn]:
+    """On a bridge of its own, which the host reaches and nobody else uses: the last network of the environment's
+    range, as far as no project of the tests gets."""
+    environment = stack.settings.environment
+    bridge = f"gpx-{environment}"
+    *_, last = ipaddress.ip_network(stack.settings.subnet).subnets(new_prefix=24)
+    gateway = f"{next(last.hosts())}/24"
+    settings = ["ipv4.nat=false", "ipv6.address=none", f"ipv4.address={gateway}", f"{TAG}={environment}"]
+    lxc("network", "create", bridge, *settings)
+    try:
+        nic = f"eth0 nic nictype=bridged parent={bridge} name=eth0"
+        with stand_in(stack, name, nic, memory=memory) as host:
+            wait_until(lambda: addresses(host), "the external machine has an address")
+            yield host
+    finally:
+        lxc("network", "delete", bridge)
+
+
+def make_key(directory: Path) -> tuple[str, str]:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / "key")], check=True)
+    return (directory / "key").read_text(), (directory / "key.pub").read_text()
 
 
 def is_up(host: StandIn) -> str:

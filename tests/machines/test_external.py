@@ -1,43 +1,24 @@
 """A machine that the platform knows only by address, host key and credential, reached by a controller's SDK."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpuaas_sdk.errors import DeliveryFailedError
-from gpuaas_sdk.machines import CommandResult, MachineUnreachableError
+from gpuaas_sdk.errors import NotFoundError
+from gpuaas_sdk.machines import COPIED_ARTIFACTS, CommandResult, MachineUnreachableError
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
-from tests.machines.conftest import ENVIRONMENT, SLOT, TAG
 from tests.machines.controller import controller_on
-from tests.machines.stand_in import StandIn, addresses, lxc, stand_in
+from tests.machines.stand_in import StandIn, addresses, external_host, make_key
 from tests.machines.test_life import release, usage
-from tests.support.waiting import wait_until
-
-BRIDGE = f"gptest-ext{SLOT}"
-# The last network of the environment's range: no project of these tests gets that far.
-SUBNET = f"10.{89 + SLOT}.255"
+from tests.support.artifacts import promoted
 
 
 @pytest.fixture(scope="module")
 def lab(stack: Stack) -> Iterator[StandIn]:
-    """On a bridge of the tests' own, which the host reaches and nobody else uses."""
-    settings = ["ipv4.nat=false", "ipv6.address=none", f"ipv4.address={SUBNET}.1/24", f"{TAG}={ENVIRONMENT}"]
-    lxc("network", "create", BRIDGE, *settings)
-    try:
-        nic = f"eth0 nic nictype=bridged parent={BRIDGE} name=eth0"
-        with stand_in(stack, "lab", nic) as host:
-            wait_until(lambda: addresses(host), "the external machine has an address")
-            yield host
-    finally:
-        lxc("network", "delete", BRIDGE)
-
-
-def make_key(directory: Path) -> tuple[str, str]:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / "key")], check=True)
-    return (directory / "key").read_text(), (directory / "key.pub").read_text()
+    with external_host(stack, "lab") as host:
+        yield host
 
 
 def make_known(cli: CommandLine, lab: StandIn, name: str, credential_id: str, host_key: str | None = None) -> dict:  # type: ignore[type-arg]
@@ -71,9 +52,15 @@ async def test_a_controller_works_on_it(stack: Stack, cli: CommandLine, lab: Sta
         await machine.run_step("greet", "echo hello > /root/greeting")
         await machine.write_file("/root/file", "content\n")
         assert lab.sh("cat /root/greeting /root/file") == "hello\ncontent\n"
-        with pytest.raises(DeliveryFailedError, match="no agent of the platform is on it"):
+        artifact = await promoted(controller.admin, b"for the lab\n", app_slug=controller.app_slug)
+        path = await machine.deliver(artifact.digest)
+        assert lab.sh(f"cat {path}") == "for the lab\n"
+        lab.sh(f"echo changed > {path}")
+        assert await machine.deliver(artifact.digest) == path, "it is brought once"
+        assert lab.sh(f"cat {path}") == "changed\n"
+        with pytest.raises(NotFoundError):
             await machine.deliver(f"sha256:{'0' * 64}")
-    lab.sh("rm /root/greeting /root/file")
+    lab.sh(f"rm -r /root/greeting /root/file {COPIED_ARTIFACTS}")
     release(cli, "lab")
     assert lab.snapshot() == before
     assert set(usage(cli, made["id"])) == {"charged", "occupied"}

@@ -116,6 +116,8 @@ class DeliveryStatus(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"
     FAILED = "failed"
+    TO_COPY = "to_copy"
+    """No agent is on the machine: whoever holds the lease fetches the file from the registry and copies it."""
 
 
 class DeliveryRequest(Request):
@@ -126,6 +128,14 @@ class DeliveryRequest(Request):
     digest: Digest
 
 
+class DeliverySource(Resource):
+    """The file in the registry, for which `GET /v1/registry/token` has a token."""
+
+    repository: str
+    digest: str
+    """Of the file itself."""
+
+
 class Delivery(Resource):
     id: str
     allocation_id: str
@@ -134,3 +144,5 @@ class Delivery(Resource):
     path: str | None = None
     """Where the file is on the machine, once delivered; read-only."""
     reason: str = ""
+    source: DeliverySource | None = None
+    """In the answer to a request whose file is to be copied."""

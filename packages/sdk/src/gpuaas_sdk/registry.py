@@ -239,6 +239,13 @@ class RegistryClient:
     def _absolute(self, answer: httpx.Response) -> str:
         return urljoin(self._url, answer.headers["location"])
 
+    async def read_blob(self, digest: str) -> bytes:
+        """Nothing but what has the digest."""
+        answer = await self._send("GET", f"blobs/{digest}")
+        if (found := digest_of(answer.content)) != digest:
+            raise RegistryError(f"what the registry has as {digest} in {self._repository} has the digest {found}")
+        return answer.content
+
     async def read_manifest(self, reference: str) -> bytes | None:
         answer = await self._send("GET", f"manifests/{reference}", headers={"Accept": oci.MANIFEST}, accept=(404,))
         return answer.content if answer.is_success else None

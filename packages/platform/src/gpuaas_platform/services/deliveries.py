@@ -13,7 +13,7 @@ from gpuaas_platform.storage import allocations as allocation_store
 from gpuaas_platform.storage import catalogue as catalogue_store
 from gpuaas_platform.storage import nodes as node_store
 from gpuaas_platform.storage import operations as operation_store
-from gpuaas_platform.storage.database import Transaction
+from gpuaas_platform.storage.database import Row, Transaction
 
 
 async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, body: DeliveryRequest) -> Delivery:
@@ -23,27 +23,13 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
         raise not_found("allocation", body.allocation_id)
     machine = await allocation_store.get(tx, body.allocation_id)
     assert machine is not None
-    shapes.require_support(machine, "delivery")
     require_active(machine)
     artifact = await artifacts.require_promoted(tx, operation["app_slug"], operation["project_id"], body.digest)
-    spec = DeliverArtifact(
-        allocation_id=body.allocation_id,
-        digest=artifact["content_digest"],
-        size=artifact["size"],
-        repository=artifact["repository"],
-        media_type=artifact["media_type"],
-    )
-    task_id = ids.new_id(ids.TASK)
-    await node_store.insert_task(
-        tx,
-        task_id,
-        machine["node_id"],
-        body.allocation_id,
-        spec.model_dump(mode="json"),
-        operation["correlation_id"],
-    )
+    by_agent = shapes.supports(machine, "delivery")
+    task_id = await _ask_agent(tx, machine, artifact, operation["correlation_id"]) if by_agent else None
+    status = DeliveryStatus.PENDING if by_agent else DeliveryStatus.TO_COPY
     row = await catalogue_store.insert_delivery(
-        tx, ids.new_id(ids.DELIVERY), operation_id, body.allocation_id, body.digest, task_id
+        tx, ids.new_id(ids.DELIVERY), operation_id, body.allocation_id, body.digest, task_id, status
     )
     await tx.changed(
         "delivery", row, "requested", project_id=operation["project_id"], instance_id=operation["instance_id"]
@@ -51,7 +37,26 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
     await tx.audit(
         "artifact.deliver", body.allocation_id, project_id=operation["project_id"], detail={"digest": body.digest}
     )
-    return Delivery.model_validate(row)
+    if by_agent:
+        return Delivery.model_validate(row)
+    return Delivery.model_validate(
+        {**row, "source": {"repository": artifact["repository"], "digest": artifact["content_digest"]}}
+    )
+
+
+async def _ask_agent(tx: Transaction, machine: Row, artifact: Row, correlation_id: str) -> str:
+    spec = DeliverArtifact(
+        allocation_id=machine["id"],
+        digest=artifact["content_digest"],
+        size=artifact["size"],
+        repository=artifact["repository"],
+        media_type=artifact["media_type"],
+    )
+    task_id = ids.new_id(ids.TASK)
+    await node_store.insert_task(
+        tx, task_id, machine["node_id"], machine["id"], spec.model_dump(mode="json"), correlation_id
+    )
+    return task_id
 
 
 async def get_delivery(tx: Transaction, caller: Caller, delivery_id: str) -> Delivery:

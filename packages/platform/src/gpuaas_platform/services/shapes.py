@@ -19,7 +19,7 @@ _UNSUPPORTED = {
     (ShapeKind.EXTERNAL, "restart"): "no agent of the platform is on it",
     (ShapeKind.EXTERNAL, "access"): "it does not trust the project's SSH authority, so there is no certificate for"
     " people; log in with a key of your own",
-    (ShapeKind.EXTERNAL, "delivery"): "no agent of the platform is on it; copy the artifact over SSH",
+    (ShapeKind.EXTERNAL, "delivery"): "no agent of the platform is on it",
 }
 
 

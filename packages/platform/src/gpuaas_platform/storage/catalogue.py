@@ -98,17 +98,18 @@ async def get_delivered_task(tx: Transaction, digest: str, node_id: str) -> Row 
 
 
 async def insert_delivery(
-    tx: Transaction, id: str, operation_id: str, allocation_id: str, digest: str, task_id: str
+    tx: Transaction, id: str, operation_id: str, allocation_id: str, digest: str, task_id: str | None, status: str
 ) -> Row:
     row = await tx.one(
         """INSERT INTO deliveries (id, operation_id, allocation_id, digest, task_id, status)
-           VALUES (%(id)s, %(operation)s, %(allocation)s, %(digest)s, %(task)s, 'pending')
+           VALUES (%(id)s, %(operation)s, %(allocation)s, %(digest)s, %(task)s, %(status)s)
            RETURNING *, 1 AS revision""",
         id=id,
         operation=operation_id,
         allocation=allocation_id,
         digest=digest,
         task=task_id,
+        status=status,
     )
     assert row is not None
     return row

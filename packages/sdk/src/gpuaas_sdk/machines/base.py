@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 EVIDENCE_LIMIT = 2_000
+COPIED_ARTIFACTS = "/var/lib/gpuaas/artifacts"
+"""Where artifacts lie on a machine that has no agent of the platform."""
 
 
 class MachineUnreachableError(Exception):
@@ -67,5 +69,7 @@ class Machine(ObservedMachine, Protocol):
         ...
 
     async def deliver(self, digest: str) -> str:
-        """Bring the artifact with this digest (`sha256:…`) to the machine; return its read-only path."""
+        """Bring the artifact with this digest (`sha256:…`) to the machine; return its read-only path.
+
+        On a machine without an agent it is a copy below COPIED_ARTIFACTS, which the app removes when it leaves."""
         ...

@@ -9,7 +9,7 @@ from collections.abc import Collection
 import asyncssh
 
 from gpuaas_contract.access import AccessGrant, MachineAddress
-from gpuaas_contract.artifacts import DeliveryStatus
+from gpuaas_contract.artifacts import DeliverySource, DeliveryStatus
 from gpuaas_contract.operations import Claim
 from gpuaas_contract.reconcile import ReconcileClaim
 from gpuaas_sdk.client import GpuaasClient
@@ -19,14 +19,21 @@ from gpuaas_sdk.errors import (
     InvalidStateError,
     LeaseLostError,
     NotFoundError,
-    ShapeUnsupportedError,
     TransportError,
     UnavailableError,
 )
 from gpuaas_sdk.machines import remote
 from gpuaas_sdk.machines.access import GrantedAccess, ObserverAccess, OperationAccess
-from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine, MachineUnreachableError, ObservedMachine
+from gpuaas_sdk.machines.base import (
+    COPIED_ARTIFACTS,
+    CommandError,
+    CommandResult,
+    Machine,
+    MachineUnreachableError,
+    ObservedMachine,
+)
 from gpuaas_sdk.machines.connection import Answer, MachineConnection, connect_directly, open_connection
+from gpuaas_sdk.registry import RegistryError
 from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
 
@@ -184,17 +191,28 @@ class SshMachine(ObservedSshMachine):
 
     async def deliver(self, digest: str) -> str:
         client, claim = self._access.client, self._claim
-        try:
-            delivery = await client.operations.deliver(
-                claim.operation.id, claim.fencing_token, allocation_id=self.allocation_id, digest=digest
-            )
-        except ShapeUnsupportedError as error:
-            raise DeliveryFailedError(f"cannot bring {digest} to {self.hostname}: {error.detail}") from None
+        delivery = await client.operations.deliver(
+            claim.operation.id, claim.fencing_token, allocation_id=self.allocation_id, digest=digest
+        )
+        if delivery.source is not None:
+            return await self._copy(delivery.source)
         while delivery.status == DeliveryStatus.PENDING:
             delivery = await client.deliveries.get(delivery.id, wait=DELIVERY_WAIT)
         if delivery.status == DeliveryStatus.FAILED or delivery.path is None:
             raise DeliveryFailedError(f"cannot bring {digest} to {self.hostname}: {delivery.reason}")
         return delivery.path
+
+    async def _copy(self, source: DeliverySource) -> str:
+        """To a machine without an agent, over the connection that there is; once."""
+        path = f"{COPIED_ARTIFACTS}/{source.digest.removeprefix('sha256:')}"
+        if not (await self.read(f"test -e {path}")).ok:
+            try:
+                content = await self._access.client.registry.read(source.repository, source.digest)
+            except (RegistryError, TransportError) as error:
+                raise DeliveryFailedError(f"cannot bring {source.digest} to {self.hostname}: {error}") from None
+            await self.run_step("make-room-for-artifacts", f"mkdir -p {COPIED_ARTIFACTS}")
+            await self.write_file(path, content, mode=0o444)
+        return path
 
 
 class SshObservers:

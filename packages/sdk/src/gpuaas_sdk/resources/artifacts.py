@@ -34,6 +34,16 @@ class Registries(ResourceRoutes):
         scope = f"repository:{repository}:{'pull,push' if push else 'pull'}"
         return await self._transport.get("/registry/token", RegistryToken, {"scope": scope, "service": oci.SERVICE})
 
+    async def read(self, repository: str, digest: str) -> bytes:
+        """One file of a repository, by the digest of its content, whole in memory."""
+        from gpuaas_sdk.registry import RegistryClient
+
+        async def fetch() -> str:
+            return (await self.token(repository)).token
+
+        async with RegistryClient((await self.get()).url, repository, fetch) as registry:
+            return await registry.read_blob(digest)
+
     async def upload(self, upload_id: str, repository: str) -> RegistryUpload:
         """Where an upload that was cut goes on, where the platform knows."""
         return await self._transport.get(f"/registry/uploads/{upload_id}", RegistryUpload, {"repository": repository})
