@@ -66,7 +66,7 @@ reference: setup ## write what docs/reference holds of the routes and who may ca
 	GPUAAS_WRITE_REFERENCE=1 $(BIN)/python -m pytest tests/http/test_policy.py
 
 smoke: setup ## the Slurm app from deploy to decommission on real machines, with times
-	$(BIN)/python -m pytest -s tests/e2e/test_smoke.py
+	$(BIN)/python -m pytest -s tests/e2e/test_smoke.py tests/e2e/test_smoke_external.py
 
 soak: setup ## the long versions of tests that are sampled in `make test`
 	GPUAAS_FUZZ_SECONDS=1200 $(BIN)/python -m pytest -s tests/http/test_fuzz.py

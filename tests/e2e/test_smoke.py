@@ -4,20 +4,17 @@ Through the command line and the public API alone, on real machines. Every step 
 an operator would see is printed too.
 """
 
-import asyncio
+import json
 import random
+import shlex
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
-from gpuaas_contract.instances import InstanceDeploy, Placement
-from gpuaas_contract.operations import Operation, OperationState
-from gpuaas_contract.preflights import AppChecks, Preflight, PreflightState
-from gpuaas_sdk import GpuaasClient, PasswordCredentials
-from gpuaas_stack.platform_services import ADMIN_EMAIL
-from gpuaas_stack.stack import Stack
+import pytest
+
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController
 from tests.e2e.test_chain import run_as_printed
@@ -25,19 +22,39 @@ from tests.support.chance import SEED
 from tests.support.waiting import wait_until
 
 Machines = dict[str, dict[str, Any]]
-T = TypeVar("T")
+Operation = dict[str, Any]
 NAME = "smoke"
 SECONDS = 240
+FINAL = {"succeeded", "failed", "cancelled"}
+
+
+# All that can be wrong with a machine, at once; its clock as far as the probe can tell.
+IN_THE_WAY = """
+set -e
+mkdir -p /etc/slurm /tmp/other/DEBIAN
+touch /etc/slurm/mine.conf
+printf '%s\\n' 'Package: slurm-wlm' 'Version: 1' 'Architecture: all' 'Maintainer: T <t@example.org>' \\
+    'Description: another Slurm' >/tmp/other/DEBIAN/control
+dpkg-deb --build /tmp/other /tmp/other.deb
+dpkg --install /tmp/other.deb
+systemd-run --unit=taken systemd-socket-activate --listen=6818 /bin/cat
+printf '%s\\n' '#!/bin/sh' 'exec /bin/date --date="1 hour" "$@"' >/usr/local/bin/date
+chmod 755 /usr/local/bin/date
+"""
+OUT_OF_THE_WAY = """
+set -e
+rm -r /etc/slurm /tmp/other /tmp/other.deb /usr/local/bin/date
+dpkg --purge slurm-wlm
+systemctl stop taken
+"""
 
 
 class Smoke:
     """One cluster, with `one` as its controller."""
 
-    def __init__(self, stack: Stack, cli: CommandLine, machines: Machines) -> None:
+    def __init__(self, cli: CommandLine, machines: Machines) -> None:
         self.cli = cli
         self.machines = machines
-        self._url = stack.settings.api_url
-        self._credentials = PasswordCredentials(ADMIN_EMAIL, stack.settings.admin_password_file.read_text().strip())
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
@@ -54,53 +71,36 @@ class Smoke:
         for words in (["instance", "explain", NAME], ["operation", "list", "--instance", NAME]):
             print(self.cli.call(*words).stdout[-6_000:])
 
-    def _api(self, work: Callable[[GpuaasClient], Awaitable[T]]) -> T:
-        async def call() -> T:
-            async with GpuaasClient(self._url, self._credentials) as client:
-                return await work(client)
-
-        return asyncio.run(call())
-
-    def deploy(self, *place: str) -> dict[str, Any]:
+    def deploy(self, *place: str, **wanted: Any) -> dict[str, Any]:
         words = [word for each in place for word in ("--place", each)]
-        instance = dict(self.cli.json("instance", "deploy", "slurm", "--name", NAME, *words, "--wait"))
+        instance = dict(
+            self.cli.json("instance", "deploy", "slurm", "--name", NAME, *words, *_inputs(wanted), "--wait")
+        )
         assert instance["status"] == "running", instance
         return instance
 
-    @property
-    def instance_id(self) -> str:
-        return str(self.cli.json("instance", "show", NAME)["id"])
-
-    def member(self, machine: str) -> str:
-        """The live worker on that machine."""
-        (found,) = [
-            member["id"]
-            for member in self.cli.json("instance", "members", NAME)
-            if member["allocation_id"] == self.machines[machine]["id"]
-            and member["component_key"] == "worker"
-            and member["status"] != "removed"
-        ]
-        return str(found)
-
-    def ask(self, kind: str, machine: str, **wanted: Any) -> Operation:
-        instance_id, member_id = self.instance_id, self.member(machine)
-        return self._api(lambda api: api.instances.request(instance_id, kind, member_id=member_id, input=wanted))
-
-    def add(self, machine: str, **wanted: Any) -> Operation:
-        instance_id, allocation_id = self.instance_id, str(self.machines[machine]["id"])
-        bulk = self._api(lambda api: api.instances.add_members(instance_id, "worker", [allocation_id], input=wanted))
-        (result,) = bulk.results
-        assert result.operation_id is not None, result
-        return self.finished(self.operation(result.operation_id))
+    def ask(self, verb: str, *words: str, **wanted: Any) -> Operation:
+        """An operation on one worker, as `gpuaas component` requests it; it is not waited for."""
+        asked = self.cli.json("component", verb, NAME, *words, *_inputs(wanted))
+        # Replacing one is an operation; the other verbs take many members and have a result for each.
+        return self.operation(asked["results"][0]["operation_id"] if "results" in asked else asked["id"])
 
     def operation(self, operation_id: str) -> Operation:
-        return self._api(lambda api: api.operations.get(operation_id))
+        return dict(self.cli.json("operation", "show", operation_id))
+
+    def ended(self, operation: Operation) -> Operation:
+        self.cli.call("operation", "watch", operation["id"], "--timeout", str(SECONDS), timeout=SECONDS + 60)
+        found = self.operation(operation["id"])
+        assert found["state"] in FINAL, found
+        return found
 
     def finished(self, operation: Operation) -> Operation:
-        wait_until(lambda: self.operation(operation.id).state.is_final, f"{operation.kind} has ended", seconds=SECONDS)
-        ended = self.operation(operation.id)
-        assert ended.state == OperationState.SUCCEEDED, ended.error
+        ended = self.ended(operation)
+        assert ended["state"] == "succeeded", ended["error"]
         return ended
+
+    def do(self, verb: str, *words: str, **wanted: Any) -> Operation:
+        return self.finished(self.ask(verb, *words, **wanted))
 
     def interrupted(self, operation: Operation, steps: list[str], controller: IsolatedController) -> Operation:
         """The controller is killed in the middle of one of these steps, and started again."""
@@ -108,15 +108,12 @@ class Smoke:
         print(f"    killed at {step} (GPUAAS_SEED={SEED})")
 
         def begun() -> bool:
-            return step in {each.key for each in self.operation(operation.id).steps}
+            return step in {each["key"] for each in self.operation(operation["id"])["steps"]}
 
         wait_until(begun, f"step {step} has begun", seconds=SECONDS)
         controller.end(signal.SIGKILL)
         controller.start()
         return self.finished(operation)
-
-    def do(self, kind: str, machine: str, **wanted: Any) -> Operation:
-        return self.finished(self.ask(kind, machine, **wanted))
 
     def states(self) -> dict[str, str]:
         said = self.cli.ssh("one", "sinfo", "--noheader", "--Node", "--format='%N %T'")
@@ -124,23 +121,12 @@ class Smoke:
 
     def preflight(self, *place: str) -> list[str]:
         """The codes of all that stands in the way of a deploy like this."""
-        pairs = [each.split("=") for each in place]
-        body = InstanceDeploy(
-            project_id=str(self.machines["one"]["project_id"]),
-            app_slug="slurm",
-            name="looked-at",
-            placement_intent=[Placement(component_key=k, allocation_id=self.machines[m]["id"]) for k, m in pairs],
-        )
-
-        async def look(api: GpuaasClient) -> Preflight:
-            asked = await api.preflights.deploy(body)
-            while asked.state == PreflightState.RUNNING:
-                asked = await api.preflights.get(asked.id, wait=10)
-            return asked
-
-        found = self._api(look)
-        assert found.app_checks == AppChecks.DONE, found
-        return [finding.code for finding in found.findings]
+        words = [word for each in place for word in ("--place", each)]
+        looked = self.cli.call("instance", "preflight", "slurm", "--name", "looked-at", *words, "-o", "json")
+        found = json.loads(looked.stdout)
+        assert found["app_checks"] == "done", found
+        assert looked.returncode == (2 if found["findings"] else 0), looked.stderr
+        return [finding["code"] for finding in found["findings"]]
 
     def submit(self, machine: str) -> str:
         job = self.cli.ssh(
@@ -153,12 +139,24 @@ class Smoke:
         return self.cli.ssh("one", f"squeue --noheader --jobs={job} --format=%T 2>/dev/null || true").strip()
 
 
-def test_smoke(stack: Stack, cli: CommandLine, controller: IsolatedController, machines: Machines) -> None:
-    smoke = Smoke(stack, cli, machines)
+def _inputs(wanted: dict[str, Any]) -> list[str]:
+    return [word for key, value in wanted.items() for word in ("--input", f"{key}={json.dumps(value)}")]
+
+
+@pytest.mark.timeout(1_800)
+def test_smoke(cli: CommandLine, controller: IsolatedController, machines: Machines) -> None:
+    smoke = Smoke(cli, machines)
     with smoke.step("preflight finds what is in the way"):
-        cli.ssh("two", "sudo mkdir /etc/slurm && sudo touch /etc/slurm/mine.conf")
-        assert smoke.preflight("controller=one", "worker=two") == ["foreign_files"]
-        cli.ssh("two", "sudo rm -r /etc/slurm")
+        cli.ssh("two", f"sudo bash -c {shlex.quote(IN_THE_WAY)}")
+        codes = ["other_scheduler", "foreign_files", "port_taken", "clock_skew"]
+        assert smoke.preflight("controller=one", "worker=two") == codes
+        on_two = ["--place", "controller=two", "--place", "worker=two"]
+        refused = cli.call("instance", "deploy", "slurm", "--name", "refused", *on_two, "--wait")
+        assert refused.returncode == 7, refused.stderr
+        assert "slurm-wlm, /etc/slurm/mine.conf, port 6818" in cli.run("instance", "explain", "refused", "-o", "json")
+        cli.run("instance", "decommission", "refused", "--yes", "--wait")
+        assert cli.ssh("two", "ls", "/etc/slurm/mine.conf").strip() == "/etc/slurm/mine.conf"
+        cli.ssh("two", f"sudo bash -c {shlex.quote(OUT_OF_THE_WAY)}")
         assert smoke.preflight("controller=one", "worker=two") == []
     with smoke.step("deploy, controller and worker apart"):
         instance = smoke.deploy("controller=one", "worker=two")
@@ -168,7 +166,7 @@ def test_smoke(stack: Stack, cli: CommandLine, controller: IsolatedController, m
         run_as_printed(cli, instance)
     with smoke.step("add a worker while a job runs on another"):
         job = smoke.submit("two")
-        smoke.add("three", features=["fast"])
+        smoke.do("add", "worker", "three", features=["fast"])
         assert smoke.states() == {
             "two": "mixed" if machines["two"]["shape"]["cpus"] > 1 else "allocated",
             "three": "idle",
@@ -178,7 +176,7 @@ def test_smoke(stack: Stack, cli: CommandLine, controller: IsolatedController, m
         draining = smoke.ask("drain", "two", timeout_seconds=200)
         wait_until(lambda: smoke.states()["two"] == "draining", "the worker is draining")
         assert smoke.job(job) == "RUNNING"
-        assert not smoke.operation(draining.id).state.is_final
+        assert smoke.operation(draining["id"])["state"] not in FINAL
         cli.ssh("one", "scancel", job)
         smoke.finished(draining)
         assert smoke.states()["two"] == "drained"
@@ -187,21 +185,17 @@ def test_smoke(stack: Stack, cli: CommandLine, controller: IsolatedController, m
     with smoke.step("a person's drain is not undone"):
         cli.ssh("one", "sudo scontrol update nodename=two state=DRAIN reason=mine")
         smoke.do("drain", "two")
-        resume = smoke.ask("resume", "two")
-        wait_until(lambda: smoke.operation(resume.id).state.is_final, "resume has ended")
-        error = smoke.operation(resume.id).error
-        assert error is not None
-        assert error.code == "held_by_person"
+        assert smoke.ended(smoke.ask("resume", "two"))["error"]["code"] == "held_by_person"
         cli.ssh("one", "sudo scontrol update nodename=two state=RESUME")
         smoke.do("recover", "two")
     with smoke.step("remove, with its controller killed on the way"):
         steps = ["drain-node", "delete-nodes", "stop-daemons", "remove-packages", "prove-removal"]
-        receipt = smoke.interrupted(smoke.ask("remove", "three"), steps, controller).result["receipt"]
-        assert receipt["ok"] is True
+        removed = smoke.interrupted(smoke.ask("remove", "three", "--yes"), steps, controller)
+        assert removed["result"]["receipt"]["ok"] is True
         assert smoke.states() == {"two": "idle"}
         assert cli.ssh("three", "dpkg-query -W 'slurm*' munge 2>/dev/null || true").strip() == ""
     with smoke.step("add the same machine again"):
-        smoke.add("three")
+        smoke.do("add", "worker", "three")
         assert smoke.states() == {"two": "idle", "three": "idle"}
     with smoke.step("recover a worker whose slurmd and record are gone"):
         cli.ssh("two", "sudo systemctl disable --now slurmd")
@@ -212,18 +206,22 @@ def test_smoke(stack: Stack, cli: CommandLine, controller: IsolatedController, m
         cli.run("allocation", "restart", "three", "--force", "--wait")
         wait_until(lambda: smoke.states().get("three") == "idle", "the restarted worker is idle", seconds=SECONDS)
     with smoke.step("replace a worker by the controller's machine"):
-        replaced = smoke.do("replace", "three", allocation_id=machines["one"]["id"])
-        assert replaced.result["receipt"]["ok"] is True
+        replaced = smoke.do("replace", "three", "one")
+        assert replaced["result"]["receipt"]["ok"] is True
         assert smoke.states() == {"two": "idle", "one": "idle"}
     with smoke.step("decommission"):
         cli.run("instance", "decommission", NAME, "--yes", "--wait")
         receipt = cli.json("instance", "receipt", NAME)
         assert receipt["ok"] is True
         assert {member["hostname"] for member in receipt["members"]} >= {"one", "two"}
-    with smoke.step("redeploy at once, on one machine"):
-        again = smoke.deploy("controller=three", "worker=three")
+    with smoke.step("redeploy at once, on one machine, with Open MPI"):
+        again = smoke.deploy("controller=three", "worker=three", mpi=True)
         assert again["mode"] == "single_node"
         assert cli.ssh("three", "srun", "hostname").strip() == "three"
+    with smoke.step("access: the MPI and the GPU line as printed"):
+        printed = {note["title"]: note["command"] for note in again["access_notes"]}
+        assert "I am process 0 of 1" in cli.paste(printed["Run an MPI program"])
+        assert cli.paste(printed["Run on a GPU"]).strip() == "0"
     with smoke.step("health"):
         assert "is UP" in cli.ssh("three", "scontrol", "ping")
         conditions = {each["type"]: each["status"] for each in cli.json("instance", "show", NAME)["conditions"]}

@@ -1,5 +1,7 @@
 """How to get onto a cluster and what to type there, with this cluster's real names. Every command can be pasted."""
 
+from gpuaas_contract.access import PERSON_LOGIN
+from gpuaas_contract.allocations import Allocation
 from gpuaas_contract.instances import AccessNote
 from gpuaas_sdk import OperationContext
 from slurm_app.reconcilers.cluster import Cluster
@@ -9,30 +11,42 @@ from slurm_app.slurm.config import LOGS
 
 async def access_notes(operation: OperationContext, cluster: Cluster) -> list[AccessNote]:
     """As slurmctld sees the cluster now: workers come and go."""
-    head = (await operation.client.allocations.get(cluster.controller.allocation_id)).name
+    head = await operation.client.allocations.get(cluster.controller.allocation_id)
     present = await nodes.read_nodes(operation.machine(cluster.controller.allocation_id))
     gpus = any(node.gpus for node in present.values())
     mpi = bool(cluster.instance.inputs.get("mpi"))
-    return notes_for(head, cluster.partition, cluster.account, sorted(present), gpus=gpus, mpi=mpi)
+    return notes_for(log_in_notes(head), cluster.partition, cluster.account, sorted(present), gpus=gpus, mpi=mpi)
 
 
 async def refresh_access_notes(operation: OperationContext, cluster: Cluster) -> None:
     await operation.report_instance(access_notes=await access_notes(operation, cluster))
 
 
+def log_in_notes(head: Allocation) -> list[AccessNote]:
+    """The first is the plain login. The platform has no way for people onto an external machine: they use their own."""
+    if (external := head.shape.external) is not None:
+        port = "" if external.port == 22 else f"-p {external.port} "
+        return [
+            AccessNote(title="Log in with a key of your own", command=f"ssh {port}{PERSON_LOGIN}@{external.address}")
+        ]
+    return [
+        AccessNote(title="Log in", command=f"gpuaas ssh {head.name}"),
+        AccessNote(title="Let plain ssh, scp and rsync reach it", command=f"gpuaas ssh-config {head.name}"),
+        AccessNote(title="Then log in with plain ssh", command=f"ssh {head.name}.gpuaas"),
+    ]
+
+
 def notes_for(
-    head: str, partition: str, account: str, workers: list[str], *, gpus: bool, mpi: bool
+    log_in: list[AccessNote], partition: str, account: str, workers: list[str], *, gpus: bool, mpi: bool
 ) -> list[AccessNote]:
     def on_cluster(title: str, words: str, text: str = "") -> AccessNote:
-        return AccessNote(title=title, command=f"gpuaas ssh {head} -- {words}", text=text)
+        return AccessNote(title=title, command=f"{log_in[0].command} -- {words}", text=text)
 
     where = f"--partition={partition}"
     many = f"--nodes={len(workers)}"
     rank = "python3 -m mpi4py.bench helloworld" if mpi else "printenv PMIX_RANK"
     notes = [
-        AccessNote(title="Log in", command=f"gpuaas ssh {head}"),
-        AccessNote(title="Let plain ssh, scp and rsync reach it", command=f"gpuaas ssh-config {head}"),
-        AccessNote(title="Then log in with plain ssh", command=f"ssh {head}.gpuaas"),
+        *log_in,
         on_cluster("See the nodes", "sinfo --Node --long", f"The workers are {', '.join(workers)}."),
         on_cluster("Run a command on every worker", f"srun {where} {many} hostname"),
         on_cluster("Submit a batch job", f"sbatch {where} --account={account} --wrap=hostname"),

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuaas_sdk.machines.base import CommandError, Machine
+from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, CommandError, Machine
 from slurm_app.slurm import owned
 from slurm_app.slurm.going import EVERYTHING, OWNED_PATHS, Going
 from slurm_app.slurm.roles import PACKAGES
@@ -72,6 +72,7 @@ def checks(going: Going) -> dict[str, str]:
             "dpkg-query -W -f '${binary:Package}\\t${Version}\\t${db:Status-Status}\\n' | sort | "
             f"comm -23 {BASELINE}/packages - | {of_ours}; fi",
             "cgroups": "find /sys/fs/cgroup -maxdepth 2 -name 'slurm_*' 2>/dev/null || true",
+            "copied_artifacts": f"find {COPIED_ARTIFACTS} -type f 2>/dev/null || true",
             "policy_rc_d": "grep -ls gpuaas-slurm /usr/sbin/policy-rc.d || true",
             "apt_sources": "grep -rls gpuaas-slurm /etc/apt || true",
             "cron": "{ find /etc/cron.d /etc/cron.daily /etc/cron.hourly /etc/cron.weekly /etc/cron.monthly "

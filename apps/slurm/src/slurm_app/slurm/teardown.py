@@ -3,7 +3,7 @@
 Nothing here touches a machine on which the install never began: daemons of somebody else may run there.
 """
 
-from gpuaas_sdk.machines.base import Machine
+from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, Machine
 from slurm_app import names
 from slurm_app.slurm import owned
 from slurm_app.slurm.going import OWNED_PATHS, Going
@@ -150,6 +150,7 @@ echo "packages=$(wc -w <<<"$added")"
 _REMOVE = f"""
 before() {{ grep -Fxq -- "$2" "{BASELINE}/$1"; }}
 if [ -z "$staying" ]; then
+    rm -rf {COPIED_ARTIFACTS}
     for link in /usr/lib/*/pmix2/lib/libpmix.so; do
         if [ -L "$link" ] && ! before paths "$link"; then rm -f "$link"; fi
     done
