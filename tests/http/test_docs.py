@@ -49,3 +49,25 @@ def test_links_between_the_pages_lead_somewhere() -> None:
             if "://" not in target and not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(DOCS)}: {target}")
     assert broken == []
+
+
+def test_every_test_that_a_page_promises_by_is_there() -> None:
+    promised = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (DOCS / "slurm" / "promises.md").read_text())
+    root = DOCS.parent
+    found = {
+        (path.name, name)
+        for place in ("apps", "packages", "tests")
+        for path in (root / place).rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)\(", path.read_text())
+    }
+    assert len(promised) >= 15
+    assert set(promised) - found == set()
+
+
+def test_the_slurm_pages_have_every_code_that_the_app_fails_with() -> None:
+    app = DOCS.parent / "apps" / "slurm"
+    source = "".join(path.read_text() for path in (app / "src").rglob("*.py"))
+    raised = set(re.findall(r'(?:RefusedError|NotReadyError|StillBusyError|OperationFailed)\(\s*"([a-z_]+)"', source))
+    pages = (DOCS / "slurm" / "operator-guide.md").read_text() + (app / "RUNBOOK.md").read_text()
+    assert raised
+    assert {code for code in raised if f"`{code}`" not in pages} == set()

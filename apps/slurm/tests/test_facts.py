@@ -4,6 +4,7 @@ from fake_machine import FACTS, SLURMD_C, FakeMachine, said
 from gpuaas_sdk.machines.base import CommandError, CommandResult
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm import facts
+from slurm_app.slurm.roles import Role
 
 
 def test_parse() -> None:
@@ -31,11 +32,12 @@ def test_memory_comes_from_the_slice_not_from_slurmd() -> None:
         (("init=systemd", "init=sh"), "no_systemd"),
         (("os=debian", "os=alpine"), "unsupported_os"),
         (("hostname=node-1", "hostname=other"), "hostname_mismatch"),
+        (("memory_kib=2097152", "memory_kib=409600"), "too_little_memory"),
     ],
 )
 def test_unfit_machines_are_refused(change: tuple[str, str], code: str) -> None:
     with pytest.raises(RefusedError) as caught:
-        facts.refuse_unfit(FakeMachine(), facts.parse_facts(FACTS.replace(*change)))
+        facts.refuse_unfit(FakeMachine(), facts.parse_facts(FACTS.replace(*change)), Role)
     assert caught.value.code == code
 
 

@@ -5,7 +5,7 @@ The tests of this file share one slice and go in order, because an install is th
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import pytest_asyncio
@@ -131,7 +131,13 @@ async def test_decommission_twice(cluster: Cluster) -> None:
 
 
 async def test_redeploy_at_once_and_remove_again(cluster: Cluster) -> None:
-    await run(DEPLOY_PHASES, cluster.scope, title="redeploy")
+    # For another project: the user's default account is another one, and the old one is nowhere.
+    other = await run(DEPLOY_PHASES, replace(cluster.scope, account="other"), title="redeploy")
+    assert other["run-first-job"]["account"] == "other"
+    accounts = await cluster.machine.read(
+        "sacctmgr --noheader --parsable2 show user gpuaas withassoc format=account,def"
+    )
+    assert accounts.stdout.split() == ["other|other"]
     assert await logs.read_unexpected_errors(cluster.machine) == []
     found = await read_receipt(cluster.machine)
     assert {"packages", "processes", "units", "users", "groups", "ports", "paths"} <= {
@@ -175,6 +181,33 @@ async def test_an_interrupted_install_is_taken_up_again(cluster: Cluster) -> Non
     await run(DEPLOY_PHASES, cluster.scope, title="deploy after a killed install")
     assert_clean(await run(DECOMMISSION_PHASES, cluster.scope, title="third decommission"))
     assert differences(cluster.before, await everything(cluster.machine)) == []
+
+
+class Misfit(LxcMachine):
+    """Gets a bundle that was made for an image which has one package more."""
+
+    async def deliver(self, digest: str) -> str:
+        bundle = await super().deliver(digest)
+        made = await self.read(f"""
+            mkdir -p /tmp/misfit && cd /tmp/misfit && tar -xf {bundle}
+            awk -v RS= -v ORS='\\n\\n' '!/^Package: libmunge2/' Packages >less && mv less Packages
+            tar -cf /tmp/misfit.tar names needs-* role-* Packages *.deb
+        """)
+        assert made.ok, made.stderr
+        return "/tmp/misfit.tar"
+
+
+async def test_a_bundle_that_does_not_fit_the_image_is_refused(cluster: Cluster) -> None:
+    misfit = Misfit(NAME, cluster.machine.address, {})
+    scope = replace(cluster.scope, controller=misfit, workers=(misfit,))
+    await BASELINE.run(scope)
+    with pytest.raises(RefusedError, match="libmunge2") as caught:
+        await ensure_packages_installed(scope)
+    assert caught.value.code == "bundle_does_not_fit"
+    assert (await misfit.read("dpkg-query -W munge")).exit_status == 1, "no package was touched"
+    assert_clean(await run(DECOMMISSION_PHASES, scope, title="decommission after a bundle that does not fit"))
+    assert differences(cluster.before, await everything(cluster.machine)) == []
+    await misfit.read("rm -r /tmp/misfit /tmp/misfit.tar")
 
 
 async def test_other_peoples_files_are_refused_and_left_alone(cluster: Cluster) -> None:

@@ -42,7 +42,7 @@ async def ensure_machines_fit(scope: Scope) -> Evidence:
     """What would fail later in a way that is harder to understand: names, times, user ids, what the kernel allows."""
     seen = await on_each(scope.machines, facts.read_facts)
     for machine in scope.prepared:
-        facts.refuse_unfit(machine, seen[machine.hostname])
+        facts.refuse_unfit(machine, seen[machine.hostname], scope.roles_of(machine))
     facts.refuse_skew({host: each.clock for host, each in seen.items()})
     for user in scope.users:
         uids = await on_each(scope.machines, partial(facts.read_uid, user=user))

@@ -1,13 +1,14 @@
 """What is true of a machine before anything is changed. Reading changes nothing."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpuaas_sdk.machines.base import CommandError, Machine
 from slurm_app import names
 from slurm_app.errors import NotReadyError, RefusedError
+from slurm_app.slurm.roles import Role, memory_needed
 from slurm_app.slurm.script import quoted
 
 FACTS_SCRIPT = """\
@@ -116,7 +117,7 @@ async def read_facts(machine: Machine) -> Facts:
     return parse_facts(result.stdout)
 
 
-def refuse_unfit(machine: Machine, facts: Facts) -> None:
+def refuse_unfit(machine: Machine, facts: Facts, roles: Iterable[Role]) -> None:
     """What would fail later in a way that is harder to understand."""
     if facts.init != "systemd":
         raise RefusedError("no_systemd", f"{machine.hostname} does not run systemd but {facts.init!r}")
@@ -127,6 +128,10 @@ def refuse_unfit(machine: Machine, facts: Facts) -> None:
     if facts.hostname != machine.hostname:
         raise RefusedError(
             "hostname_mismatch", f"{machine.hostname} calls itself {facts.hostname}; Slurm needs one name"
+        )
+    if facts.memory_mib < (memory := memory_needed(roles)):
+        raise RefusedError(
+            "too_little_memory", f"{machine.hostname} has {facts.memory_mib} MiB of memory; {memory} are needed"
         )
     if facts.slurm_uid not in (None, SLURM_UID):
         raise RefusedError(

@@ -10,13 +10,12 @@ from gpuaas_sdk.machines.base import ObservedMachine
 from slurm_app.errors import SlurmAppError
 from slurm_app.slurm.facts import FACTS_SCRIPT, LARGEST_SKEW_SECONDS, Facts, parse_facts
 from slurm_app.slurm.packages import FOREIGN_PACKAGES, FOREIGN_TREES, PORTS
-from slurm_app.slurm.roles import Role
+from slurm_app.slurm.roles import Role, memory_needed
 from slurm_app.slurm.script import STATE_DIRECTORY, quoted
 from slurm_app.slurm.snapshot import LISTENING_PORTS
 
 RELEASE = ("debian", "12", "amd64")
 """What the packages of the bundle are made for."""
-MEMORY_MIB = {Role.CONTROLLER: 900, Role.WORKER: 400}
 DISK_MIB = {Role.CONTROLLER: 1500, Role.WORKER: 700}
 
 _LOOK = f"""
@@ -90,7 +89,7 @@ def judge(host: str, look: Look, roles: frozenset[Role], pointer: str) -> list[F
     if facts.hostname != host:
         message = f"{host} calls itself {facts.hostname}; Slurm needs one name"
         found.append(app_error("hostname_mismatch", message, pointer, "give the machine the name of its allocation"))
-    memory = sum(MEMORY_MIB.get(role, 0) for role in roles)
+    memory = memory_needed(roles)
     if facts.memory_mib < memory:
         message = f"{host} has {facts.memory_mib} MiB of memory; {memory} are needed"
         found.append(app_error("too_little_memory", message, pointer, "choose a larger machine, or resize this one"))

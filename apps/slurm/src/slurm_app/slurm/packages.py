@@ -12,6 +12,8 @@ from slurm_app.slurm.script import quoted, step
 from slurm_app.slurm.snapshot import BASELINE, SNAPSHOT
 
 POLICY = "/usr/sbin/policy-rc.d"
+DOES_NOT_FIT = 65
+"""The exit status of an install whose packages miss something that the machine does not have."""
 PORTS = (SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT)
 FOREIGN_PACKAGES = re.compile(r"^(slurm|munge\b|mariadb-server|mysql-server|default-mysql-server)")
 # Whole trees: a file of somebody else's anywhere below would be in the way, or we in its.
@@ -113,6 +115,10 @@ if [ -n "$missing" ]; then
     apt-get "${{options[@]}}" update
     apt-get "${{options[@]}}" install --yes --no-remove $missing >"$state/install.log" 2>&1 || {{
         tail -n 30 "$state/install.log" >&2
+        # apt has not touched a package where it cannot find all that they need.
+        if grep -Eq 'unmet dependencies|Unable to locate|no installation candidate' "$state/install.log"; then
+            exit {DOES_NOT_FIT}
+        fi
         exit 1
     }}
 fi
@@ -140,7 +146,16 @@ def install_script(bundle_path: str, roles: Iterable[Role]) -> str:
 async def ensure_packages_installed(machine: Machine, bundle_digest: str, roles: Iterable[Role]) -> dict[str, str]:
     """Evidence: which packages were missing, how many the machine has now that it did not have before."""
     path = await machine.deliver(bundle_digest)
-    result = await machine.run_step("install-packages", install_script(path, roles), timeout=600)
+    try:
+        result = await machine.run_step("install-packages", install_script(path, roles), timeout=600)
+    except CommandError as error:
+        if error.result.exit_status != DOES_NOT_FIT:
+            raise
+        raise RefusedError(
+            "bundle_does_not_fit",
+            f"the packages were not made for the image of {machine.hostname}; make them anew with its dpkg status and "
+            f"publish a version with them: {error.result.stderr.strip()[-1_000:]}",
+        ) from error
     evidence = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
     if "added" not in evidence:
         raise CommandError("install the packages", result)

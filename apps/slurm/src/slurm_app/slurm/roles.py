@@ -1,5 +1,6 @@
 """What a machine is for, and the Debian packages that this takes."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 
@@ -8,6 +9,14 @@ class Role(StrEnum):
     WORKER = "worker"
     MPI = "mpi"
     """Of a worker too, where the cluster was deployed with `mpi`."""
+
+
+MEMORY_MIB = {Role.CONTROLLER: 900, Role.WORKER: 400}
+"""What a machine needs at least, for each role that it has."""
+
+
+def memory_needed(roles: Iterable[Role]) -> int:
+    return sum(MEMORY_MIB.get(role, 0) for role in roles)
 
 
 # mariadb-server-core is the database program alone. The full mariadb-server brings its own set-up, a dozen
