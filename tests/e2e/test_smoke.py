@@ -153,7 +153,8 @@ def test_smoke(cli: CommandLine, controller: IsolatedController, machines: Machi
         on_two = ["--place", "controller=two", "--place", "worker=two"]
         refused = cli.call("instance", "deploy", "slurm", "--name", "refused", *on_two, "--wait")
         assert refused.returncode == 7, refused.stderr
-        assert "slurm-wlm, /etc/slurm/mine.conf, port 6818" in cli.run("instance", "explain", "refused", "-o", "json")
+        said = cli.json("instance", "explain", "refused")["operation"]["error"]["detail"]
+        assert all(word in said for word in ("slurm-wlm", "/etc/slurm/mine.conf", "port 6818")), said
         cli.run("instance", "decommission", "refused", "--yes", "--wait")
         assert cli.ssh("two", "ls", "/etc/slurm/mine.conf").strip() == "/etc/slurm/mine.conf"
         cli.ssh("two", f"sudo bash -c {shlex.quote(OUT_OF_THE_WAY)}")

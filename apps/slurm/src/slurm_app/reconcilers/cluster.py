@@ -125,6 +125,11 @@ def node_name(member: Member) -> str:
     return str(member.adapter_detail.get("node") or f"unknown-{member.id[-8:].lower()}")
 
 
+def error_of(member: Member) -> str:
+    """What its own operation failed with: whoever waits for it fails with these words, and not with "see there"."""
+    return f"{member.component_key} {member.id}: {str(member.adapter_detail.get('error', 'no reason is known'))[:500]}"
+
+
 def wanted_features(member: Member, wanted: JsonObject) -> tuple[str, ...]:
     """As the operation asks; else as the worker had them."""
     return tuple(wanted.get("features") or member.adapter_detail.get("features") or ())

@@ -8,7 +8,16 @@ from gpuaas_contract.instances import MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.access_notes import access_notes
 from slurm_app.phases import CONTROLLER_PHASES, FIRST_JOB, Phase, run_first_job
-from slurm_app.reconcilers.cluster import Cluster, condition, member_in_work, munge_key, node_name, number_of
+from slurm_app.reconcilers.cluster import (
+    DETAIL_LIMIT,
+    Cluster,
+    condition,
+    error_of,
+    member_in_work,
+    munge_key,
+    node_name,
+    number_of,
+)
 from slurm_app.reconcilers.records import keep_records
 from slurm_app.reconcilers.seam import run_phases
 from slurm_app.slurm import facts
@@ -48,11 +57,10 @@ async def _wait_for_workers(operation: OperationContext, store: Store) -> Cluste
         while True:
             cluster = await Cluster.read(operation, store)
             workers = cluster.workers
-            failed = [worker.id for worker in workers if worker.status == MemberStatus.FAILED]
+            failed = [error_of(worker) for worker in workers if worker.status == MemberStatus.FAILED]
             if failed:
-                raise OperationFailed(
-                    "worker_failed", f"{', '.join(failed)} did not join; retry its operation, then this", retryable=True
-                )
+                detail = f"{len(failed)} did not join; retry its operation, then this. {'; '.join(failed)}"
+                raise OperationFailed("worker_failed", detail[:DETAIL_LIMIT], retryable=True)
             if all(worker.status == MemberStatus.READY for worker in workers):
                 step.message = f"{len(workers)} ready"
                 return cluster

@@ -7,7 +7,7 @@ from gpuaas_contract.instances import ConditionStatus, Instance, Member, MemberS
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.access_notes import refresh_access_notes
 from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, SAVE_WORKER, WORKERS
-from slurm_app.reconcilers.cluster import Cluster, munge_key, number_of, wanted_features
+from slurm_app.reconcilers.cluster import Cluster, error_of, munge_key, number_of, wanted_features
 from slurm_app.reconcilers.records import keep_records
 from slurm_app.reconcilers.seam import run_phases
 from slurm_app.scope import Scope
@@ -62,9 +62,8 @@ async def report_joined(operation: OperationContext, member: Member, scope: Scop
 async def wait_for_controller(operation: OperationContext, controller: Member) -> None:
     """Only that member is asked for: every worker of a deploy waits here, while the machines are busy installing."""
     async with operation.step("wait-for-controller", "Wait for the controller"):
-        while (status := (await operation.client.members.get(controller.id)).status) != MemberStatus.READY:
-            if status in _NEVER_READY:
-                raise OperationFailed(
-                    "controller_failed", "the controller did not come up; retry its deploy, then this", retryable=True
-                )
+        while (seen := await operation.client.members.get(controller.id)).status != MemberStatus.READY:
+            if seen.status in _NEVER_READY:
+                detail = f"the controller did not come up; retry its deploy, then this. {error_of(seen)}"
+                raise OperationFailed("controller_failed", detail, retryable=True)
             await asyncio.sleep(POLL_SECONDS)
