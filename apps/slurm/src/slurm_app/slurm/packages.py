@@ -115,8 +115,9 @@ if [ -n "$missing" ]; then
     apt-get "${{options[@]}}" update
     apt-get "${{options[@]}}" install --yes --no-remove $missing >"$state/install.log" 2>&1 || {{
         tail -n 30 "$state/install.log" >&2
-        # apt has not touched a package where it cannot find all that they need.
-        if grep -Eq 'unmet dependencies|Unable to locate|no installation candidate' "$state/install.log"; then
+        # apt has not touched a package where it cannot find all that they need; without -qq it says what.
+        if grep -Eq 'held broken packages|Unable to locate|no installation candidate' "$state/install.log"; then
+            apt-get "${{options[@]:1}}" install --simulate --yes --no-remove $missing 2>&1 | tail -n 20 >&2 || true
             exit {DOES_NOT_FIT}
         fi
         exit 1
