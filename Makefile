@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access bench-slurm
+.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access bench-slurm bench-runtime
 
 BIN := .venv/bin
 SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
@@ -94,6 +94,9 @@ bench-access: setup ## logins against plain ssh, certificates against bare signa
 
 bench-slurm: setup ## a Slurm cluster by the app, against a bare script and Ansible doing the same
 	$(BIN)/python -m benchmarks.slurm
+
+bench-runtime: setup ## one controller with 10,000 members, against a timer for each of them
+	$(BIN)/python -m benchmarks.runtime
 
 e2e: setup ## the whole chain on real machines
 ifneq ($(E2E_TESTS),)

@@ -111,7 +111,7 @@ async def intent_to_claim(world: World, instance_id: str, database: psycopg.Conn
 async def claims(world: World, instance_id: str, database: psycopg.Connection) -> None:
     first = await intent_to_claim(world, instance_id, database)
     show_claims("requested to claimed, 1 instance", first)
-    make_idle(database, instance_id)
+    make_idle(database, instance_id, IDLE)
     wait_until_quiet(database)
     again = await intent_to_claim(world, instance_id, database)
     show_claims(f"requested to claimed, {IDLE:,} idle ones beside it", again)
@@ -127,13 +127,13 @@ def show_claims(name: str, samples: list[float]) -> None:
     print(f"  {name:<50} p50 {p50:7.1f} ms   p99 {p99:7.1f} ms   (goal: p99 under 100)", flush=True)
 
 
-def make_idle(database: psycopg.Connection, instance_id: str) -> None:
+def make_idle(database: psycopg.Connection, instance_id: str, count: int) -> None:
     """Instances with a member each and a deploy that is done, as the first one has."""
     copy_rows(
         database,
         "instances",
         instance_id,
-        IDLE,
+        count,
         "jsonb_build_object('id', 'ins_' || lpad(to_hex(n), 26, '0'), 'name', 'idle-' || n)",
     )
     for table, prefix in (("members", "mem"), ("operations", "op")):
@@ -145,7 +145,7 @@ def make_idle(database: psycopg.Connection, instance_id: str) -> None:
         parts = f"""jsonb_build_object('id', '{prefix}_' || lpad(to_hex(n), 26, '0'),
                     'instance_id', 'ins_' || lpad(to_hex(n), 26, '0')"""
         parts += ")" if table == "members" else ", 'member_id', 'mem_' || lpad(to_hex(n), 26, '0'))"
-        copy_rows(database, table, row[0], IDLE, parts)
+        copy_rows(database, table, row[0], count, parts)
     database.execute("VACUUM ANALYZE")
 
 
