@@ -59,6 +59,8 @@ class ObserveContext:
         self.members = members
         """All of them, also removed ones."""
         self._machines = machines
+        self._told: set[str] = set()
+        """What was reported in this look: it is no longer as it was read."""
 
     @property
     def instance_id(self) -> str:
@@ -75,6 +77,11 @@ class ObserveContext:
     async def report_instance(
         self, *, conditions: Sequence[Condition] | None = None, observed_runtime: str | None = None
     ) -> Instance:
+        """Nothing is sent where all that is known already: a look at what has not changed only reads."""
+        known = self.instance
+        if self._all_known(known, conditions) and observed_runtime in (None, known.versions.observed_runtime):
+            return known
+        self._told.add(self.instance_id)
         return await self.client.instances.report(
             self.instance_id, self, conditions=conditions, observed_runtime=observed_runtime
         )
@@ -86,7 +93,18 @@ class ObserveContext:
         conditions: Sequence[Condition] | None = None,
         adapter_detail: JsonObject | None = None,
     ) -> Member:
+        """As for the instance."""
+        known = next((member for member in self.members if member.id == member_id), None)
+        if known is not None and self._all_known(known, conditions) and adapter_detail in (None, known.adapter_detail):
+            return known
+        self._told.add(member_id)
         return await self.client.members.report(member_id, self, conditions=conditions, adapter_detail=adapter_detail)
+
+    def _all_known(self, known: Instance | Member, said: Sequence[Condition] | None) -> bool:
+        if known.id in self._told:
+            return False
+        words = [condition.model_dump(exclude={"changed_at"}) for condition in known.conditions]
+        return all(condition.model_dump(exclude={"changed_at"}) in words for condition in said or [])
 
     async def request(self, kind: str, *, member_id: str | None = None, input: JsonObject | None = None) -> Operation:
         """Ask for an operation that the app's manifest declares: a repair, for example."""
