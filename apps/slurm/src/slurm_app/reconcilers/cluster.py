@@ -28,6 +28,8 @@ CONTROLLER, WORKER = "controller", "worker"
 PACKAGES_ARTIFACT = "packages"
 MUNGE_KEY = "munge-key"
 DETAIL_LIMIT = 2_000
+PREPARED = "prepared"
+"""In the detail of the controller's member: the workers on its machine that its deploy has installed everything for."""
 
 
 @dataclass(frozen=True, slots=True)

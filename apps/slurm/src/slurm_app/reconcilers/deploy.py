@@ -10,6 +10,7 @@ from slurm_app.access_notes import access_notes
 from slurm_app.phases import CONTROLLER_PHASES, FIRST_JOB, Phase, run_first_job
 from slurm_app.reconcilers.cluster import (
     DETAIL_LIMIT,
+    PREPARED,
     Cluster,
     condition,
     error_of,
@@ -40,7 +41,12 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         cluster.controller.id,
         operation,
         status=MemberStatus.READY,
-        adapter_detail={"node": scope.controller.hostname, "versions": versions, **evidence["configure-cluster"]},
+        adapter_detail={
+            "node": scope.controller.hostname,
+            "versions": versions,
+            PREPARED: [worker.id for worker in cluster.workers_beside],
+            **evidence["configure-cluster"],
+        },
         observed_runtime=version,
     )
     cluster = await _wait_for_workers(operation, store)

@@ -7,7 +7,7 @@ from gpuaas_contract.instances import ConditionStatus, Instance, Member, MemberS
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.access_notes import refresh_access_notes
 from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, SAVE_WORKER, WORKERS
-from slurm_app.reconcilers.cluster import Cluster, error_of, munge_key, number_of, wanted_features
+from slurm_app.reconcilers.cluster import PREPARED, Cluster, error_of, munge_key, number_of, wanted_features
 from slurm_app.reconcilers.records import keep_records
 from slurm_app.reconcilers.seam import run_phases
 from slurm_app.scope import Scope
@@ -32,8 +32,9 @@ async def join(operation: OperationContext, store: Store, cluster: Cluster, memb
         await run_phases(operation, scope, PREPARE_PHASES)
         await wait_for_controller(operation, cluster.controller)
     else:
-        await wait_for_controller(operation, cluster.controller)
-        await run_phases(operation, scope, PREPARE_PHASES)
+        controller = await wait_for_controller(operation, cluster.controller)
+        if not is_prepared(operation, controller, member):
+            await run_phases(operation, scope, PREPARE_PHASES)
     await keep_records(operation, store, scope.prepared)
     # Before it can be known to slurmctld: a successor has to find it there.
     await store.remember_node(member.id, cluster.instance.id, member.allocation_id, scope.workers[0].hostname)
@@ -45,6 +46,12 @@ async def join(operation: OperationContext, store: Store, cluster: Cluster, memb
         await refresh_access_notes(operation, cluster)
     await report_joined(operation, member, scope, features)
     return {"joined": joined}
+
+
+def is_prepared(operation: OperationContext, controller: Member, member: Member) -> bool:
+    """The first try of the add that came with the deploy, which has just done all this for both roles."""
+    asked = operation.operation
+    return asked.kind == "add" and asked.attempt == 1 and member.id in controller.adapter_detail.get(PREPARED, [])
 
 
 async def report_joined(operation: OperationContext, member: Member, scope: Scope, features: tuple[str, ...]) -> None:
@@ -59,7 +66,7 @@ async def report_joined(operation: OperationContext, member: Member, scope: Scop
     )
 
 
-async def wait_for_controller(operation: OperationContext, controller: Member) -> None:
+async def wait_for_controller(operation: OperationContext, controller: Member) -> Member:
     """Only that member is asked for: every worker of a deploy waits here, while the machines are busy installing."""
     async with operation.step("wait-for-controller", "Wait for the controller"):
         while (seen := await operation.client.members.get(controller.id)).status != MemberStatus.READY:
@@ -67,3 +74,4 @@ async def wait_for_controller(operation: OperationContext, controller: Member) -
                 detail = f"the controller did not come up; retry its deploy, then this. {error_of(seen)}"
                 raise OperationFailed("controller_failed", detail, retryable=True)
             await asyncio.sleep(POLL_SECONDS)
+        return seen
