@@ -65,8 +65,10 @@ reference: setup ## write what docs/reference holds of the routes and who may ca
 	cp docs/reference/app-manifest.schema.json packages/contract/src/gpuaas_contract/
 	GPUAAS_WRITE_REFERENCE=1 $(BIN)/python -m pytest tests/http/test_policy.py
 
-smoke: setup ## the Slurm app from deploy to decommission on real machines, with times
-	$(BIN)/python -m pytest -s tests/e2e/test_smoke.py tests/e2e/test_smoke_external.py
+smoke: setup ## the Slurm app from deploy to decommission on real machines, with times; the readiness page
+	@rm -f build/smoke.json
+	status=0; $(BIN)/python -m pytest -s tests/e2e/test_smoke.py tests/e2e/test_smoke_external.py || status=$$?; \
+		$(BIN)/slurm-app readiness build/smoke.json >docs/slurm/readiness.md; exit $$status
 
 soak: setup ## the long versions of tests that are sampled in `make test`
 	GPUAAS_FUZZ_SECONDS=1200 $(BIN)/python -m pytest -s tests/http/test_fuzz.py

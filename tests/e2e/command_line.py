@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ GPUAAS = Path(sys.executable).parent / "gpuaas"
 class CommandLine:
     def __init__(self, home: Path) -> None:
         self._environment = {"HOME": str(home), "PATH": f"{GPUAAS.parent}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
+        self.listeners: list[Callable[[str, subprocess.CompletedProcess[str]], None]] = []
 
     def call(self, *words: str, stdin: str = "", timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        done = subprocess.run(
             [str(GPUAAS), *words],
             input=stdin,
             env=self._environment,
@@ -24,6 +26,12 @@ class CommandLine:
             timeout=timeout,
             check=False,
         )
+        self._tell(f"gpuaas {' '.join(words)}", done)
+        return done
+
+    def _tell(self, line: str, done: subprocess.CompletedProcess[str]) -> None:
+        for listen in self.listeners:
+            listen(line, done)
 
     def run(self, *words: str, stdin: str = "", timeout: float = 300) -> str:
         """The command's standard output; anything but success is the test's failure, with all that was said."""
@@ -57,5 +65,6 @@ class CommandLine:
             timeout=timeout,
             check=False,
         )
+        self._tell(line, done)
         assert done.returncode == 0, f"{line}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout

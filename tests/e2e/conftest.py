@@ -15,6 +15,7 @@ from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController, NetworkOfOne
+from tests.e2e.recorder import Recorder
 from tests.support.artifacts import signing_key
 from tests.support.waiting import wait_until
 
@@ -62,6 +63,12 @@ def cli(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     login = ["login", "--api-url", stack.settings.api_url, "--email", ADMIN_EMAIL, "--password-stdin"]
     cli.run(*login, stdin=stack.settings.admin_password_file.read_text())
     return cli
+
+
+@pytest.fixture(scope="session")
+def recorder(cli: CommandLine) -> Recorder:
+    """One for all tests of the smoke suite: the readiness page is about the whole of it."""
+    return Recorder(cli)
 
 
 @pytest.fixture(scope="session")

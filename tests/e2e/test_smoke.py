@@ -17,6 +17,7 @@ import pytest
 
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController
+from tests.e2e.recorder import Recorder
 from tests.e2e.test_chain import run_as_printed
 from tests.support.chance import SEED
 from tests.support.waiting import wait_until
@@ -52,15 +53,17 @@ systemctl stop taken
 class Smoke:
     """One cluster, with `one` as its controller."""
 
-    def __init__(self, cli: CommandLine, machines: Machines) -> None:
+    def __init__(self, cli: CommandLine, machines: Machines, recorder: Recorder) -> None:
         self.cli = cli
+        self.recorder = recorder
         self.machines = machines
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
         began = time.monotonic()
         try:
-            yield
+            with self.recorder.step(title):
+                yield
         except BaseException:
             print(f"  ✗ {title:50} {time.monotonic() - began:6.1f} s")
             self._explain()
@@ -77,6 +80,10 @@ class Smoke:
             self.cli.json("instance", "deploy", "slurm", "--name", NAME, *words, *_inputs(wanted), "--wait")
         )
         assert instance["status"] == "running", instance
+        self.recorder.note("versions", **instance["versions"])
+        operations = self.cli.json("operation", "list", "--instance", instance["id"])
+        (deployed,) = [operation for operation in operations if operation["kind"] == "deploy"]
+        self.recorder.note("first_job", **deployed["result"]["first_job"])
         return instance
 
     def ask(self, verb: str, *words: str, **wanted: Any) -> Operation:
@@ -97,6 +104,8 @@ class Smoke:
     def finished(self, operation: Operation) -> Operation:
         ended = self.ended(operation)
         assert ended["state"] == "succeeded", ended["error"]
+        if "receipt" in ended["result"]:
+            self.recorder.note_receipt(ended["result"]["receipt"], of=f"{ended['kind']} {ended['id']}")
         return ended
 
     def do(self, verb: str, *words: str, **wanted: Any) -> Operation:
@@ -144,8 +153,8 @@ def _inputs(wanted: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.timeout(1_800)
-def test_smoke(cli: CommandLine, controller: IsolatedController, machines: Machines) -> None:
-    smoke = Smoke(cli, machines)
+def test_smoke(cli: CommandLine, controller: IsolatedController, machines: Machines, recorder: Recorder) -> None:
+    smoke = Smoke(cli, machines, recorder)
     with smoke.step("preflight finds what is in the way"):
         cli.ssh("two", f"sudo bash -c {shlex.quote(IN_THE_WAY)}")
         codes = ["other_scheduler", "foreign_files", "port_taken", "clock_skew"]

@@ -14,6 +14,7 @@ import pytest
 
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
+from tests.e2e.recorder import Recorder
 from tests.e2e.test_smoke import NAME, Smoke
 from tests.machines.stand_in import StandIn, addresses, external_host, make_key
 
@@ -54,9 +55,9 @@ def controller_with_a_route(stack: Stack, controller_account: Path, tmp_path: Pa
 
 @pytest.mark.timeout(1_800)
 def test_smoke_on_an_external_machine(
-    cli: CommandLine, project: str, lab: StandIn, controller_with_a_route: None, tmp_path: Path
+    cli: CommandLine, project: str, lab: StandIn, controller_with_a_route: None, recorder: Recorder, tmp_path: Path
 ) -> None:
-    smoke = Smoke(cli, {})
+    smoke = Smoke(cli, {}, recorder)
     with smoke.step("make the machine known, with a stored credential"):
         lab.push("/root/.ssh/authorized_keys", make_key(tmp_path)[1])
         lab.sh(PREPARE)

@@ -8,6 +8,7 @@ from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError
 from slurm_app.bundle import CACHE_SETTING, cache_directory, make_bundle
 from slurm_app.controller import ACCOUNT_SETTING, run
 from slurm_app.errors import SlurmAppError
+from slurm_app.readiness import read_results, render
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -19,6 +20,8 @@ def _parser() -> argparse.ArgumentParser:
     bundle.add_argument("--cache", type=Path, default=cache_directory(), help=f"or {CACHE_SETTING}")
     bundle.add_argument("--refresh", action="store_true", help="ask the archive again for newer packages")
     commands.add_parser("run", help=f"work on the app's operations until stopped; needs {ACCOUNT_SETTING}")
+    readiness = commands.add_parser("readiness", help="the readiness page, from what the smoke suite saw")
+    readiness.add_argument("results", type=Path, help="its JSON file; where there is none, nothing is ready")
     return parser
 
 
@@ -27,6 +30,9 @@ def main() -> None:
     try:
         if arguments.command == "run":
             run()
+            return
+        if arguments.command == "readiness":
+            print(render(read_results(arguments.results)), end="")
             return
         make_bundle(
             output=arguments.output,

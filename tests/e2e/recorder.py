@@ -1,0 +1,80 @@
+"""What the smoke suite saw, in build/smoke.json: the readiness page is made from this and from nothing else."""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.command_line import CommandLine
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "build" / "smoke.json"
+MOST_COMMANDS = 6
+"""Of one step; the newest ones are kept."""
+SAID_LIMIT = 200
+
+
+class Recorder:
+    """Written after every word: a run that is killed leaves the step that it was in, and none after it."""
+
+    def __init__(self, cli: CommandLine, path: Path = RESULTS) -> None:
+        self._path = path
+        self._steps: list[dict[str, Any]] = []
+        done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
+        self._head = {"started_at": _now(), "commit": done.stdout.strip()}
+        cli.listeners.append(self._heard)
+        self._write()
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        began = time.monotonic()
+        step: dict[str, Any] = {"title": title, "at": _now(), "ok": None, "seconds": None, "evidence": []}
+        self._steps.append(step)
+        self._write()
+        step["ok"] = False
+        try:
+            yield
+            step["ok"] = True
+        finally:
+            step["seconds"] = round(time.monotonic() - began, 1)
+            commands = [each for each in step["evidence"] if each["kind"] == "command"]
+            step["evidence"] = [each for each in step["evidence"] if each not in commands[:-MOST_COMMANDS]]
+            self._write()
+
+    def note(self, kind: str, **facts: Any) -> None:
+        """Evidence of the step that is under way."""
+        if self._steps and self._steps[-1]["seconds"] is None:
+            self._steps[-1]["evidence"].append({"kind": kind, "at": _now(), **facts})
+
+    def note_receipt(self, receipt: dict[str, Any], of: str) -> None:
+        """The whole is in the operation; here is how much was looked at, what was left, and some of the checks."""
+        machines = [
+            {
+                "machine": member["hostname"],
+                "checks": len(member["checks"]),
+                "left": [check for check in member["checks"] if check["ok"] is not True],
+                "some": member["checks"][:3],
+            }
+            for member in receipt["members"]
+        ]
+        self.note("receipt", of=of, ok=receipt["ok"], machines=machines)
+
+    def _heard(self, line: str, done: "subprocess.CompletedProcess[str]") -> None:
+        if line.startswith("gpuaas instance receipt") and done.returncode == 0:
+            self.note_receipt(json.loads(done.stdout), of=line)
+            return
+        # The end of a JSON document says nothing by itself.
+        said = "" if line.endswith("-o json") else (done.stdout.strip() or done.stderr.strip())[-SAID_LIMIT:]
+        self.note("command", command=line, exit_status=done.returncode, said=said)
+
+    def _write(self) -> None:
+        self._path.parent.mkdir(exist_ok=True)
+        self._path.write_text(json.dumps({**self._head, "steps": self._steps}, indent=1))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
