@@ -16,7 +16,7 @@ async def test_a_step_runs_as_a_unit_and_leaves_nothing(slice_platform: SshdPlat
     script = "systemctl list-units --plain --no-legend 'gpuaas-*'; echo $GPUAAS_CORRELATION_ID $HOME; id -u; echo e >&2"
     answer = await machine.run_step("Install Packages!", script)
     assert "gpuaas-op_a-install-packages.service" in answer.stdout
-    assert "(cor_op_A)" in answer.stdout
+    assert "(cor_op_A, token 10)" in answer.stdout
     assert answer.stdout.endswith("cor_op_A /root\n0\n")
     assert answer.stderr == "e\n"
     assert (await machine.read("ls /run/gpuaas/steps")).stdout == ""
@@ -112,7 +112,8 @@ async def test_a_file_is_replaced_with_its_mode_and_owner(slice_platform: SshdPl
     facts = await machine.read("stat -c '%a %U %G %s' /etc/demo.key /etc/demo.conf; ls -A /etc | grep gpuaas || true")
     assert facts.stdout == "400 nobody nogroup 256\n644 root root 8\n"
     assert (
-        "wrote /etc/demo.key for op_f (cor_op_f, token 1)" in (await machine.read("journalctl -o cat -t gpuaas")).stdout
+        "wrote /etc/demo.key for op_f (cor_op_f, token 10)"
+        in (await machine.read("journalctl -o cat -t gpuaas")).stdout
     )
     with pytest.raises(CommandError, match="no directory /etc/missing/"):
         await machine.write_file("/etc/missing/x", "x")
