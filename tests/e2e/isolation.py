@@ -14,6 +14,8 @@ from typing import Self
 from gpuaas_stack import users
 from tests.support.waiting import wait_until
 
+PROGRAM = Path(sys.executable).parent / "slurm-app"
+
 
 class NetworkOfOne:
     """A network namespace with a loopback of its own, on which one port leads to the API.
@@ -57,8 +59,8 @@ class NetworkOfOne:
 
 
 class IsolatedController:
-    def __init__(self, network: NetworkOfOne, account: Path) -> None:
-        self._network = network
+    def __init__(self, network: NetworkOfOne, account: Path, program: Path = PROGRAM) -> None:
+        self._program = program
         user = pwd.getpwnam(users.APPS)
         os.chown(account, user.pw_uid, user.pw_gid)
         self._home = Path(tempfile.mkdtemp(prefix="gpuaas-controller-", dir="/var/tmp"))
@@ -73,8 +75,7 @@ class IsolatedController:
             f"GPUAAS_API_URL=http://127.0.0.1:{network.port}",
             f"GPUAAS_SERVICE_ACCOUNT_FILE={account}",
         ]
-        program = str(Path(sys.executable).parent / "slurm-app")
-        self._command = network.command(*drop, "--inh-caps=-all", *environment, program, "run")
+        self._drop = network.command(*drop, "--inh-caps=-all", *environment)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -89,9 +90,19 @@ class IsolatedController:
         self.end(signal.SIGTERM)
         shutil.rmtree(self._home)
 
+    def reads(self, directory: Path) -> list[str]:
+        """The files below it that the controller could read."""
+        look = ["find", str(directory), "-type", "f", "-readable", "-size", "+0"]
+        return subprocess.run([*self._drop, *look], check=False, capture_output=True, text=True).stdout.splitlines()
+
     def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            self._process = subprocess.Popen([*self._drop, self._program, "run"], stdout=log, stderr=log)
+
+    def restart(self) -> None:
+        """As an update of it would: it hands its leases back, and another one starts."""
+        self.end(signal.SIGTERM)
+        self.start()
 
     def end(self, how: signal.Signals) -> None:
         assert self._process is not None

@@ -1,14 +1,13 @@
 """The reference app as its team would run it: its program, its service account, and an otherwise empty environment."""
 
-import json
 import secrets
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
@@ -23,20 +22,30 @@ SMALL = ["--cpus", "1", "--memory-mib", "512", "--disk-gib", "2"]
 class Controllers:
     """Processes of the app's controller."""
 
-    def __init__(self, api_url: str, account: Path, log: Path) -> None:
-        self._environment = {
-            "PATH": "/usr/bin:/bin",
-            "GPUAAS_API_URL": api_url,
-            "GPUAAS_SERVICE_ACCOUNT_FILE": str(account),
-        }
+    def __init__(self, api_url: str, account: Path, log: Path, command: list[str] | None = None) -> None:
+        self.api_url = api_url
+        self._account = account
+        self._command = command or [str(PROGRAM), "run"]
         self.log = log
+        self._lock = threading.Lock()
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> subprocess.Popen[bytes]:
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            "GPUAAS_API_URL": self.api_url,
+            "GPUAAS_SERVICE_ACCOUNT_FILE": str(self._account),
+        }
         with self.log.open("ab") as log:
-            process = subprocess.Popen([PROGRAM, "run"], env=self._environment, cwd="/", stdout=log, stderr=log)
+            process = subprocess.Popen(self._command, env=environment, cwd="/", stdout=log, stderr=log)
         self.processes.append(process)
         return process
+
+    def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Also from another thread, where a kill comes while the test restarts it itself."""
+        with self._lock:
+            self.end(how)
+            self.start()
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
         for process in self.processes:
@@ -68,8 +77,10 @@ def publish(cli: CommandLine, directory: Path, version: str = "1.0.0") -> None:
 
 
 @contextmanager
-def controllers(stack: Stack, account: Path, directory: Path) -> Iterator[Controllers]:
-    made = Controllers(stack.settings.api_url, account, directory / "controller.log")
+def controllers(
+    stack: Stack, account: Path, directory: Path, command: list[str] | None = None
+) -> Iterator[Controllers]:
+    made = Controllers(stack.settings.api_url, account, directory / "controller.log", command)
     try:
         yield made
     except BaseException:
@@ -77,8 +88,3 @@ def controllers(stack: Stack, account: Path, directory: Path) -> Iterator[Contro
         raise
     finally:
         made.end()
-
-
-def roll(cli: CommandLine, machine: str) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(cli.ssh(machine, "sudo", "/opt/rollcall/rollcall", "ask", "GET", "/health"))
-    return said

@@ -1,145 +1,196 @@
-"""Every kind of operation that there is, by the reference app on real slices."""
+"""The reference app's whole life on real slices, as another team would run it, with all that can go wrong meanwhile.
 
-from collections.abc import AsyncIterator, Iterator
+First undisturbed. Then each step on a machine fails half-way and runs twice, and controller and API are killed at
+boundaries of steps: the world must be the same after every operation. `make test` kills at a few boundaries (others
+with another GPUAAS_SEED), `make soak` at all of them."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuaas_contract.instances import Instance, InstanceDeploy, InstanceStatus, Member, MemberStatus, Placement
-from gpuaas_contract.operations import Kind, Operation, OperationState
+from gpuaas_conformance.boundaries import Boundary, Moment
+from gpuaas_conformance.proxy import Exchange
+from gpuaas_contract.operations import Kind
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
+from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_stack.platform_services import ADMIN_EMAIL
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
-from tests.machines.rollcall import SLUG, SMALL, Controllers, publish, roll
-from tests.support.world import World
+from tests.e2e.isolation import IsolatedController, NetworkOfOne
+from tests.machines.conftest import ENVIRONMENT, kill
+from tests.machines.rollcall import SLUG, SMALL, Controllers, controllers, publish
+from tests.machines.rollcall_life import NAMES, Life
+from tests.support.kills import SEED, killing, sample
 
-NAMES = ["life-1", "life-2", "life-3"]
+ROOT = Path(__file__).parents[2]
+STUMBLING = [sys.executable, str(Path(__file__).parent / "stumbling_rollcall.py")]
+MATRIX = ROOT / "docs" / "reference" / "policy-matrix.md"
+UNUSED = {
+    "POST /v1/credentials/{credential_id}/deliveries": "where an owner has chosen a stored key for a machine, the "
+    "runtime fetches it for any app; test_external does so",
+}
+"""Routes for controllers that this life has no use for, and why they are not for one app's sake."""
+SAMPLED_KILLS = 3
+"""Of the controller, and as many of the API."""
+LIVES = {
+    "stumbling": STUMBLING,
+    # One moment of each step in one life: an operation that is killed at all of them would pass its deadline.
+    **{f"{victim} killed {moment}": None for victim in ("controller", "API") for moment in Moment},
+}
+"""Of `make soak`, with the command of the controller where it is another one."""
+pytestmark = pytest.mark.timeout(3 * 3600 if "GPUAAS_SOAK" in os.environ else 1_800)
+Machines = dict[str, dict[str, Any]]
 
 
-@pytest.fixture
-def machines(cli: CommandLine, node: str) -> Iterator[dict[str, dict[str, Any]]]:
+@dataclass
+class Lived:
+    states: dict[str, Any]
+    kinds: set[str]
+    boundaries: list[Boundary]
+    exchanges: list[Exchange]
+
+
+@pytest.fixture(scope="module")
+def machines(cli: CommandLine, node: str) -> Iterator[Machines]:
     yield {name: cli.json("allocation", "create", "--name", name, *SMALL, "--wait") for name in NAMES}
     for name in NAMES:
         cli.json("allocation", "release", name, "--yes", "--force", "--wait")
 
 
-@pytest.fixture
-async def admin(stack: Stack) -> AsyncIterator[GpuaasClient]:
-    password = stack.settings.admin_password_file.read_text().strip()
-    async with GpuaasClient(stack.settings.api_url, PasswordCredentials(ADMIN_EMAIL, password)) as client:
-        yield client
+@pytest.fixture(scope="module")
+def account(cli: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("rollcall")
+    publish(cli, directory)
+    publish(cli, directory, "1.1.0")
+    # Where another user can read it, too.
+    path = Path(f"/var/tmp/gpuaas-{ENVIRONMENT}-controller.json")
+    path.unlink(missing_ok=True)
+    cli.run("service-account", "create", "life-controller", "--app", SLUG, "--file", str(path))
+    yield path
+    path.unlink()
 
 
-class Life:
-    def __init__(self, admin: GpuaasClient, instance: Instance) -> None:
-        self.admin = admin
-        self.id = instance.id
-        self.kinds: set[str] = set()
-
-    async def ended(self, operation: Operation) -> Operation:
-        found = operation
-
-        async def is_over() -> bool:
-            nonlocal found
-            found = await self.admin.operations.get(operation.id)
-            return found.state.is_final
-
-        await World.until(is_over, f"{operation.kind} ends", 120)
-        assert found.state == OperationState.SUCCEEDED, found.model_dump_json(indent=1)
-        self.kinds.add(found.kind)
-        return found
-
-    async def do(self, kind: str, member: Member | None = None, **input: Any) -> Operation:
-        member_id = None if member is None else member.id
-        return await self.ended(await self.admin.instances.request(self.id, kind, member_id=member_id, input=input))
-
-    async def settle(self) -> None:
-        async for operation in self.admin.operations.list(instance_id=self.id):
-            await self.ended(operation)
-
-    async def is_repaired(self) -> bool:
-        return any([o.kind == Kind.RECOVER async for o in self.admin.operations.list(instance_id=self.id)])
-
-    async def instance(self) -> Instance:
-        return await self.admin.instances.get(self.id)
-
-    async def member(self, allocation_id: str) -> Member:
-        found = [m async for m in self.admin.instances.members(self.id) if m.allocation_id == allocation_id]
-        return found[-1]
+@pytest.fixture(scope="module")
+def program() -> Iterator[Path]:
+    """The app's wheel, alone in an empty environment that another user can read."""
+    venv = Path(f"/var/tmp/gpuaas-{ENVIRONMENT}-alone")
+    shutil.rmtree(venv, ignore_errors=True)
+    subprocess.run([ROOT / "scripts" / "install-alone", venv, "apps/reference"], check=True)
+    yield venv / "bin" / "reference-app"
+    shutil.rmtree(venv)
 
 
-async def test_every_kind_of_operation(
-    stack: Stack,
-    cli: CommandLine,
-    admin: GpuaasClient,
-    machines: dict[str, dict[str, Any]],
-    tmp_path: Path,
+def live(stack: Stack, cli: CommandLine, machines: Machines, restart_controller: Callable[[], None]) -> Life:
+    async def whole_life() -> Life:
+        password = stack.settings.admin_password_file.read_text().strip()
+        # The API may be away for as long as its start takes on a busy machine.
+        patient = RetryPolicy(attempts=60)
+        credentials = PasswordCredentials(ADMIN_EMAIL, password)
+        async with GpuaasClient(stack.settings.api_url, credentials, retry=patient) as admin:
+            life = Life(admin, cli, machines, restart_controller)
+            await life.live()
+            return life
+
+    return asyncio.run(whole_life())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(stack: Stack, cli: CommandLine, machines: Machines, account: Path, program: Path) -> Lived:
+    """By its wheel and its account alone: another user, an empty environment, no network but the way to the API."""
+    url = stack.settings.api_url
+    with (
+        killing(url, kill=lambda boundary: None, strikes=lambda boundary: False) as boundaries,
+        NetworkOfOne(f"gpuaas-{ENVIRONMENT}", boundaries.proxy.port) as network,
+        IsolatedController(network, account, program) as controller,
+    ):
+        # Which processes there are is no secret.
+        run = str(stack.settings.state_dir / "run")
+        assert [path for path in controller.reads(stack.settings.state_dir) if not path.startswith(run)] == []
+        assert not network.reaches("127.0.0.1", stack.settings.postgres_port)
+        life = live(stack, cli, machines, controller.restart)
+    assert life.states["decommissioned"] == life.states["before"]
+    return Lived(life.states, life.kinds, boundaries.passed, boundaries.proxy.exchanges)
+
+
+def test_every_kind_of_operation(undisturbed: Lived) -> None:
+    assert undisturbed.kinds == {kind.value for kind in Kind}
+
+
+def test_every_route_for_controllers_is_used(undisturbed: Lived) -> None:
+    """So none of them is there for the sake of one other app."""
+    rows = re.findall(r"^\| `(\w+) (/v1/\S+?)(?: \(.*\))?` \| `operation\.(?:work|start)`", MATRIX.read_text(), re.M)
+    assert len(rows) > 20
+    called = {
+        f"{exchange.method} {exchange.path.split('?')[0]}" for exchange in undisturbed.exchanges if exchange.accepted
+    }
+    unused = {
+        f"{method} {path}"
+        for method, path in rows
+        if not any(re.fullmatch(f"{method} {re.sub('{[a-z_]+}', '[^/]+', path)}", call) for call in called)
+    }
+    assert unused == set(UNUSED)
+
+
+@dataclass
+class Disturbance:
+    controller: set[Boundary]
+    """Where the controller is killed."""
+    api: set[Boundary]
+    command: list[str] | None = None
+
+
+def disturbance_of(life: str, boundaries: list[Boundary]) -> Disturbance:
+    if life == "sampled":
+        drawn = sample(boundaries, 2 * SAMPLED_KILLS)
+        api = sample(sorted(drawn), SAMPLED_KILLS)
+        return Disturbance(drawn - api, api, STUMBLING)
+    victim, _, moment = life.partition(" killed ")
+    at = {boundary for boundary in boundaries if boundary.moment == moment}
+    return Disturbance(at if victim == "controller" else set(), at if victim == "API" else set(), LIVES[life])
+
+
+@pytest.mark.parametrize("life", list(LIVES) if "GPUAAS_SOAK" in os.environ else ["sampled"])
+def test_the_world_is_the_same_after_every_operation_however_it_was_disturbed(
+    stack: Stack, cli: CommandLine, machines: Machines, account: Path, undisturbed: Lived, tmp_path: Path, life: str
 ) -> None:
-    project_id = machines["life-1"]["project_id"]
-    publish(cli, tmp_path)
-    publish(cli, tmp_path, "1.1.0")
-    account = tmp_path / "service-account.json"
-    cli.run("service-account", "create", "life-controller", "--app", SLUG, "--file", str(account))
-    controllers = Controllers(stack.settings.api_url, account, tmp_path / "controller.log")
-    controllers.start()
-    one, two, three = (machines[name]["id"] for name in NAMES)
-    try:
-        placement = [
-            Placement(component_key="controller", allocation_id=one),
-            Placement(component_key="worker", allocation_id=two),
-        ]
-        wanted = InstanceDeploy(
-            project_id=project_id, app_slug=SLUG, version="1.0.0", name="life", placement_intent=placement
-        )
-        life = Life(admin, await admin.instances.deploy(wanted))
-        await life.settle()
-        assert (await life.instance()).status == InstanceStatus.RUNNING
-        worker = await life.member(two)
+    disturbance = disturbance_of(life, undisturbed.boundaries)
+    wanted = disturbance.controller | disturbance.api
+    print(f"seed {SEED}; controller killed at {_words(disturbance.controller)}; API at {_words(disturbance.api)}")
+    with controllers(stack, account, tmp_path, disturbance.command) as running:
+        lived = disturbed(stack, cli, machines, running, disturbance)
+    assert set(lived.boundaries) == wanted, "killed somewhere else"
+    for what, state in undisturbed.states.items():
+        assert lived.states[what] == state, f"after {what}"
 
-        await life.do("drain", worker)
-        assert roll(cli, "life-1")["workers"][0]["state"] == "drained"
-        assert (await life.member(two)).status == MemberStatus.DRAINED
-        await life.do("resume", worker)
-        assert roll(cli, "life-1")["workers"][0]["state"] == "active"
 
-        await life.do("configure", inputs={"motto": "here"})
-        assert roll(cli, "life-1")["motto"] == "here"
-        await life.do("upgrade", version="1.1.0")
-        assert roll(cli, "life-1")["version"] == "1.1.0"
-        assert (await life.instance()).versions.observed_runtime == "1.1.0"
+def _words(boundaries: set[Boundary]) -> str:
+    return "; ".join(sorted(map(str, boundaries))) or "no boundary"
 
-        await life.do("stop")
-        assert (await life.instance()).status == InstanceStatus.STOPPED
-        assert cli.ssh("life-2", "systemctl is-active rollcall-worker || true").strip() == "inactive"
-        await life.do("start")
-        await life.do("restart")
-        assert (await life.instance()).status == InstanceStatus.RUNNING
 
-        cli.ssh("life-2", "sudo systemctl stop rollcall-worker && sudo rm -r /opt/rollcall")
-        await World.until(life.is_repaired, "the controller, which looks after the instance, starts a repair", 120)
-        await life.settle()
-        assert cli.ssh("life-2", "systemctl is-active rollcall-worker").strip() == "active"
+def disturbed(
+    stack: Stack, cli: CommandLine, machines: Machines, running: Controllers, disturbance: Disturbance
+) -> Lived:
+    def strike(boundary: Boundary) -> None:
+        if boundary in disturbance.api:
+            kill(stack, "api")
+        else:
+            running.restart(signal.SIGKILL)
 
-        await admin.allocations.resize(two, cpus=1, memory_mib=640)
-        await life.settle()
-
-        await life.do("replace", worker, allocation_id=three)
-        assert [w["name"] for w in roll(cli, "life-1")["workers"]] == ["life-3"]
-        await admin.instances.add_members(life.id, "worker", [two])
-        await life.settle()
-        removed = await life.do("remove", await life.member(three))
-        assert removed.result["receipt"]["ok"] is True
-        assert [w["name"] for w in roll(cli, "life-1")["workers"]] == ["life-2"]
-
-        ended = await life.do("decommission")
-        assert ended.result["receipt"]["ok"] is True
-    except BaseException:
-        print(f"the controller said:\n{controllers.log.read_text()[-8_000:]}")
-        raise
-    finally:
-        controllers.end()
-    # A preflight is not requested as such: it comes with the question whether something would work.
-    assert life.kinds == {kind.value for kind in Kind} - {Kind.PREFLIGHT}
+    wanted = disturbance.controller | disturbance.api
+    with killing(stack.settings.api_url, kill=strike, strikes=wanted.__contains__) as boundaries:
+        running.api_url = boundaries.proxy.url
+        running.start()
+        life = live(stack, cli, machines, running.restart)
+        running.end()
+    return Lived(life.states, life.kinds, boundaries.struck, boundaries.proxy.exchanges)
