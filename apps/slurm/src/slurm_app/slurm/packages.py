@@ -98,6 +98,10 @@ if [ -n "$missing" ]; then
     getent group slurm >/dev/null || groupadd --system --gid 64030 slurm
     getent passwd slurm >/dev/null || useradd --system --uid 64030 --gid slurm --home-dir /nonexistent \\
         --no-create-home --shell /usr/sbin/nologin slurm
+    # Killed while it unpacked one: dpkg wants that one gone before it goes on. Those of others are not touched.
+    broken=$(dpkg-query -W -f '${{db:Status-Eflag}} ${{binary:Package}}\n' | sed -n 's/^reinstreq //p' | sort |
+        comm -13 {BASELINE}/package_names -)
+    if [ -n "$broken" ]; then dpkg --force-unsafe-io --force-remove-reinstreq --force-depends --remove $broken; fi
     if [ -n "$(dpkg --audit)" ]; then dpkg --force-unsafe-io --configure -a; fi
     rm -rf "$state/repository" "$state/apt"
     mkdir -p "$state/repository" "$state/apt/lists/partial" "$state/apt/archives/partial"
