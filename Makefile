@@ -73,7 +73,6 @@ smoke: setup ## the Slurm app from deploy to decommission on real machines, with
 soak: setup ## the long versions of tests that are sampled in `make test`
 	GPUAAS_FUZZ_SECONDS=1200 $(BIN)/python -m pytest -s tests/http/test_fuzz.py
 	GPUAAS_SOAK=1 $(BIN)/python -m pytest tests/machines/test_conformance.py tests/machines/test_rollcall_life.py
-	GPUAAS_SOAK=1 $(BIN)/python -m pytest tests/machines/test_conformance.py
 	GPUAAS_SOAK=1 $(BIN)/python -m pytest -s tests/e2e/test_slurm_conformance.py tests/e2e/test_slurm_boundaries.py
 
 bench: setup ## the API against a bare handler that runs the same statements
