@@ -1,12 +1,13 @@
 """Fixtures: sshd on this host, and one slice for the session."""
 
+import asyncio
 import contextlib
 import json
 import os
 import secrets
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from sdk_test_machines import SshdPlatform, have_sshd, make_host_key, sshd_config
 
+from gpuaas_sdk.testing import VirtualTimeLoop
+
 ENVIRONMENT = "sdktest"
 IMAGE = "gpuaas/debian-12"
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Leases in the tests of the runtime last parts of a second: in real time, they would end on a busy machine."""
+    return (
+        {"virtual-time": VirtualTimeLoop} if item.path.stem == "test_runtime" else {"real-time": asyncio.new_event_loop}
+    )
 
 
 @pytest.fixture
