@@ -163,10 +163,11 @@ def render(results: Results) -> str:
         lines += ["", f"## {verdict.gate.title}: {_colour(verdict)}", ""]
         lines += [f"- {problem}" for problem in verdict.problems]
         lines += [""] if verdict.problems else []
-        lines += ["| step | | at | s | evidence |", "|---|---|---|---|---|"]
+        lines += ["| step | | at | s |", "|---|---|---|---|"]
+        lines += [f"| {step['title']} | {_word(step)} | {step['at']} | {step['seconds']} |" for step in verdict.steps]
         for step in verdict.steps:
-            shown = "<br>".join(_cell(_shown(each)) for each in step["evidence"])
-            lines.append(f"| {step['title']} | {_word(step)} | {step['at']} | {step['seconds']} | {shown} |")
+            lines += ["", f"**{step['title']}**", ""] if step["evidence"] else []
+            lines += dict.fromkeys(f"- {line}" for each in step["evidence"] for line in _shown(each))
     return "\n".join(lines) + "\n"
 
 
@@ -174,28 +175,25 @@ def _colour(verdict: Verdict) -> str:
     return "🟢 green" if verdict.green else "🔴 red"
 
 
-def _shown(each: dict[str, Any]) -> str:
+def _shown(each: dict[str, Any]) -> list[str]:
     if each["kind"] == "command":
         said = f": {_code(each['said'])}" if each["said"] else ""
-        return f"{_code(each['command'])} → {each['exit_status']}{said}"
+        return [f"{_code(each['command'])} → {each['exit_status']}{said}"]
     if each["kind"] == "receipt":
-        machines = "; ".join(_shown_machine(machine) for machine in each["machines"])
-        return f"receipt of {_code(each['of'])}: {'clean' if each['ok'] is True else 'NOT clean'}; {machines}"
-    facts = {key: value for key, value in each.items() if key not in {"kind", "at"}}
-    return f"{each['kind'].replace('_', ' ')}: {_code(json.dumps(facts))}"
+        said = "clean" if each["ok"] is True else "NOT clean"
+        return [f"receipt of {_code(each['of'])}: {said}", *(_shown_machine(machine) for machine in each["machines"])]
+    facts = ", ".join(f"{key} {_code(json.dumps(value))}" for key, value in each.items() if key not in {"kind", "at"})
+    return [f"{each['kind'].replace('_', ' ')}: {facts}"]
 
 
 def _shown_machine(machine: dict[str, Any]) -> str:
-    checks = machine["left"] or machine["some"]
+    """Every check that did not pass; of the others, one is enough here."""
+    checks = machine["left"] or machine["some"][:1]
     some = ", ".join(f"{check['check']} {_code(check['command'])} found {check['found']}" for check in checks)
-    return f"{machine['machine']}, {machine['checks']} checks, {len(machine['left'])} not passed: {some}"
+    return f"machine {machine['machine']}: {machine['checks']} checks, {len(machine['left'])} not passed: {some}"
 
 
 def _code(text: str) -> str:
     """On one line, and short: the whole is in the operation and in the results."""
     flat = " ".join(text.split()).replace("`", "'")
     return f"`{flat if len(flat) <= 120 else flat[:119] + '…'}`"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
