@@ -18,7 +18,15 @@ from tests.support.world import World
 
 CODES = {code.value for code in Code} - {Code.INTERNAL.value}
 # What grows by itself, and what is written about refusals.
-_BYSTANDERS = {"changes", "audit_entries", "audit_batches", "allocation_timeline", "used_assertions", "nodes"}
+_BYSTANDERS = {
+    "changes",
+    "request_records",
+    "audit_entries",
+    "audit_batches",
+    "allocation_timeline",
+    "used_assertions",
+    "nodes",
+}
 
 
 def body_rows() -> list[Row]:

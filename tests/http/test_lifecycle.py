@@ -159,6 +159,24 @@ async def test_what_waits_runs_after_success_and_is_cancelled_after_failure(worl
     assert (pointless.state, pointless.error and pointless.error.code) == ("cancelled", "not_allowed_any_more")
 
 
+async def test_replacements_that_are_called_off_do_not_pile_up(world: World) -> None:
+    head, *machines = [await world.allocation(name) for name in ("one", "two", "three", "four", "five", "six")]
+    echo = await Echo.deployed(world, *machines[:3], head=head)
+    first = (await echo.tails())[0]
+    replace = await echo.request("replace", first, allocation_id=machines[3].id)
+    with pytest.raises(OperationRunningError):
+        await echo.request("replace", first, queue=True, allocation_id=machines[4].id)
+    work = await echo.controller.claim(replace.id)
+    await world.admin.operations.cancel(replace.id)
+    await world.controller.operations.end_cancelled(replace.id, work.fencing_token)
+    assert len(await echo.tails()) == 4, "both are there, and the app says what of"
+    for tail in await echo.tails():
+        with pytest.raises(ComponentLimitError):
+            await echo.request("replace", tail, allocation_id=machines[4].id)
+    await echo.controller.run((await world.admin.operations.retry(replace.id)).id)
+    assert [tail.replaces_member_id for tail in await echo.tails()] == [None, None, first.id]
+
+
 async def test_cancelling_what_runs_asks_its_controller(world: World) -> None:
     echo = await Echo.deployed(world, await world.allocation("two"), head=await world.allocation("one"))
     (tail,) = await echo.tails()

@@ -199,9 +199,24 @@ def member_denial(life: Life, member: Row, kind: str, *, queued: bool = False) -
         return _removal_denial(life, member, queued=queued)
     if life.desired_state == DesiredState.DECOMMISSIONED:
         return busy_denial(life, member["id"]) or _not_running(life)
+    if kind == Kind.REPLACE and (denial := _replacement_denial(life, member)) is not None:
+        return denial
     if queued:
         return None
     return busy_denial(life, member["id"]) or _not_running(life) or _wrong_status(member, kind)
+
+
+def _replacement_denial(life: Life, member: Row) -> Denial | None:
+    """A replacement that was called off leaves both members: without this, each new one would add another."""
+    component_key = member["component_key"]
+    _, high = life.limits(component_key)
+    if life.present(component_key) > high:
+        detail = f"{component_key} has more than {high} since a replace was called off: retry that, or remove one"
+        return Denial(Code.COMPONENT_LIMIT, detail)
+    going = next((op for op in life.open if op["kind"] == Kind.REPLACE and op["member_id"] == member["id"]), None)
+    if going is not None:
+        return Denial(Code.OPERATION_RUNNING, f"operation {going['id']} replaces this member already", going)
+    return None
 
 
 def _wrong_status(member: Row, kind: str) -> Denial | None:
