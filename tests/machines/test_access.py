@@ -247,6 +247,11 @@ def test_own_keys_and_plain_ssh(
     assert ada.run("ssh", *home, "one.gpuaas", "id -un").stdout.strip() == made["login"]
     assert ada.run("scp", "-q", *home, str(tmp_path / "sent"), "one.gpuaas:sent").returncode == 0
     assert ada.cli.ssh("one", "cat sent") == "brought along"
+    (tmp_path / "tree" / "below").mkdir(parents=True)
+    (tmp_path / "tree" / "below" / "leaf").write_text("synchronised")
+    over_ssh = ["rsync", "-a", "-e", " ".join(["ssh", *home])]
+    assert ada.run(*over_ssh, f"{tmp_path}/tree/", "one.gpuaas:tree").returncode == 0
+    assert ada.cli.ssh("one", "cat tree/below/leaf") == "synchronised"
     assert (ada.home / ".ssh" / "config").read_text().startswith("Include gpuaas/config")
 
     # With a key of one's own, and no certificate: it opens the machine through the platform, and from nowhere else.

@@ -51,6 +51,11 @@ class PipeStream:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
+        # Somebody must hear of a broken pipe, or the garbage collector logs it at a moment of its own choosing.
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with contextlib.suppress(OSError):
+            await self._process.stdin.wait_closed()
 
 
 class SshdPlatform:

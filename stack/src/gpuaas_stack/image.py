@@ -30,6 +30,7 @@ PACKAGES = (
     "udev",  # without it systemd-networkd waits for ever for its link in a container
     "dbus",
     "openssh-server",
+    "rsync",  # people bring data with it over `gpuaas ssh-config`
     "sudo",
     "iproute2",
     "iputils-ping",
