@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str, str], None]
 
-SSHD_SECONDS = 60
+SSHD_SECONDS = 180  # a machine boots in seconds; on a host that starts dozens at once, in a minute or two
 REMOVE_ATTEMPTS = 10
 
 
