@@ -6,12 +6,16 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
-from gpuaas_stack.image import ensure_image, ensure_imported
+from gpuaas_stack.image import SliceImage, _write_metadata, ensure_image, ensure_imported
 from gpuaas_stack.lxd import LxdEnvironment, _link_exists
+from gpuaas_stack.lxd_api import LxdApi
 from gpuaas_stack.lxd_daemon import LxdDaemon
 from gpuaas_stack.settings import ENVIRONMENT_TAG, Settings
 
@@ -70,6 +74,23 @@ def running() -> bool:
 
 def addressed() -> bool:
     return f"inet {ADDRESS}/24" in inside("ip", "-4", "address", "show", "eth0").stdout
+
+
+def test_environments_that_come_up_at_once_import_the_image_once(lxd: LxdEnvironment, tmp_path: Path) -> None:
+    alias = f"{ENVIRONMENT}/empty"
+    image = SliceImage(tmp_path / "recipe")
+    (image.directory / "rootfs").mkdir(parents=True)
+    subprocess.run(["mksquashfs", str(image.directory / "rootfs"), str(image.rootfs), "-quiet"], check=True)
+    # Its time is in its fingerprint: an image that a killed run has left is another one.
+    _write_metadata(image.metadata, int(time.time()))
+    apis = [LxdApi(SETTINGS.lxd_socket) for _ in range(4)]
+    try:
+        with ThreadPoolExecutor(len(apis)) as pool:
+            imported = list(pool.map(lambda api: ensure_imported(api, image, alias), apis))
+        assert sorted(imported) == [False, False, False, True]
+    finally:
+        if known := lxd.api.find(f"/1.0/images/aliases/{quote(alias, safe='')}"):
+            lxd.api.request("DELETE", f"/1.0/images/{known['target']}")
 
 
 def test_a_slice_boots_stops_and_comes_back(lxd: LxdEnvironment) -> None:

@@ -6,12 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpuaas_stack.stack import Stack
 from tests.e2e.conftest import APPS
 from tests.support.kills import SEED
 
 KIT = Path(sys.executable).parent / "gpuaas-conformance"
-SCENARIOS = [] if "GPUAAS_SOAK" in os.environ else ["--scenario", "plain"]
+SOAK = "GPUAAS_SOAK" in os.environ
+SCENARIOS = [] if SOAK else ["--scenario", "plain"]
+pytestmark = pytest.mark.timeout(3600 if SOAK else 600)
 NOT_SEEN = {"secret-rotated"}
 """A munge key is changed on all machines at once, by no operation that the app has."""
 
@@ -24,10 +28,9 @@ def test_the_slurm_app_keeps_every_rule(
     which = ["--app", str(APPS / published), "--project", "research", "--machines", "one,two", "--seed", str(SEED)]
     # Programs of the app's pack are beside the kit.
     environment = {**os.environ, "PATH": f"{KIT.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [KIT, "run", "--json", *where, *which, *SCENARIOS], env=environment, capture_output=True, text=True, check=False
-    )
-    said = f"{done.stdout}\n{done.stderr}\n{log.read_text()[-5_000:] if log.exists() else ''}"
+    command = [KIT, "run", "--json", *where, *which, *SCENARIOS]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    said = f"{done.stdout}\n{log.read_text()[-5_000:] if log.exists() else ''}"
     assert done.returncode == 0, said
     verdicts = {check["check"]: check["verdict"] for check in json.loads(done.stdout)["checks"]}
     assert verdicts == {name: "not seen" if name in NOT_SEEN else "kept" for name in verdicts}, said

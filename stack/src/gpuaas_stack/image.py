@@ -135,14 +135,17 @@ def _write_metadata(path: Path, created: int) -> None:
 
 def ensure_imported(api: LxdApi, image: SliceImage, alias: str) -> bool:
     """Makes the alias point at this image. True if it had to be imported."""
-    known = api.find(f"/1.0/images/aliases/{quote(alias, safe='')}")
-    old = str(known["target"]) if known else None
-    if old:
-        properties = api.get(f"/1.0/images/{old}")["properties"]
-        if properties.get(HASH_PROPERTY) == image.recipe:
-            return False
-    api.import_image(image.metadata, image.rootfs, alias, {HASH_PROPERTY: image.recipe})
-    if old and api.find(f"/1.0/images/{old}"):
-        # Machines made from the old image keep what they need of it.
-        api.request("DELETE", f"/1.0/images/{old}")
-    return True
+    # Environments that come up at once share the alias, and LXD refuses the second import of the same image.
+    with (image.directory.parent / ".import-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = api.find(f"/1.0/images/aliases/{quote(alias, safe='')}")
+        old = str(known["target"]) if known else None
+        if old:
+            properties = api.get(f"/1.0/images/{old}")["properties"]
+            if properties.get(HASH_PROPERTY) == image.recipe:
+                return False
+        api.import_image(image.metadata, image.rootfs, alias, {HASH_PROPERTY: image.recipe})
+        if old and api.find(f"/1.0/images/{old}"):
+            # Machines made from the old image keep what they need of it.
+            api.request("DELETE", f"/1.0/images/{old}")
+        return True

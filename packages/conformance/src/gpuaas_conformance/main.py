@@ -36,7 +36,10 @@ async def check(
         kit.before = await kit.snapshots()
         try:
             for name in scenarios:
+                began = time.monotonic()
                 await SCENARIOS[name](kit)
+                # A whole run takes many minutes: this says where it is.
+                print(f"{name}: over after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         except TookTooLongError as error:
             # The next run needs the machines that this one has not given back.
             findings.look(kit.at, False, str(error))
