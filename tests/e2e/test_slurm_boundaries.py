@@ -64,7 +64,15 @@ def one_of_each() -> list[str]:
 
 
 EVERYTHING = [f"{kind}:{step}" for kind, steps in FAILING.items() for step in steps]
-CASES = {"failing": (EVERYTHING, []), "killed": ([], BOUNDARIES)} if SOAK else {"some": (one_of_each(), BOUNDARIES)}
+GROWS = {"deploy", "add"}
+CASES: dict[str, tuple[list[str], list[Boundary]]] = {"some": (one_of_each(), BOUNDARIES)}
+if SOAK:
+    # A kill costs the rest of a lease: two lives, which can be lived beside each other in slots of their own.
+    CASES = {
+        "failing": (EVERYTHING, []),
+        "killed-while-it-grows": ([], [boundary for boundary in BOUNDARIES if boundary.kind in GROWS]),
+        "killed-while-it-shrinks": ([], [boundary for boundary in BOUNDARIES if boundary.kind not in GROWS]),
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
