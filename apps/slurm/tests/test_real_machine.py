@@ -6,13 +6,14 @@ The tests of this file share one slice and go in order, because an install is th
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from lxc_machine import LxcMachine, lxc, machine_name, wait_until_running
 from real_cluster import assert_clean, differences, everything, machines, run, wait_for
 
-from gpuaas_sdk.machines.base import CommandError
+from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, CommandError
 from slurm_app.decommission_phases import DECOMMISSION_PHASES
 from slurm_app.errors import RefusedError
 from slurm_app.phases import BASELINE, DEPLOY_PHASES, FIT, WORKER_PHASES, ensure_packages_installed
@@ -201,17 +202,42 @@ class Misfit(LxcMachine):
         return "/tmp/misfit.tar"
 
 
-async def test_a_bundle_that_does_not_fit_the_image_is_refused(cluster: Cluster) -> None:
+async def test_a_bundle_that_does_not_fit_the_image_is_refused_before_anything_is_changed(cluster: Cluster) -> None:
     misfit = Misfit(NAME, cluster.machine.address, {})
     scope = replace(cluster.scope, controller=misfit, workers=(misfit,))
+    before = await everything(misfit)
     await BASELINE.run(scope)
     with pytest.raises(RefusedError, match="libmunge2") as caught:
         await ensure_packages_installed(scope)
     assert caught.value.code == "bundle_does_not_fit"
-    assert (await misfit.read("dpkg-query -W munge")).exit_status == 1, "no package was touched"
+    assert "nothing was changed" in caught.value.detail
+    assert before ^ await everything(misfit) == set(), "not even a record of ours"
     assert_clean(await run(DECOMMISSION_PHASES, scope, title="decommission after a bundle that does not fit"))
-    assert differences(cluster.before, await everything(cluster.machine)) == []
+    assert before ^ await everything(misfit) == set()
     await misfit.read("rm -r /tmp/misfit /tmp/misfit.tar")
+
+
+class NoBundle(LxcMachine):
+    """Gets a file that is none of `slurm-app bundle`, where a machine without an agent gets it."""
+
+    async def deliver(self, digest: str) -> str:
+        path = f"{COPIED_ARTIFACTS}/{digest.removeprefix('sha256:')}"
+        made = await self.read(f"mkdir -p {COPIED_ARTIFACTS} && tar -cf {path} /etc/hostname 2>/dev/null")
+        assert made.ok, made.stderr
+        return path
+
+
+async def test_a_file_that_is_no_bundle_is_refused_before_anything_is_changed(cluster: Cluster) -> None:
+    machine = NoBundle(NAME, cluster.machine.address, {})
+    scope = replace(cluster.scope, controller=machine, workers=(machine,))
+    before = await everything(machine)
+    await BASELINE.run(scope)
+    with pytest.raises(RefusedError, match="not a file that slurm-app bundle has made") as caught:
+        await ensure_packages_installed(scope)
+    assert caught.value.code == "bundle_does_not_fit"
+    after = await everything(machine)
+    assert {line.split()[1] for line in before ^ after} <= {str(Path(COPIED_ARTIFACTS).parent)}
+    await machine.read(f"rmdir {Path(COPIED_ARTIFACTS).parent}")
 
 
 async def test_other_peoples_files_are_refused_and_left_alone(cluster: Cluster) -> None:

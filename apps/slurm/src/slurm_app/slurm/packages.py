@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuaas_sdk.machines.base import CommandError, Machine
+from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, CommandError, Machine
 from slurm_app.errors import RefusedError
 from slurm_app.slurm.config import SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT
 from slurm_app.slurm.roles import Role
@@ -13,7 +13,7 @@ from slurm_app.slurm.snapshot import BASELINE, SNAPSHOT
 
 POLICY = "/usr/sbin/policy-rc.d"
 DOES_NOT_FIT = 65
-"""The exit status of an install whose packages miss something that the machine does not have."""
+"""The exit status of an install whose packages miss something that the machine does not have: it changed nothing."""
 PORTS = (SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT)
 FOREIGN_PACKAGES = re.compile(r"^(slurm|munge\b|mariadb-server|mysql-server|default-mysql-server)")
 # Whole trees: a file of somebody else's anywhere below would be in the way, or we in its.
@@ -81,20 +81,22 @@ def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
 
 
 # The machine's own apt sources and lists are not touched: source, lists and cache are those of the bundle.
+# Whether it has all that the machine lacks is asked of apt before the first change: a machine that the bundle was not
+# made for is left as it was, and where nothing was installed before, without our record too.
 # The slurm user is made here, with the uid that Debian reserves for it: Debian's own packages make it only
 # when they are unpacked for the first time, so an install that was killed just then never gets one.
 # The role lists come first in the bundle, so a run that finds nothing to do does not unpack it.
 _INSTALL = f"""
-mkdir -p "$state/bundle"
-tar -xf "$bundle" -C "$state/bundle" --no-same-owner --occurrence=1 names "${{needs[@]}}" "${{roles[@]}}"
-missing=$(cd "$state/bundle" && sort -u "${{roles[@]}}" | while read -r package; do
-    [ "$(dpkg-query -W -f '${{db:Status-Status}}' "$package" 2>/dev/null)" = installed ] || echo "$package"
-done)
-if [ -n "$missing" ]; then
+refuse_bundle() {{
+    rm -rf "$state/bundle.new" "$state/repository" "$state/apt"
+    [ -d "$state/bundle" ] || rm -rf "$state"
+    case $bundle in {COPIED_ARTIFACTS}/*) rm -rf {COPIED_ARTIFACTS} ;; esac
+    exit {DOES_NOT_FIT}
+}}
+make_ready_for_dpkg() {{
     rm -f "$state/packages.done"
     trap 'allow_daemon_starts' EXIT
     forbid_daemon_starts
-    export DEBIAN_FRONTEND=noninteractive
     getent group slurm >/dev/null || groupadd --system --gid 64030 slurm
     getent passwd slurm >/dev/null || useradd --system --uid 64030 --gid slurm --home-dir /nonexistent \\
         --no-create-home --shell /usr/sbin/nologin slurm
@@ -103,12 +105,29 @@ if [ -n "$missing" ]; then
         comm -13 {BASELINE}/package_names -)
     if [ -n "$broken" ]; then dpkg --force-unsafe-io --force-remove-reinstreq --force-depends --remove $broken; fi
     if [ -n "$(dpkg --audit)" ]; then dpkg --force-unsafe-io --configure -a; fi
+}}
+export DEBIAN_FRONTEND=noninteractive
+rm -rf "$state/bundle.new"
+mkdir -p "$state/bundle.new"
+tar -xf "$bundle" -C "$state/bundle.new" --no-same-owner --occurrence=1 names "${{needs[@]}}" "${{roles[@]}}" || {{
+    echo 'the artifact is not a file that slurm-app bundle has made' >&2
+    refuse_bundle
+}}
+missing=$(cd "$state/bundle.new" && sort -u "${{roles[@]}}" | while read -r package; do
+    [ "$(dpkg-query -W -f '${{db:Status-Status}}' "$package" 2>/dev/null)" = installed ] || echo "$package"
+done)
+if [ -n "$missing" ]; then
+    # What an earlier install left half-done is ours; apt can resolve nothing before dpkg is whole again.
+    began_before=""
+    if [ -d "$state/bundle" ]; then
+        began_before=yes
+        make_ready_for_dpkg
+    fi
     rm -rf "$state/repository" "$state/apt"
     mkdir -p "$state/repository" "$state/apt/lists/partial" "$state/apt/archives/partial"
     tar -xf "$bundle" -C "$state/repository" --no-same-owner
     echo "deb [trusted=yes] file:$state/repository ./" >"$state/apt/sources.list"
     options=(
-        -qq
         -o Dir::Etc::sourcelist="$state/apt/sources.list" -o Dir::Etc::sourceparts=-
         -o Dir::State::lists="$state/apt/lists" -o Dir::Cache::archives="$state/apt/archives"
         -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
@@ -116,14 +135,20 @@ if [ -n "$missing" ]; then
         -o DPkg::Lock::Timeout=120 -o DPkg::Options::=--force-unsafe-io -o DPkg::Use-Pty=0
         -o DPkg::Options::=--force-confdef -o DPkg::Options::=--force-confold
     )
-    apt-get "${{options[@]}}" update
-    apt-get "${{options[@]}}" install --yes --no-remove $missing >"$state/install.log" 2>&1 || {{
+    apt-get -qq "${{options[@]}}" update
+    if ! found=$(apt-get "${{options[@]}}" install --simulate --yes --no-remove $missing 2>&1); then
+        tail -n 20 <<<"$found" >&2
+        case $found in *'held broken packages'* | *'Unable to locate'* | *'no installation candidate'* | \\
+            *'remove is disabled'*) refuse_bundle ;; esac
+        exit 1
+    fi
+fi
+if [ -d "$state/bundle" ]; then mv -f "$state/bundle.new"/* "$state/bundle/" && rmdir "$state/bundle.new"
+else mv "$state/bundle.new" "$state/bundle"; fi
+if [ -n "$missing" ]; then
+    [ -n "$began_before" ] || make_ready_for_dpkg
+    apt-get -qq "${{options[@]}}" install --yes --no-remove $missing >"$state/install.log" 2>&1 || {{
         tail -n 30 "$state/install.log" >&2
-        # apt has not touched a package where it cannot find all that they need; without -qq it says what.
-        if grep -Eq 'held broken packages|Unable to locate|no installation candidate' "$state/install.log"; then
-            apt-get "${{options[@]:1}}" install --simulate --yes --no-remove $missing 2>&1 | tail -n 20 >&2 || true
-            exit {DOES_NOT_FIT}
-        fi
         exit 1
     }}
 fi
@@ -158,8 +183,8 @@ async def ensure_packages_installed(machine: Machine, bundle_digest: str, roles:
             raise
         raise RefusedError(
             "bundle_does_not_fit",
-            f"the packages were not made for the image of {machine.hostname}; make them anew with its dpkg status and "
-            f"publish a version with them: {error.result.stderr.strip()[-1_000:]}",
+            f"the packages were not made for the image of {machine.hostname}, and nothing was changed on it; make them "
+            f"anew with its dpkg status and publish a version with them: {error.result.stderr.strip()[-1_000:]}",
         ) from error
     evidence = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
     if "added" not in evidence:

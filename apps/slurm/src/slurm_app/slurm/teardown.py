@@ -101,6 +101,10 @@ async def ensure_daemons_stopped(machine: Machine, going: Going) -> dict[str, st
     return _evidence((await machine.run_step("stop-daemons", script)).stdout)
 
 
+# Also of an install that ended before it began: the copy is made first.
+_REMOVE_COPIES = f"""
+if [ -d {BASELINE} ] && [ -z "$staying" ]; then rm -rf {COPIED_ARTIFACTS}; fi
+"""
 # dpkg, not apt: it purges the named packages or refuses, and never takes along what somebody else installed
 # on top. What the packages own is written down before they go: only that is looked for afterwards, so nothing
 # that a person made meanwhile is ever taken for ours, also where the install was interrupted.
@@ -150,7 +154,6 @@ echo "packages=$(wc -w <<<"$added")"
 _REMOVE = f"""
 before() {{ grep -Fxq -- "$2" "{BASELINE}/$1"; }}
 if [ -z "$staying" ]; then
-    rm -rf {COPIED_ARTIFACTS}
     for link in /usr/lib/*/pmix2/lib/libpmix.so; do
         if [ -L "$link" ] && ! before paths "$link"; then rm -f "$link"; fi
     done
@@ -190,8 +193,9 @@ def clean_script(going: Going) -> str:
     arrays = {"trees": mine.trees, "files": mine.files, "directories": mine.directories, "users": mine.users}
     return step(
         POLICY_FUNCTIONS,
-        _ONLY_IF_OURS,
         f"leaving={quoted(going.leaving_lists)} staying={quoted(going.staying_lists)}",
+        _REMOVE_COPIES,
+        _ONLY_IF_OURS,
         *(f"{name}=({quoted(*values)})" for name, values in arrays.items()),
         _PURGE,
         _REMOVE,
