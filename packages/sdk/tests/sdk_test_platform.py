@@ -80,6 +80,14 @@ class MemoryPlatform:
         self.rows[id]["cancel_requested"] = True
         self._changed(id, "cancel_requested")
 
+    def decommissioned(self, instance: str) -> None:
+        self._tell("instance", instance, "decommissioned", instance)
+
+    def cut_feeds(self) -> None:
+        """What was said meanwhile is lost to the readers, and they know that."""
+        for feed in self.feeds:
+            feed.put_nowait(Relist("gap"))
+
     def controller(self, handlers: dict[str, Handler], **options: Any) -> Controller:
         defaults: dict[str, Any] = {"machines": lambda client, claim: NoMachines(), "resync_seconds": 0.1}
         return Controller(cast(GpuaasClient, self), handlers, **(defaults | options))
@@ -240,12 +248,15 @@ class MemoryPlatform:
         return row
 
     def _changed(self, id: str, event: str) -> None:
+        self._tell("operation", id, event, self.rows[id]["instance_id"])
+
+    def _tell(self, noun: str, id: str, event: str, instance: str) -> None:
         change = Change(
-            noun="operation",
+            noun=noun,
             resource_id=id,
             event=event,
             revision=1,
-            instance_id=self.rows[id]["instance_id"],
+            instance_id=instance,
             correlation_id=f"cor_{id}",
             at=datetime.now(UTC),
         )

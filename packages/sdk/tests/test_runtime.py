@@ -87,6 +87,29 @@ async def test_the_next_one_of_an_instance_is_claimed_without_another_look(platf
                 await asyncio.sleep(0.005)
 
 
+async def test_an_instance_that_is_gone_is_forgotten(platform: MemoryPlatform) -> None:
+    async def handle(context: OperationContext) -> None:
+        pass
+
+    controller = platform.controller({"deploy": handle, "decommission": handle}, resync_seconds=60)
+    async with running(controller):
+        for number in range(3):
+            instance = f"ins_{number}"
+            await platform.until(platform.request("deploy", member=None, instance=instance), "succeeded")
+            assert controller._own_instances == {instance}
+            await platform.until(platform.request("decommission", member=None, instance=instance), "succeeded")
+            platform.decommissioned(instance)
+            await asyncio.sleep(0.01)
+            assert controller._own_instances == set()
+        # Where the feed has a gap, nobody says any more that one of them is gone.
+        await platform.until(platform.request("deploy", member=None), "succeeded")
+        assert controller._own_instances == {"ins_1"}
+        platform.cut_feeds()
+        await asyncio.sleep(0.01)
+        assert controller._own_instances == set()
+        await platform.until(platform.request("deploy", member=None), "succeeded")
+
+
 async def test_one_that_arrives_while_its_member_is_busy_waits_for_its_turn(platform: MemoryPlatform) -> None:
     busy, may_end = asyncio.Event(), asyncio.Event()
 

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpuaas_contract.changes import Change
+from gpuaas_contract.changes import Change, Noun
 from gpuaas_contract.identity import PrincipalKind
 from gpuaas_contract.operations import Claim, Operation
 from gpuaas_sdk import clock
@@ -35,6 +35,8 @@ _OUR_OWN_EVENTS = frozenset({"claimed", "step_running", "step_succeeded", "step_
 _NEW_WORK = frozenset({"requested", "retried"})
 _NO_WORK = _OUR_OWN_EVENTS | {"queued", "cancel_requested", "succeeded", "failed", "cancelled"}
 """After these the operation cannot be claimed; what waited for it has a change of its own."""
+_GONE = "decommissioned"
+"""Of an instance: nothing can be asked of it any more."""
 
 
 @dataclass(slots=True)
@@ -117,7 +119,8 @@ class Controller:
         self._observer: Observer | None = None
         self._jobs: dict[str, _Job] = {}
         self._own_instances: set[str] = set()
-        """Whose operations were seen to be ours: the feed may also tell of those of other apps."""
+        """Whose operations were seen to be ours: the feed may also tell of those of other apps. Forgotten when they
+        are gone, and where the feed has a gap, in which that may have been said: to look once more is all it costs."""
         self._left_aside = False
         """Something could be claimed, but this process is busy with its object, or with too much."""
         self._breakers = Breakers()
@@ -195,11 +198,14 @@ class Controller:
 
     def _notice(self, item: Change | Relist) -> None:
         if isinstance(item, Relist):
+            self._own_instances.clear()
             self._wake.event.set()
             return
         if self._observer is not None:
             self._observer.notice(item)
-        if item.noun != "operation":
+        if item.noun == Noun.INSTANCE and item.event == _GONE:
+            self._own_instances.discard(item.resource_id)
+        if item.noun != Noun.OPERATION:
             return
         job = self._jobs.get(item.resource_id)
         if job is not None and job.task is not None:
