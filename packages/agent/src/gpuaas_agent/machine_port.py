@@ -7,6 +7,11 @@ from gpuaas_agent.errors import PermanentError
 
 READ_LIMIT = 256 * 1024
 SSH_PORT = 22
+FIRST_PATIENCE = 0.3
+"""Short, because a first packet that waits for ARP of a machine that still boots is not sent again soon."""
+BANNER_SECONDS = 2.0
+LONGEST_PATIENCE = 10.0
+"""On a host that is busy starting many machines, a healthy sshd may take seconds to say its name."""
 
 
 async def open_machine_port(
@@ -29,24 +34,25 @@ async def open_machine_port(
 async def wait_for_sshd(bridge: str, address: str, *, timeout: float) -> None:
     """Done when sshd itself says its name; an open port alone may be anything."""
     deadline = asyncio.get_running_loop().time() + timeout
-    last = "no attempt was made"
+    last, patience = "no attempt was made", FIRST_PATIENCE
     while asyncio.get_running_loop().time() < deadline:
         try:
-            banner = await _read_banner(bridge, address)
+            banner = await _read_banner(bridge, address, patience)
             if banner.startswith(b"SSH-2.0-"):
                 return
             last = f"it said {banner[:40]!r}"
-        except (OSError, TimeoutError) as error:
-            last = str(error) or "no answer"
+        except TimeoutError:
+            last, patience = "no answer", min(patience * 1.2, LONGEST_PATIENCE)
+        except OSError as error:
+            last = str(error)
         await asyncio.sleep(0.03)
     raise PermanentError(f"sshd did not answer on {address}:{SSH_PORT} within {timeout:.0f} s: {last}")
 
 
-async def _read_banner(bridge: str, address: str) -> bytes:
-    # Short, because a first packet that waits for ARP of a machine that still boots is not sent again soon.
-    reader, writer = await open_machine_port(bridge, address, SSH_PORT, timeout=0.3)
+async def _read_banner(bridge: str, address: str, patience: float) -> bytes:
+    reader, writer = await open_machine_port(bridge, address, SSH_PORT, timeout=patience)
     try:
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(max(patience, BANNER_SECONDS)):
             return await reader.readline()
     finally:
         writer.close()
