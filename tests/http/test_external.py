@@ -93,10 +93,15 @@ async def test_the_lease_holder_is_told_how_to_get_there(world: World) -> None:
     )
     assert delivery.status == DeliveryStatus.TO_COPY
     assert delivery.source is not None
-    assert await world.controller.registry.read(delivery.source.repository, delivery.source.digest) == content
+    where = (delivery.source.repository, delivery.source.digest)
+    size = await world.controller.registry.size(*where)
+    assert size == len(content)
+    assert b"".join([piece async for piece in world.controller.registry.read(*where, size)]) == content
+    with pytest.raises(RegistryError, match="something else"):
+        assert [piece async for piece in world.controller.registry.read(*where, size - 1)] == []
     assert (await world.controller.deliveries.get(delivery.id, wait=5)).status == DeliveryStatus.TO_COPY
     with pytest.raises(RegistryError, match="may not"):
-        await world.controller.registry.read("apps/another/packages", delivery.source.digest)
+        await world.controller.registry.size("apps/another/packages", delivery.source.digest)
 
 
 async def test_credentials_of_others_and_revoked_ones_are_refused(world: World) -> None:

@@ -54,7 +54,8 @@ async def main() -> None:
         done = await half.wait()
         answers["half"] = outcome(done.returncode, bytes(done.stdout), bytes(done.stderr))
         answers["next"] = await run(step("next", asked["late"]), asked["late"])
-        file = remote.file_command(fence, "/root/late", asked["late"].encode(), mode=0o644, owner="root", group="root")
+        length = len(asked["late"].encode())
+        file = remote.file_command(fence, "/root/late", length, mode=0o644, owner="root", group="root")
         answers["file"] = await run(file, asked["late"])
         try:
             await client.operations.heartbeat(claim.operation.id, claim.fencing_token)

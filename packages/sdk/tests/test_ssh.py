@@ -1,9 +1,14 @@
 """Logging in: certificates on both sides, and nothing else."""
 
+import hashlib
+import tracemalloc
+from collections.abc import AsyncGenerator
+
 import pytest
 from sdk_test_machines import SshdPlatform, keygen, make_host_key
 
 from gpuaas_sdk import MachineUnreachableError
+from gpuaas_sdk.errors import DeliveryFailedError
 from gpuaas_sdk.machines import connection, ssh
 
 
@@ -119,3 +124,70 @@ async def test_a_machine_that_is_too_slow_is_unreachable_and_well_when_it_is_not
     monkeypatch.undo()
     sshd.start = quick
     assert (await machine.read("echo well")).stdout == "well\n"
+
+
+PIECE = b"0123456789abcdef" * (1 << 13)
+PIECES = 300
+LARGE = len(PIECE) * PIECES
+
+
+async def large() -> AsyncGenerator[bytes]:
+    for _ in range(PIECES):
+        yield bytes(bytearray(PIECE))
+
+
+async def test_large_content_is_never_held_as_a_whole(sshd: SshdPlatform) -> None:
+    machine = await sshd.machine()
+    expected = hashlib.sha256()
+    for _ in range(PIECES):
+        expected.update(PIECE)
+    await machine.read("true")
+    tracemalloc.start()
+    try:
+        answer = await machine._run("sha256sum", large, 600)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer.stdout.decode().split()[0] == expected.hexdigest()
+    assert peak < LARGE / 4
+
+
+async def test_large_content_is_read_anew_where_the_connection_was_cut(sshd: SshdPlatform) -> None:
+    machine = await sshd.machine()
+    begun = 0
+
+    async def content() -> AsyncGenerator[bytes]:
+        nonlocal begun
+        begun += 1
+        number = 0
+        async for piece in large():
+            yield piece
+            number += 1
+            if begun == 1 and number == PIECES // 2:
+                await sshd.cut()
+
+    answer = await machine._run("wc -c", content, 600)
+    assert (answer.exit_status, int(answer.stdout), begun) == (0, LARGE, 2)
+
+
+async def test_a_command_that_has_heard_enough_is_not_sent_the_rest(sshd: SshdPlatform) -> None:
+    machine = await sshd.machine()
+    answer = await machine._run("head -c 10; echo enough >&2; exit 3", large, 600)
+    assert (answer.exit_status, answer.stdout, answer.stderr) == (3, PIECE[:10], b"enough\n")
+
+
+async def test_content_that_cannot_be_read_on_ends_the_command(sshd: SshdPlatform) -> None:
+    machine = await sshd.machine()
+    whole, part = sshd.directory / "whole", sshd.directory / "part"
+
+    async def broken() -> AsyncGenerator[bytes]:
+        yield PIECE
+        raise DeliveryFailedError("the registry has something else")
+
+    with pytest.raises(DeliveryFailedError):
+        await machine._run(
+            f"head -c {LARGE} >{part}; [ $(stat -c %s {part}) != {LARGE} ] || touch {whole}", broken, 600
+        )
+    assert (await machine.read("echo well")).stdout == "well\n"
+    assert len(sshd.streams) == 1
+    assert not whole.exists()

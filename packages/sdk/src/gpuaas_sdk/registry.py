@@ -1,11 +1,12 @@
-"""Pushing to an OCI registry: blobs in chunks that go on where they were interrupted, then the manifest."""
+"""Pushing to an OCI registry: blobs in chunks that go on where they were interrupted, then the manifest. And reading
+from it."""
 
 import asyncio
 import fcntl
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -120,16 +121,21 @@ class RegistryClient:
         headers: dict[str, str] | None = None,
         content: Callable[[], AsyncIterator[bytes]] | bytes | None = None,
         accept: tuple[int, ...] = (),
+        stream: bool = False,
     ) -> httpx.Response:
+        """`stream`: the content of a good answer is left to the caller to read, and the answer to be closed."""
         for renewed in (False, True):
             if self._token is None or renewed:
                 self._token = await self._fetch_token()
             sent = {"Authorization": f"Bearer {self._token}", **(headers or {})}
             body = content() if callable(content) else content
             try:
-                answer = await self._http.request(method, urljoin(self._url, url), headers=sent, content=body)
+                request = self._http.build_request(method, urljoin(self._url, url), headers=sent, content=body)
+                answer = await self._http.send(request, stream=stream)
+                if not answer.is_success:
+                    await answer.aread()
             except httpx.TransportError as error:
-                raise TransportError(f"cannot reach the registry: {str(error) or type(error).__name__}") from error
+                raise _unreachable(error) from error
             if answer.status_code != 401:
                 break
         if answer.status_code == 401:
@@ -239,12 +245,30 @@ class RegistryClient:
     def _absolute(self, answer: httpx.Response) -> str:
         return urljoin(self._url, answer.headers["location"])
 
-    async def read_blob(self, digest: str) -> bytes:
-        """Nothing but what has the digest."""
-        answer = await self._send("GET", f"blobs/{digest}")
-        if (found := digest_of(answer.content)) != digest:
-            raise RegistryError(f"what the registry has as {digest} in {self._repository} has the digest {found}")
-        return answer.content
+    async def blob_size(self, digest: str) -> int:
+        return int((await self._send("HEAD", f"blobs/{digest}")).headers["content-length"])
+
+    async def read_blob(self, digest: str, size: int) -> AsyncGenerator[bytes]:
+        """In pieces. The last one only where all of them have size and digest: who waits for the whole length never
+        takes anything else for it."""
+        answer = await self._send("GET", f"blobs/{digest}", stream=True)
+        seen, length, last = hashlib.sha256(), 0, b""
+        try:
+            async for piece in answer.aiter_bytes(_PIECE):
+                seen.update(piece)
+                length += len(piece)
+                if length > size:
+                    break
+                if last:
+                    yield last
+                last = piece
+        except httpx.TransportError as error:
+            raise _unreachable(error) from error
+        finally:
+            await answer.aclose()
+        if (length, f"sha256:{seen.hexdigest()}") != (size, digest):
+            raise RegistryError(f"what the registry has as {digest} in {self._repository} is something else")
+        yield last
 
     async def read_manifest(self, reference: str) -> bytes | None:
         answer = await self._send("GET", f"manifests/{reference}", headers={"Accept": oci.MANIFEST}, accept=(404,))
@@ -270,6 +294,10 @@ def _part(path: Path, start: int, length: int, on_progress: Progress) -> Callabl
                 on_progress(start + length - left)
 
     return read
+
+
+def _unreachable(error: httpx.TransportError) -> TransportError:
+    return TransportError(f"cannot reach the registry: {str(error) or type(error).__name__}")
 
 
 def _upload_id(location: str) -> str:

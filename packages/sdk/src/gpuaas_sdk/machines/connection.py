@@ -3,6 +3,8 @@
 import asyncio
 import shlex
 import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -18,6 +20,8 @@ KEEPALIVE_SECONDS = 5
 SESSIONS = 8
 """sshd allows ten at a time on one connection unless it is told otherwise."""
 _CHUNK = 64 * 1024
+Pieces = Callable[[], AsyncGenerator[bytes]]
+"""Content that is too large to be held: read anew for each time that it is sent."""
 
 
 def trusted_hosts(grant: AccessGrant, machine: MachineAddress) -> asyncssh.SSHKnownHosts:
@@ -54,14 +58,17 @@ class MachineConnection:
     def is_open(self) -> bool:
         return not self._retired and not self._ssh.is_closed()
 
-    async def run(self, command: str, content: bytes) -> Answer:
+    async def run(self, command: str, content: bytes | Pieces) -> Answer:
         """Raises TransportError where the connection ended before the command did."""
         if self._through_sudo:
             command = f"sudo -n -- sh -c {shlex.quote(command)}"
         self._users += 1
         try:
             async with self._sessions:
-                done = await self._ssh.run(command, input=content, encoding=None, check=False)
+                if isinstance(content, bytes):
+                    done = await self._ssh.run(command, input=content, encoding=None, check=False)
+                else:
+                    done = await self._run_with(command, content())
         except (asyncssh.Error, OSError) as error:
             raise TransportError(f"the connection was cut: {self._reason(error)}") from error
         finally:
@@ -72,6 +79,19 @@ class MachineConnection:
             raise TransportError(f"the connection was cut: {self._reason(None)}")
         # Without an encoding both are bytes; asyncssh's types cannot say so.
         return Answer(done.returncode, cast(bytes, done.stdout or b""), cast(bytes, done.stderr or b""))
+
+    async def _run_with(self, command: str, content: AsyncGenerator[bytes]) -> asyncssh.SSHCompletedProcess:
+        async with aclosing(content) as pieces, self._ssh.create_process(command, encoding=None) as process:
+            async for piece in pieces:
+                try:
+                    process.stdin.write(piece)
+                    await process.stdin.drain()
+                except (asyncssh.Error, OSError):
+                    # It ended before it had heard all, or the connection did: how it ended says which.
+                    break
+            with suppress(asyncssh.Error, OSError):
+                process.stdin.write_eof()
+            return await process.wait()
 
     def _reason(self, error: Exception | None) -> str:
         said = self._stream.close_reason if self._stream is not None else ""

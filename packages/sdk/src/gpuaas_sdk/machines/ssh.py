@@ -4,7 +4,8 @@ straight, with the key of its access credential."""
 import asyncio
 import logging
 import uuid
-from collections.abc import Collection
+from collections.abc import AsyncGenerator, Collection, Iterator
+from contextlib import aclosing, contextmanager
 
 import asyncssh
 
@@ -32,7 +33,7 @@ from gpuaas_sdk.machines.base import (
     MachineUnreachableError,
     ObservedMachine,
 )
-from gpuaas_sdk.machines.connection import Answer, MachineConnection, connect_directly, open_connection
+from gpuaas_sdk.machines.connection import Answer, MachineConnection, Pieces, connect_directly, open_connection
 from gpuaas_sdk.registry import RegistryError
 from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
@@ -84,7 +85,7 @@ class ObservedSshMachine:
         if self._connection is not None:
             await self._connection.close()
 
-    async def _run(self, command: str, content: bytes, timeout: float) -> Answer:
+    async def _run(self, command: str, content: bytes | Pieces, timeout: float) -> Answer:
         """Every command here may be sent twice, so a cut connection is made anew and the command repeated."""
         loop = asyncio.get_running_loop()
         failures, lost_since = 0, 0.0
@@ -184,8 +185,13 @@ class SshMachine(ObservedSshMachine):
         self, path: str, content: str | bytes, *, mode: int = 0o644, owner: str = "root", group: str = "root"
     ) -> None:
         data = content.encode() if isinstance(content, str) else content
-        command = remote.file_command(self._fence, path, data, mode=mode, owner=owner, group=group)
-        answer = await self._run(command, data, WAIT_FOR_OLDER)
+        await self._write(path, data, len(data), mode=mode, owner=owner, group=group)
+
+    async def _write(
+        self, path: str, content: bytes | Pieces, length: int, *, mode: int, owner: str = "root", group: str = "root"
+    ) -> None:
+        command = remote.file_command(self._fence, path, length, mode=mode, owner=owner, group=group)
+        answer = await self._run(command, content, WAIT_FOR_OLDER)
         what = f"write {path} on {self.hostname}"
         remote.check_file_written(what, answer.exit_status, answer.stdout, answer.stderr)
 
@@ -206,13 +212,27 @@ class SshMachine(ObservedSshMachine):
         """To a machine without an agent, over the connection that there is; once."""
         path = f"{COPIED_ARTIFACTS}/{source.digest.removeprefix('sha256:')}"
         if not (await self.read(f"test -e {path}")).ok:
-            try:
-                content = await self._access.client.registry.read(source.repository, source.digest)
-            except (RegistryError, TransportError) as error:
-                raise DeliveryFailedError(f"cannot bring {source.digest} to {self.hostname}: {error}") from None
+            registry, where = self._access.client.registry, (source.repository, source.digest)
+            with self._is_delivery(source):
+                size = await registry.size(*where)
+
+            async def pieces() -> AsyncGenerator[bytes]:
+                with self._is_delivery(source):
+                    async with aclosing(registry.read(*where, size)) as read:
+                        async for piece in read:
+                            yield piece
+
             await self.run_step("make-room-for-artifacts", f"mkdir -p {COPIED_ARTIFACTS}")
-            await self.write_file(path, content, mode=0o444)
+            await self._write(path, pieces, size, mode=0o444)
         return path
+
+    @contextmanager
+    def _is_delivery(self, source: DeliverySource) -> Iterator[None]:
+        """What the registry refuses or cannot say is no word about the machine."""
+        try:
+            yield
+        except (RegistryError, TransportError) as error:
+            raise DeliveryFailedError(f"cannot bring {source.digest} to {self.hostname}: {error}") from None
 
 
 class SshObservers:

@@ -1,7 +1,8 @@
 """Artifacts in the registry, and the keys that vouch for them."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,15 +35,27 @@ class Registries(ResourceRoutes):
         scope = f"repository:{repository}:{'pull,push' if push else 'pull'}"
         return await self._transport.get("/registry/token", RegistryToken, {"scope": scope, "service": oci.SERVICE})
 
-    async def read(self, repository: str, digest: str) -> bytes:
-        """One file of a repository, by the digest of its content, whole in memory."""
+    async def size(self, repository: str, digest: str) -> int:
+        async with await self._client_of(repository) as registry:
+            return await registry.blob_size(digest)
+
+    async def read(self, repository: str, digest: str, size: int) -> AsyncGenerator[bytes]:
+        """One file of a repository, by size and digest of its content, in pieces. The last piece comes only where the
+        whole has them."""
+        async with (
+            await self._client_of(repository) as registry,
+            aclosing(registry.read_blob(digest, size)) as pieces,
+        ):
+            async for piece in pieces:
+                yield piece
+
+    async def _client_of(self, repository: str) -> "RegistryClient":
         from gpuaas_sdk.registry import RegistryClient
 
         async def fetch() -> str:
             return (await self.token(repository)).token
 
-        async with RegistryClient((await self.get()).url, repository, fetch) as registry:
-            return await registry.read_blob(digest)
+        return RegistryClient((await self.get()).url, repository, fetch)
 
     async def upload(self, upload_id: str, repository: str) -> RegistryUpload:
         """Where an upload that was cut goes on, where the platform knows."""

@@ -86,10 +86,10 @@ def step_command(fence: Fence, step: str, script: bytes, *, call: str, timeout: 
     return _bash(_STEP, [*fence.arguments(len(script)), *arguments])
 
 
-def file_command(fence: Fence, path: str, content: bytes, *, mode: int, owner: str, group: str) -> str:
+def file_command(fence: Fence, path: str, length: int, *, mode: int, owner: str, group: str) -> str:
     if not path.startswith("/") or path.endswith("/"):
         raise ValueError(f"not the absolute path of a file: {path!r}")
-    return _bash(_FILE, [*fence.arguments(len(content)), path, f"{mode:o}", f"{owner}:{group}"])
+    return _bash(_FILE, [*fence.arguments(length), path, f"{mode:o}", f"{owner}:{group}"])
 
 
 def step_result(what: str, exit_status: int, stdout: bytes, stderr: bytes) -> CommandResult:
