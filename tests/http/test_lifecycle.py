@@ -14,6 +14,7 @@ from gpuaas_sdk.errors import (
     OperationRunningError,
     PolicyNotMetError,
 )
+from tests.support.controller import EchoController
 from tests.support.lifecycle import Echo, manifest
 from tests.support.world import World
 
@@ -157,6 +158,30 @@ async def test_what_waits_runs_after_success_and_is_cancelled_after_failure(worl
     assert await echo.controller.run_all() == ["drain", "resume"]
     pointless = await echo.operation(doubled.id)
     assert (pointless.state, pointless.error and pointless.error.code) == ("cancelled", "not_allowed_any_more")
+
+
+async def test_a_retry_of_the_deploy_tries_its_members_again(world: World) -> None:
+    head, *machines = [await world.allocation(name) for name in ("one", "two", "three", "four")]
+    await world.admin.app_versions.publish(manifest(world.app_slug))
+    instance = await world.deploy(*machines, head=head)
+    echo = Echo(world, EchoController(world.controller, world.project.id), instance.id)
+    deploy, joined, hoarse, mute = [
+        await echo.controller.claim(found.id) for found in await echo.controller.claimable()
+    ]
+    await echo.controller.client.operations.complete(joined.operation_id, joined.fencing_token)
+    await deploy.fail()
+    await hoarse.fail()
+    await mute.fail(retryable=False)
+    assert await echo.controller.claimable() == []
+    # One that failed alone is tried again alone.
+    await world.admin.operations.retry(hoarse.operation_id)
+    assert [found.id for found in await echo.controller.claimable()] == [hoarse.operation_id]
+    await (await echo.controller.claim(hoarse.operation_id)).fail()
+
+    await world.admin.operations.retry(deploy.operation_id)
+    assert [found.id for found in await echo.controller.claimable()] == [deploy.operation_id, hoarse.operation_id]
+    assert await echo.controller.run_all() == ["deploy", "add"]
+    assert (await echo.operation(mute.operation_id)).state == OperationState.FAILED
 
 
 async def test_replacements_that_are_called_off_do_not_pile_up(world: World) -> None:

@@ -154,6 +154,10 @@ class MemoryPlatform:
         claim = Claim(operation=self.model(id), fencing_token=self.tokens, lease_seconds=1)
         return claim.model_copy(update={"lease_seconds": LEASE_SECONDS})
 
+    async def get(self, id: str) -> Operation:
+        self._answer()
+        return self.model(id)
+
     async def heartbeat(self, id: str, token: int) -> Operation:
         self._held(id, token)["lease_until"] = _now() + LEASE_SECONDS
         return self.model(id)

@@ -10,6 +10,7 @@ from reference_app.cluster import Cluster
 from reference_app.phases import PROVE, Work
 
 POLL_SECONDS = 0.3
+_UNFINISHED = {MemberStatus.PENDING, MemberStatus.CONFIGURING, MemberStatus.FAILED}
 
 
 async def reconcile(operation: OperationContext) -> JsonObject:
@@ -26,14 +27,11 @@ async def _wait_for_workers(operation: OperationContext) -> None:
     async with operation.step("wait-for-workers", "Wait for the workers") as step:
         while True:
             workers = (await Cluster.read(operation)).workers
-            failed = [worker.id for worker in workers if worker.status == MemberStatus.FAILED]
+            failed = [worker.id for worker in workers if await operation.has_failed(worker)]
             if failed:
-                detail = f"{', '.join(failed)} did not join; retry its operation, then this"
+                detail = f"{', '.join(failed)} did not join; a retry of the deploy tries them again"
                 raise OperationFailed("worker_failed", detail, retryable=True)
-            if all(
-                worker.status != MemberStatus.PENDING and worker.status != MemberStatus.CONFIGURING
-                for worker in workers
-            ):
+            if all(worker.status not in _UNFINISHED for worker in workers):
                 step.message = f"{len(workers)} ready"
                 return
             await asyncio.sleep(POLL_SECONDS)

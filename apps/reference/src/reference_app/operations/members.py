@@ -33,11 +33,11 @@ async def _join(operation: OperationContext, cluster: Cluster, member: Member) -
 async def _wait_for_controller(operation: OperationContext) -> None:
     async with operation.step("wait-for-controller", "Wait for the controller"):
         while True:
-            status = (await Cluster.read(operation)).controller.status
-            if status == MemberStatus.READY:
+            controller = (await Cluster.read(operation)).controller
+            if controller.status == MemberStatus.READY:
                 return
-            if status == MemberStatus.FAILED:
-                detail = "the controller did not come up; retry its deploy, then this"
+            if await operation.has_failed(controller):
+                detail = "the controller did not come up; a retry of its deploy tries this again"
                 raise OperationFailed("controller_failed", detail, retryable=True)
             await asyncio.sleep(POLL_SECONDS)
 

@@ -63,9 +63,9 @@ async def _wait_for_workers(operation: OperationContext, store: Store) -> Cluste
         while True:
             cluster = await Cluster.read(operation, store)
             workers = cluster.workers
-            failed = [error_of(worker) for worker in workers if worker.status == MemberStatus.FAILED]
+            failed = [error_of(worker) for worker in workers if await operation.has_failed(worker)]
             if failed:
-                detail = f"{len(failed)} did not join; retry its operation, then this. {'; '.join(failed)}"
+                detail = f"{len(failed)} did not join; a retry of the deploy tries them again. {'; '.join(failed)}"
                 raise OperationFailed("worker_failed", detail[:DETAIL_LIMIT], retryable=True)
             if all(worker.status == MemberStatus.READY for worker in workers):
                 step.message = f"{len(workers)} ready"

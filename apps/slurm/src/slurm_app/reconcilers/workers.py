@@ -15,7 +15,6 @@ from slurm_app.slurm import facts
 from slurm_app.store import Store
 
 POLL_SECONDS = 0.3
-_NEVER_READY = frozenset({MemberStatus.FAILED, MemberStatus.REMOVED})
 
 
 def is_ready(instance: Instance) -> bool:
@@ -70,8 +69,8 @@ async def wait_for_controller(operation: OperationContext, controller: Member) -
     """Only that member is asked for: every worker of a deploy waits here, while the machines are busy installing."""
     async with operation.step("wait-for-controller", "Wait for the controller"):
         while (seen := await operation.client.members.get(controller.id)).status != MemberStatus.READY:
-            if seen.status in _NEVER_READY:
-                detail = f"the controller did not come up; retry its deploy, then this. {error_of(seen)}"
+            if seen.status == MemberStatus.REMOVED or await operation.has_failed(seen):
+                detail = f"the controller did not come up; a retry of its deploy tries this again. {error_of(seen)}"
                 raise OperationFailed("controller_failed", detail, retryable=True)
             await asyncio.sleep(POLL_SECONDS)
         return seen

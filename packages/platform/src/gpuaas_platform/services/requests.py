@@ -199,13 +199,23 @@ async def _hold(tx: Transaction, caller: Caller, operation_id: str) -> tuple[Row
 async def retry_operation(tx: Transaction, caller: Caller, operation_id: str) -> Operation:
     instance, row = await _hold(tx, caller, operation_id)
     manifest = manifest_of(instance)
-    _refuse(retry_denial(Life.of(instance, manifest), row))
-    await changed(tx, await store.reopen(tx, operation_id, _deadline(manifest, row)), "retried")
+    life = Life.of(instance, manifest)
+    _refuse(retry_denial(life, row))
+    await _reopen(tx, manifest, row)
+    if row["kind"] == Kind.DEPLOY:
+        # Members of a deploy wait for one another: where one failed, the others did, and neither gets on alone.
+        for joining in await store.lock_failed(tx, row["instance_id"], Kind.ADD):
+            if retry_denial(life, joining) is None:
+                await _reopen(tx, manifest, joining)
+    return await read(tx, operation_id)
+
+
+async def _reopen(tx: Transaction, manifest: Manifest, row: Row) -> None:
+    await changed(tx, await store.reopen(tx, row["id"], _deadline(manifest, row)), "retried")
     if row["bulk_id"] is not None:
         scope = {"project_id": row["project_id"], "instance_id": row["instance_id"]}
         await tx.changed("bulk", await bulk_store.touch(tx, row["bulk_id"], ended=False), "reopened", **scope)
-    await tx.audit("operation.retry", operation_id, project_id=row["project_id"])
-    return await read(tx, operation_id)
+    await tx.audit("operation.retry", row["id"], project_id=row["project_id"])
 
 
 def _deadline(manifest: Manifest, row: Row) -> int:

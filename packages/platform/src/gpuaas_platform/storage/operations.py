@@ -91,6 +91,17 @@ async def lock(tx: Transaction, id: str) -> Row | None:
     return await get(tx, id)
 
 
+async def lock_failed(tx: Transaction, instance_id: str, kind: str) -> list[Row]:
+    """Under the lock of the instance."""
+    rows = await tx.all(
+        "SELECT id FROM operations WHERE instance_id = %(instance)s AND kind = %(kind)s AND state = 'failed' "
+        "ORDER BY number FOR UPDATE",
+        instance=instance_id,
+        kind=kind,
+    )
+    return await tx.all(_SELECT + " WHERE o.id = ANY(%(ids)s) ORDER BY o.number", ids=[row["id"] for row in rows])
+
+
 async def list_matching(
     tx: Transaction,
     project_ids: list[str] | None,

@@ -159,6 +159,13 @@ class OperationContext:
         """All members of the instance, also removed ones."""
         return await self.client.instances.members(self.instance_id).all()
 
+    async def has_failed(self, member: Member) -> bool:
+        """Whether it failed, and nobody is about to try it again: until that begins, it shows its failure still."""
+        if member.status != MemberStatus.FAILED:
+            return False
+        last = member.last_operation_id
+        return last is None or (await self.client.operations.get(last)).state.is_final
+
     async def app_version(self) -> AppVersion:
         """The version that the instance was deployed with: its manifest names the artifacts by digest."""
         instance = await self.instance()
