@@ -168,7 +168,7 @@ async def test_a_retry_of_the_deploy_tries_its_members_again(world: World) -> No
     deploy, joined, hoarse, mute = [
         await echo.controller.claim(found.id) for found in await echo.controller.claimable()
     ]
-    await echo.controller.client.operations.complete(joined.operation_id, joined.fencing_token)
+    await joined.complete()
     await deploy.fail()
     await hoarse.fail()
     await mute.fail(retryable=False)

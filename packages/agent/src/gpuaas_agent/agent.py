@@ -16,6 +16,7 @@ from gpuaas_agent.gpus import GpuPool
 from gpuaas_agent.hosts import HostManager
 from gpuaas_agent.identity import ensure_identity
 from gpuaas_agent.inventory import read_host_inventory, read_inventory
+from gpuaas_agent.kernel_limits import raise_limits
 from gpuaas_agent.link import Link
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.lxd import Lxd
@@ -75,6 +76,7 @@ class Machines:
 
 
 async def serve_slices(settings: Settings, api: PlatformApi) -> None:
+    raise_limits()
     lxd = Lxd(settings.lxd_socket)
     try:
         await wait_for_lxd(lxd)
