@@ -17,6 +17,7 @@ from slurm_app.slurm import (
     nodes,
     packages,
     receipt,
+    record,
     script,
     slurmctld,
     slurmd,
@@ -55,6 +56,7 @@ SCRIPTS = {
     "probe": receipt.probe_script(),
     "probe worker": receipt.probe_script(WORKER_LEAVES),
     "logs": logs.LOG_SCRIPT,
+    "record": record.unpack_script(),
 }
 
 

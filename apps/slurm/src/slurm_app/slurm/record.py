@@ -11,6 +11,18 @@ cd {STATE_DIRECTORY}
 tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -c baseline bundle | gzip -n -6 | base64 -w0
 """
 _RETURNED = f"{STATE_DIRECTORY}/returned.tar.gz"
+# What a kill leaves half unpacked must not be taken for the record: each part appears whole, or not at all.
+_UNPACK = f"""
+if ! {{ [ -d "$state/baseline" ] && [ -d "$state/bundle" ]; }}; then
+    rm -rf "$state/returned"
+    mkdir "$state/returned"
+    tar -xzf {quoted(_RETURNED)} -C "$state/returned"
+    for part in baseline bundle; do
+        if [ ! -d "$state/$part" ]; then mv "$state/returned/$part" "$state/$part"; fi
+    done
+fi
+rm -rf "$state/returned" {quoted(_RETURNED)}
+"""
 
 
 async def read_record(machine: Machine) -> bytes:
@@ -27,6 +39,9 @@ async def ensure_record_there(machine: Machine, record: bytes) -> bool:
         return False
     await machine.run_step("make-record-directory", step('mkdir -p "$state"', 'chmod 0700 "$state"'))
     await machine.write_file(_RETURNED, record, mode=0o600)
-    unpack = f'tar -xzf {quoted(_RETURNED)} -C "$state" --skip-old-files && rm -f {quoted(_RETURNED)}'
-    await machine.run_step("bring-record-back", step(unpack))
+    await machine.run_step("bring-record-back", unpack_script())
     return True
+
+
+def unpack_script() -> str:
+    return step(_UNPACK)
