@@ -7,7 +7,7 @@ if [[ ! -d ${path%/*}/ ]]; then
   exit 73
 fi
 new=$(mktemp "${path%/*}/.gpuaas.XXXXXXXX")
-trap 'rm -f "$new"' EXIT
+trap 'rm -f "$new" "$new.part"' EXIT
 receive "$new"
 chown "$owner" "$new"
 chmod "$mode" "$new"
