@@ -16,8 +16,10 @@ from tests.machines.rollcall import SLUG
 from tests.support.world import World
 
 NAMES = ["life-1", "life-2", "life-3"]
-PATIENCE = 300
-"""Also for a controller that is killed on the way, whose lease has to run out first."""
+VERSIONS = ["2.0.0", "2.1.0"]
+"""Of its own: another test may have published the app as it is."""
+PATIENCE = 900
+"""Also for an operation whose controller, or the API, is killed at each of its steps, on a busy machine."""
 _USABLE = {InstanceStatus.RUNNING}
 _STEADY = {InstanceStatus.RUNNING, InstanceStatus.STOPPED, InstanceStatus.DECOMMISSIONED}
 
@@ -42,7 +44,7 @@ class Life:
         await self._do("resume", worker)
         await self._call_off("configure", inputs={"motto": "never mind"})
         await self._do("configure", inputs={"motto": "here"})
-        await self._do("upgrade", version="1.1.0")
+        await self._do("upgrade", version=VERSIONS[1])
         await self._note_machines("upgraded")
         await self._do("stop")
         await self._do("start")
@@ -67,7 +69,7 @@ class Life:
         ]
         project_id = self.machines["life-1"]["project_id"]
         wanted = InstanceDeploy(
-            project_id=project_id, app_slug=SLUG, version="1.0.0", name="life", placement_intent=placement
+            project_id=project_id, app_slug=SLUG, version=VERSIONS[0], name="life", placement_intent=placement
         )
         await self._preflight(wanted)
         self.id = (await self.admin.instances.deploy(wanted)).id

@@ -28,10 +28,10 @@ from gpuaas_stack.platform_services import ADMIN_EMAIL
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController, NetworkOfOne
-from tests.machines.conftest import ENVIRONMENT, kill
+from tests.machines.conftest import ENVIRONMENT, kill_and_start
 from tests.machines.rollcall import SLUG, SMALL, Controllers, controllers, publish
-from tests.machines.rollcall_life import NAMES, Life
-from tests.support.kills import SEED, killing, sample
+from tests.machines.rollcall_life import NAMES, VERSIONS, Life
+from tests.support.kills import SEED, end_leases, killing, sample
 
 ROOT = Path(__file__).parents[2]
 STUMBLING = [sys.executable, str(Path(__file__).parent / "stumbling_rollcall.py")]
@@ -71,8 +71,8 @@ def machines(cli: CommandLine, node: str) -> Iterator[Machines]:
 @pytest.fixture(scope="module")
 def account(cli: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("rollcall")
-    publish(cli, directory)
-    publish(cli, directory, "1.1.0")
+    for version in VERSIONS:
+        publish(cli, directory, version)
     # Where another user can read it, too.
     path = Path(f"/var/tmp/gpuaas-{ENVIRONMENT}-controller.json")
     path.unlink(missing_ok=True)
@@ -148,23 +148,26 @@ class Disturbance:
     """Where the controller is killed."""
     api: set[Boundary]
     command: list[str] | None = None
+    after_kill: Callable[[], None] = lambda: None
+    """Before the next controller starts."""
 
 
-def disturbance_of(life: str, boundaries: list[Boundary]) -> Disturbance:
+def disturbance_of(life: str, boundaries: list[Boundary], stack: Stack) -> Disturbance:
     if life == "sampled":
         drawn = sample(boundaries, 2 * SAMPLED_KILLS)
         api = sample(sorted(drawn), SAMPLED_KILLS)
         return Disturbance(drawn - api, api, STUMBLING)
     victim, _, moment = life.partition(" killed ")
     at = {boundary for boundary in boundaries if boundary.moment == moment}
-    return Disturbance(at if victim == "controller" else set(), at if victim == "API" else set(), LIVES[life])
+    controller, api = (at if victim == killed else set() for killed in ("controller", "API"))
+    return Disturbance(controller, api, LIVES[life], lambda: end_leases(stack.postgres.database_url()))
 
 
 @pytest.mark.parametrize("life", list(LIVES) if "GPUAAS_SOAK" in os.environ else ["sampled"])
 def test_the_world_is_the_same_after_every_operation_however_it_was_disturbed(
     stack: Stack, cli: CommandLine, machines: Machines, account: Path, undisturbed: Lived, tmp_path: Path, life: str
 ) -> None:
-    disturbance = disturbance_of(life, undisturbed.boundaries)
+    disturbance = disturbance_of(life, undisturbed.boundaries, stack)
     wanted = disturbance.controller | disturbance.api
     print(f"seed {SEED}; controller killed at {_words(disturbance.controller)}; API at {_words(disturbance.api)}")
     with controllers(stack, account, tmp_path, disturbance.command) as running:
@@ -183,9 +186,9 @@ def disturbed(
 ) -> Lived:
     def strike(boundary: Boundary) -> None:
         if boundary in disturbance.api:
-            kill(stack, "api")
+            kill_and_start(stack, "api")
         else:
-            running.restart(signal.SIGKILL)
+            running.restart(signal.SIGKILL, disturbance.after_kill)
 
     wanted = disturbance.controller | disturbance.api
     with killing(stack.settings.api_url, kill=strike, strikes=wanted.__contains__) as boundaries:
