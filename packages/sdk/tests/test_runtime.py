@@ -13,6 +13,7 @@ from gpuaas_contract.problems import Code
 from gpuaas_sdk import OperationContext, OperationFailed, RetryLater
 from gpuaas_sdk.correlation import current_correlation_id
 from gpuaas_sdk.runtime import controller as controller_module
+from gpuaas_sdk.runtime.breaker import OPEN_SECONDS, OPENS_AFTER
 from gpuaas_sdk.runtime.controller import Controller, default_holder
 from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError
 
@@ -289,6 +290,24 @@ async def test_the_outcome_is_reported_when_the_platform_is_back(platform: Memor
     async with running(platform.controller({"deploy": deploy})):
         operation = await platform.until(platform.request("deploy"), "succeeded")
     assert operation.attempt == 1
+
+
+async def test_restarts_of_the_platform_are_not_held_against_the_member(platform: MemoryPlatform) -> None:
+    attempts = 0
+
+    async def deploy(context: OperationContext) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts <= 3 * OPENS_AFTER:
+            platform.away = True
+            asyncio.get_running_loop().call_later(LEASE_SECONDS / 4, lambda: setattr(platform, "away", False))
+        async with context.step("install", "Install the packages"):
+            pass
+
+    async with running(platform.controller({"deploy": deploy})):
+        # Less than a breaker is open for, even once.
+        await platform.until(platform.request("deploy"), "succeeded", seconds=OPEN_SECONDS)
+    assert attempts == 3 * OPENS_AFTER + 1
 
 
 async def test_a_controller_starts_before_the_platform_does(platform: MemoryPlatform) -> None:

@@ -16,11 +16,11 @@ from gpuaas_sdk import clock
 from gpuaas_sdk.changes import Relist
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.correlation import correlation
-from gpuaas_sdk.errors import GpuaasError
+from gpuaas_sdk.errors import GpuaasError, TransportError
 from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_sdk.runtime.breaker import Breakers
 from gpuaas_sdk.runtime.context import MachineAccess, OperationContext
-from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError, OperationFailed, RetryLater
+from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError, OperationFailed, PlatformAway, RetryLater
 from gpuaas_sdk.runtime.lease import Lease
 from gpuaas_sdk.runtime.observing import OBSERVE_SECONDS, ObservedMachinesFactory, ObserveHandler, Observer
 from gpuaas_sdk.runtime.worker import Handler, MachineAccessFactory, Worker, claim_operation
@@ -300,6 +300,8 @@ class Controller:
                 handler = self._handlers.get(operation.kind, _kind_not_handled)
                 machines = self._machines(self._client, claim)
                 later = await Worker(self._client, claim, job.lease, handler, machines).run()
+        except TransportError as error:
+            later = PlatformAway(error)
         except GpuaasError as error:
             later = RetryLater(None, str(error))
         except Exception:
@@ -314,12 +316,18 @@ class Controller:
                 self._breakers.succeeded(job.target)
             else:
                 job.failures += 1
-                if later.after is None:
-                    self._breakers.failed(job.target, asyncio.get_running_loop().time())
-                pause = TRY_AGAIN.delay(job.failures) if later.after is None else later.after
-                job.not_before = asyncio.get_running_loop().time() + pause
+                job.not_before = asyncio.get_running_loop().time() + self._pause(job, later)
             if later is not None or self._left_aside:
                 self._wake.event.set()
+
+    def _pause(self, job: _Job, later: RetryLater) -> float:
+        if later.after is not None:
+            return later.after
+        if isinstance(later, PlatformAway):
+            # Its restart says nothing about the member, which a breaker would leave alone when all is well again.
+            return PLATFORM_AWAY.delay(job.failures)
+        self._breakers.failed(job.target, asyncio.get_running_loop().time())
+        return TRY_AGAIN.delay(job.failures)
 
 
 def _job_of(operation: Operation) -> _Job:

@@ -12,6 +12,13 @@ class RetryLater(Exception):  # noqa: N818 - a decision, not an error
         self.after = after
 
 
+class PlatformAway(RetryLater):
+    """The platform did not answer: no word against the machines, nor against the operation."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(None, f"the platform does not answer: {error}")
+
+
 class OperationCancelled(Exception):  # noqa: N818 - the outcome of an operation
     """Somebody called the operation off. Raised between two steps; a handler lets it pass, or tidies up and raises it
     again."""

@@ -26,7 +26,7 @@ from gpuaas_sdk.errors import (
 from gpuaas_sdk.machines.base import CommandError, MachineUnreachableError
 from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_sdk.runtime.context import MachineAccess, OperationContext, bounded, words_for
-from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
+from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, PlatformAway, RetryLater
 from gpuaas_sdk.runtime.lease import Lease
 
 logger = logging.getLogger(__name__)
@@ -97,6 +97,8 @@ class Worker:
         except CommandError as error:
             # The machine answered and said no: the evidence is in the message.
             await self._fail(OperationFailed("command_failed", str(error), retryable=True))
+        except TransportError as error:
+            return await self._give_way(PlatformAway(error))
         except _PLATFORM_AWAY as error:
             return await self._give_way(RetryLater(None, f"the platform does not answer: {error}"))
         except Exception as error:
