@@ -83,11 +83,15 @@ def report(error: Exception) -> int:
     from pydantic import ValidationError
 
     from gpuaas_sdk.errors import ApiError, GpuaasError, TransportError
+    from gpuaas_sdk.profile.errors import ProfileError, Wrong
 
     if isinstance(error, ApiError):
         return _report_problem(error)
     if isinstance(error, CliError):
         return _say(str(error), error.code, code=None, next_=error.hint)
+    if isinstance(error, ProfileError):
+        codes = {Wrong.USAGE: USAGE, Wrong.NOT_FOUND: NOT_FOUND, Wrong.NOT_LOGGED_IN: DENIED}
+        return _say(str(error), codes[error.wrong], next_=error.hint)
     if isinstance(error, TransportError):
         return _say(str(error), UNAVAILABLE, code="unreachable", next_="check the address: gpuaas context list")
     if isinstance(error, GpuaasError):

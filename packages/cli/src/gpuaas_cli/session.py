@@ -1,65 +1,25 @@
 """One call of the command line: where the platform is, who we are, which project is meant."""
 
 import gc
-import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuaas_cli import config as configuration
-from gpuaas_cli.config import Config, Context
-from gpuaas_cli.errors import DENIED, NOT_FOUND, USAGE, CliError
+from gpuaas_cli.errors import NOT_FOUND, USAGE, CliError
 from gpuaas_cli.options import Options
+from gpuaas_sdk.profile import config as configuration
+from gpuaas_sdk.profile import target as profile
+from gpuaas_sdk.profile.config import Config
+from gpuaas_sdk.profile.target import Target
 
 if TYPE_CHECKING:
     from gpuaas_contract.identity import Project
     from gpuaas_sdk.client import GpuaasClient
-    from gpuaas_sdk.credentials import Credentials
-
-
-@dataclass(frozen=True)
-class Target:
-    """What flags, environment and file add up to."""
-
-    name: str
-    context: Context | None
-    api_url: str
-    project: str | None
 
 
 def find_target(options: Options, config: Config) -> Target:
-    name = options.context or config.current or configuration.DEFAULT_CONTEXT
-    context = config.contexts.get(name)
-    if options.context is not None and context is None:
-        known = ", ".join(config.contexts) or "none"
-        raise CliError(f"there is no context {name!r} (known: {known})", NOT_FOUND, hint="gpuaas context list")
-    api_url = options.api_url or (context.api_url if context else None)
-    if api_url is None:
-        raise CliError(
-            "no platform is known", USAGE, hint="gpuaas login --api-url URL --email EMAIL (or set GPUAAS_API_URL)"
-        )
-    return Target(name, context, api_url.rstrip("/"), options.project or (context.project if context else None))
-
-
-def find_credentials(target: Target) -> "Credentials":
-    from gpuaas_sdk.credentials import ServiceAccountCredentials, StaticToken
-
-    if token := os.environ.get("GPUAAS_TOKEN"):
-        return StaticToken(token)
-    context = target.context
-    # A remembered token goes to the platform that gave it, and to no other address.
-    if context is not None and context.api_url.rstrip("/") == target.api_url:
-        if context.service_account_file:
-            return ServiceAccountCredentials.from_file(context.service_account_file)
-        if context.token or context.in_keyring:
-            from gpuaas_cli.logins import StoredLogin
-
-            return StoredLogin(target.name)
-    raise CliError(
-        f"you are not logged in to {target.api_url}", DENIED, hint=f"gpuaas login --api-url {target.api_url}"
-    )
+    return profile.find_target(config, context=options.context, api_url=options.api_url, project=options.project)
 
 
 class Session:
@@ -114,7 +74,7 @@ async def open_session(options: Options) -> AsyncIterator[Session]:
     gc.freeze()
     gc.enable()
     target = find_target(options, configuration.load())
-    credentials = find_credentials(target)
+    credentials = profile.find_credentials(target)
     # People wait in front of it: say sooner than a controller would that nobody answers.
     async with GpuaasClient(
         target.api_url, credentials, retry=RetryPolicy(attempts=4), user_agent="gpuaas-cli"

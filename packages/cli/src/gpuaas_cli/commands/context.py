@@ -5,10 +5,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from gpuaas_cli import config as configuration
 from gpuaas_cli import output
 from gpuaas_cli.options import DEFAULTS, Options, noun
 from gpuaas_cli.session import find_target
+from gpuaas_sdk.profile import config as configuration
 
 app = noun("context", "Named platforms that you are logged in to.")
 

@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuaas_cli import config as configuration
 from gpuaas_cli import output
 from gpuaas_cli.errors import NOT_FOUND, CliError
 from gpuaas_cli.options import DEFAULTS, Options
 from gpuaas_cli.session import find_target, quiet_httpx
+from gpuaas_sdk.profile import config as configuration
 
 _REF = "#/components/schemas/"
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.config import write_private
 from gpuaas_cli.errors import CONFLICT, NOT_FOUND, CliError
 from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
 from gpuaas_cli.options import DEFAULTS, Options, noun
 from gpuaas_cli.session import Session, open_session
+from gpuaas_sdk.profile.config import write_private
 
 if TYPE_CHECKING:
     from gpuaas_contract.identity import ServiceAccount, ServiceAccountKey

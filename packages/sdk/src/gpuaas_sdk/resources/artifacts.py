@@ -140,6 +140,16 @@ class Artifacts(ResourceRoutes):
                 await _sign(registry, repository, digest, sign_key)
         return await self.register(name, digest, app_slug=app_slug, project_id=project_id)
 
+    async def check_push(self, name: str, *, app_slug: str | None = None, project_id: str | None = None) -> None:
+        """Raises what a push would be refused with, for those who have to make the file first. Sends the empty
+        configuration that every artifact has, and nothing else."""
+        from gpuaas_sdk.registry import RegistryClient
+
+        repository = oci.repository_of(name, **_owner(app_slug, project_id))
+        url = (await Registries(self._transport).get()).url
+        async with RegistryClient(url, repository, self._token_of(repository)) as registry:
+            await registry.push_bytes(oci.EMPTY_CONTENT)
+
     async def sign(self, artifact_id: str, private_key_pem: str) -> None:
         """Put a signature beside an artifact, as cosign does."""
         from gpuaas_sdk.registry import RegistryClient

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpuaas_cli.errors import USAGE, CliError
+from gpuaas_sdk.profile.errors import ProfileError, Wrong
 
 DEFAULT_CONTEXT = "default"
 
@@ -67,8 +67,8 @@ def _parse(file: Path, content: Any) -> Config:
         raise _unreadable(file, error) from None
 
 
-def _unreadable(file: Path, error: Exception) -> CliError:
-    return CliError(f"cannot read {file}: {error}", USAGE, hint=f"correct it, or remove it: {file}")
+def _unreadable(file: Path, error: Exception) -> ProfileError:
+    return ProfileError(f"cannot read {file}: {error}", Wrong.USAGE, hint=f"correct it, or remove it: {file}")
 
 
 def save(config: Config) -> None:

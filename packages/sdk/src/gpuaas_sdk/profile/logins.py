@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpuaas_cli import config as configuration
-from gpuaas_cli.config import Config, Context
-from gpuaas_cli.errors import DENIED, CliError
+from gpuaas_sdk.profile import config as configuration
+from gpuaas_sdk.profile.config import Config, Context
+from gpuaas_sdk.profile.errors import ProfileError, Wrong
 
 if TYPE_CHECKING:
     from gpuaas_contract.identity import Token
@@ -56,7 +56,9 @@ def load_tokens(name: str, context: Context) -> Context:
     keyring = _find_keyring()
     secret = keyring.get_password(KEYRING_SERVICE, _entry(name, context)) if keyring is not None else None
     if not secret:
-        raise CliError(f"the keyring holds no login for {context.api_url}", DENIED, hint="gpuaas login")
+        raise ProfileError(
+            f"the keyring holds no login for {context.api_url}", Wrong.NOT_LOGGED_IN, hint="gpuaas login"
+        )
     return replace(context, **json.loads(secret))
 
 
@@ -133,7 +135,7 @@ class StoredLogin:
 
     async def _renew(self, routes: "TokenRoutes", context: Context) -> Context:
         if context.refresh_token is None:
-            raise CliError(f"your login to {context.api_url} is over", DENIED, hint="gpuaas login")
+            raise ProfileError(f"your login to {context.api_url} is over", Wrong.NOT_LOGGED_IN, hint="gpuaas login")
         # Shielded: a refresh token whose answer was not kept has ended the login.
         token = await asyncio.shield(routes.exchange_refresh_token(context.refresh_token))
         renewed = with_token(context, token)
