@@ -57,9 +57,15 @@ def test_all_of_it_at_once() -> None:
     assert codes(text) == ["bundle_does_not_fit", "other_scheduler", "foreign_files", "port_taken"]
 
 
-def test_clocks_that_differ() -> None:
-    assert look.judge_clocks({"a": 100, "b": 110}) == []
-    assert [f.code for f in look.judge_clocks({"a": 100, "b": 1000})] == ["clock_skew"]
+def test_clocks_that_differ_are_named_with_the_difference() -> None:
+    assert look.judge_clocks({}) == look.judge_clocks({"a": 100}) == look.judge_clocks({"a": 100, "b": 130}) == []
+    (two,) = look.judge_clocks({"a": 100, "b": 3700})
+    assert two.code == "clock_skew"
+    assert two.message == "the clocks differ by 3600 s, and 30 s are allowed: b is 3600 s ahead of a"
+    (behind,) = look.judge_clocks({"a": 5_000, "b": 1_400, "c": 5_001, "d": 5_002})
+    assert behind.message.endswith(": b is 3600 s behind a")
+    (apart,) = look.judge_clocks({"a": 100, "b": 120, "c": 140})
+    assert apart.message.endswith(": a is 20 s behind b; c is 20 s ahead of b")
 
 
 async def test_a_look_that_failed_is_not_a_clean_machine() -> None:

@@ -26,6 +26,7 @@ class Context:
     answer: CommandResult
     live_members: list[Any]
     ready: bool = True
+    answers: dict[str, CommandResult] = field(default_factory=dict)
     said_of_instance: list[Condition] = field(default_factory=list)
     said_of_members: dict[str, Condition] = field(default_factory=dict)
 
@@ -34,7 +35,7 @@ class Context:
         return SimpleNamespace(generation=1, conditions=[condition("Ready", self.ready, "", "", 1)])
 
     def machine(self, _: str) -> FakeMachine:
-        return FakeMachine(answers={"scontrol": self.answer})
+        return FakeMachine(answers={"scontrol": self.answer, **self.answers})
 
     async def report_instance(self, *, conditions: list[Condition]) -> None:
         self.said_of_instance += conditions
@@ -43,9 +44,11 @@ class Context:
         self.said_of_members[member_id] = conditions[0]
 
 
-async def look(text: str | CommandResult, *workers: SimpleNamespace, ready: bool = True) -> Context:
+async def look(
+    text: str | CommandResult, *workers: SimpleNamespace, ready: bool = True, **answers: CommandResult
+) -> Context:
     answer = said(text) if isinstance(text, str) else text
-    context = Context(answer, [member("controller", "head"), *workers], ready)
+    context = Context(answer, [member("controller", "head"), *workers], ready, answers)
     await observe(cast(ObserveContext, context))
     return context
 
@@ -65,6 +68,21 @@ async def test_missing_silent_and_ghost_nodes_are_named() -> None:
     assert "b is IDLE+NOT_RESPONDING, does not answer" in degraded.message
     assert "no members: ghost" in degraded.message
     assert {each.status for each in found.said_of_members.values()} == {"false"}
+
+
+async def test_a_node_is_silent_because_munge_refuses_it() -> None:
+    silent = LINE.format("a", "IDLE+NOT_RESPONDING")
+    late = "STATUS:          Rewound credential (16)\nENCODE_TIME:     x (4600)\nDECODE_TIME:     y (1000)\n"
+    # The longer answer first: one of them is asked with what the other gave.
+    answers = {"unmunge": said(late), "munge": said("MUNGE:AwQFAAD+/=:\n")}
+    found = await look(silent, member("worker", "a"), **answers)
+    assert found.said_of_members["mem_a"].reason == "ClockSkew"
+    assert "is 3600 s ahead of that on" in found.said_of_members["mem_a"].message
+    assert "Rewound credential" in found.said_of_instance[0].message
+    answers["unmunge"] = said("unmunge: Error: Invalid credential\n")
+    assert (await look(silent, member("worker", "a"), **answers)).said_of_members["mem_a"].reason == "MungeRefused"
+    answers["unmunge"] = said("STATUS:          Success (0)\n")
+    assert (await look(silent, member("worker", "a"), **answers)).said_of_members["mem_a"].reason == "Observed"
 
 
 async def test_a_worker_in_work_is_no_ghost() -> None:

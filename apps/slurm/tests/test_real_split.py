@@ -5,21 +5,24 @@ The tests of this file share three slices and go in order, because an install is
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import faketime
 import pytest
 import pytest_asyncio
-from lxc_machine import LxcMachine, lxc, wait_until_running
+from lxc_machine import LxcMachine, lxc, read_dpkg_status, wait_until_running
 from real_cluster import assert_clean, differences, everything, machines, run, wait_for
 
 from gpuaas_sdk.machines.base import CommandResult, MachineUnreachableError
 from slurm_app.decommission_phases import DECOMMISSION_PHASES, REMOVE_PHASES, TeardownIncompleteError
 from slurm_app.draining import DrainWish, StillBusyError, ensure_drained
-from slurm_app.errors import RefusedError
-from slurm_app.phases import DEPLOY_PHASES, WORKER_PHASES
+from slurm_app.errors import NotReadyError, RefusedError
+from slurm_app.phases import DEPLOY_PHASES, FIT, WORKER_PHASES, WORKERS
 from slurm_app.scope import Scope
-from slurm_app.slurm import logs, nodes
+from slurm_app.slurm import logs, munge, nodes
 from slurm_app.slurm.receipt import read_receipt
 from slurm_app.slurm.record import ensure_record_there, read_record
 from slurm_app.slurm.roles import Role
@@ -88,6 +91,12 @@ class Cluster:
 
 async def pid(machine: LxcMachine, unit: str) -> str:
     return (await machine.read(f"systemctl show --property=MainPID --value {unit}")).stdout.strip()
+
+
+def seconds(text: str, pattern: str) -> int:
+    found = re.search(pattern, text)
+    assert found, text
+    return int(found[1])
 
 
 async def nothing_to_say(_: str) -> None:
@@ -208,6 +217,34 @@ async def test_a_forgotten_node_is_made_to_register_again(cluster: Cluster) -> N
     assert (await cluster.head.read(f"scontrol delete nodename={cluster.two.hostname}")).ok
     assert cluster.two.hostname not in await cluster.states()
     await run(WORKER_PHASES, cluster.worker(cluster.two), title="recover a forgotten worker")
+    assert (await cluster.states())[cluster.two.hostname] == "idle"
+
+
+async def test_a_munged_with_a_wrong_clock_is_named_with_the_difference(cluster: Cluster, tmp_path: Path) -> None:
+    """Its own clock alone, by libfaketime: the machine's clock is right, so that no look at the machine finds it."""
+    status = tmp_path / "status"
+    status.write_text(await read_dpkg_status(cluster.two.hostname))
+    await faketime.install_library(cluster.two, faketime.fetch_library(status))
+    try:
+        await faketime.set_clock_of(cluster.two, "munge.service", "-2h")
+        late = await munge.read_refusal(cluster.two, cluster.head)
+        assert late is not None
+        assert (late.code, "Expired credential" in late.detail) == ("clock_skew", True), late
+        assert seconds(late.detail, f"{cluster.two.hostname} is (.+) s behind that on {cluster.head.hostname}") >= 7_200
+        await faketime.set_clock_of(cluster.two, "munge.service", "+1h")
+        assert (await cluster.head.read(f"scontrol delete nodename={cluster.two.hostname}")).ok
+        await FIT.run(cluster.worker(cluster.two))
+        with pytest.raises(NotReadyError, match="Rewound credential") as caught:
+            await WORKERS.run(cluster.worker(cluster.two))
+        assert caught.value.code == "clock_skew"
+        ahead = f"{cluster.two.hostname} is (.+) s ahead of that on {cluster.head.hostname}"
+        # Less than set, by what passes between the two machines.
+        assert 3_000 < seconds(caught.value.detail, ahead) <= 3_600
+    finally:
+        await faketime.put_clock_right(cluster.two, "munge.service")
+        await faketime.remove_library(cluster.two)
+    assert await munge.read_refusal(cluster.two, cluster.head) is None
+    await run(WORKER_PHASES, cluster.worker(cluster.two), title="recover with the right clock")
     assert (await cluster.states())[cluster.two.hostname] == "idle"
 
 

@@ -2,11 +2,12 @@
 right is an operation that somebody asks for."""
 
 from gpuaas_contract.instances import ConditionStatus, Member, MemberStatus
-from gpuaas_sdk import MachineUnreachableError, ObserveContext
+from gpuaas_sdk import MachineUnreachableError, ObserveContext, ObservedMachine
 from slurm_app.errors import NotReadyError
 from slurm_app.reconcilers.cluster import CONTROLLER, WORKER, condition
-from slurm_app.slurm import nodes
+from slurm_app.slurm import munge, nodes
 
+REFUSALS = {"clock_skew": "ClockSkew", "munge_refused": "MungeRefused"}
 _SETTLED = {MemberStatus.READY, MemberStatus.DRAINED}
 
 
@@ -16,7 +17,7 @@ async def observe(context: ObserveContext) -> None:
     if not any(c.type == "Ready" and c.status == ConditionStatus.TRUE for c in context.instance.conditions):
         return
     try:
-        seen = await _read_nodes(context)
+        seen = await nodes.read_nodes(_controller(context))
     except (MachineUnreachableError, NotReadyError) as error:
         await context.report_instance(
             conditions=[condition("Degraded", None, "NotObserved", str(error)[:500], generation)]
@@ -37,15 +38,26 @@ async def observe(context: ObserveContext) -> None:
     await context.report_instance(conditions=[said])
 
 
-async def _read_nodes(context: ObserveContext) -> dict[str, nodes.NodeRecord]:
+def _controller(context: ObserveContext) -> ObservedMachine:
     (controller,) = [member for member in context.live_members if member.component_key == CONTROLLER]
-    return await nodes.read_nodes(context.machine(controller.allocation_id))
+    return context.machine(controller.allocation_id)
 
 
 async def _look_at(context: ObserveContext, worker: Member, seen: dict[str, nodes.NodeRecord]) -> str:
     host = str(worker.adapter_detail.get("node"))
     record = seen.get(host, nodes.NodeRecord("no"))
     works = record.present == "yes" and record.responding and "DOWN" not in record.state
-    said = condition("NodeWorks", works, "Observed", record.words, context.instance.generation)
+    reason, words = "Observed", record.words
+    if not works and (refusal := await _refusal(context, worker)):
+        reason, words = REFUSALS[refusal.code], f"{words}: {refusal.detail}"
+    said = condition("NodeWorks", works, reason, words, context.instance.generation)
     await context.report_member(worker.id, conditions=[said])
-    return "" if works else f"{host} is {record.words}"
+    return "" if works else f"{host} is {words}"
+
+
+async def _refusal(context: ObserveContext, worker: Member) -> munge.Refusal | None:
+    """Where Slurm only knows that a node does not answer, munge may know why."""
+    try:
+        return await munge.read_refusal(context.machine(worker.allocation_id), _controller(context))
+    except MachineUnreachableError:
+        return None

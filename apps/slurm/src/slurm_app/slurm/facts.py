@@ -140,11 +140,29 @@ def refuse_unfit(machine: Machine, facts: Facts, roles: Iterable[Role]) -> None:
         )
 
 
+def clock_difference(clocks: Mapping[str, int]) -> str:
+    """Of machines that were read at the same moment: by how much and on which, or nothing where they agree."""
+    if not clocks:
+        return ""
+    ordered = sorted(clocks, key=lambda host: (clocks[host], host))
+    difference = clocks[ordered[-1]] - clocks[ordered[0]]
+    if difference <= LARGEST_SKEW_SECONDS:
+        return ""
+    # Against the one in the middle: where most agree, only those that are wrong are named.
+    middle = ordered[(len(ordered) - 1) // 2]
+    wrong = [host for host in ordered if abs(clocks[host] - clocks[middle]) > LARGEST_SKEW_SECONDS]
+    named = [host for host in wrong or (ordered[0], ordered[-1]) if host != middle][:5]
+    said = "; ".join(f"{host} is {say_seconds(clocks[host] - clocks[middle])} {middle}" for host in named)
+    return f"the clocks differ by {difference} s, and {LARGEST_SKEW_SECONDS} s are allowed: {said}"
+
+
+def say_seconds(ahead: int) -> str:
+    return f"{ahead} s ahead of" if ahead >= 0 else f"{-ahead} s behind"
+
+
 def refuse_skew(clocks: Mapping[str, int]) -> None:
-    """Of machines that were read at the same moment."""
-    if clocks and max(clocks.values()) - min(clocks.values()) > LARGEST_SKEW_SECONDS:
-        said = ", ".join(f"{host}: {clock}" for host, clock in sorted(clocks.items()))
-        raise RefusedError("clock_skew", f"the clocks differ by more than {LARGEST_SKEW_SECONDS} s ({said})")
+    if said := clock_difference(clocks):
+        raise RefusedError("clock_skew", said)
 
 
 SLURMD_SHAPE = re.compile(r"CPUs=(\d+) Boards=(\d+) SocketsPerBoard=(\d+) CoresPerSocket=(\d+) ThreadsPerCore=(\d+)")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuaas_contract.findings import Finding, FindingSource, Severity
 from gpuaas_sdk.machines.base import ObservedMachine
 from slurm_app.errors import SlurmAppError
-from slurm_app.slurm.facts import FACTS_SCRIPT, LARGEST_SKEW_SECONDS, Facts, parse_facts
+from slurm_app.slurm.facts import FACTS_SCRIPT, Facts, clock_difference, parse_facts
 from slurm_app.slurm.packages import FOREIGN_PACKAGES, FOREIGN_TREES, PORTS
 from slurm_app.slurm.roles import Role, memory_needed
 from slurm_app.slurm.script import STATE_DIRECTORY, quoted
@@ -113,11 +113,8 @@ def judge(host: str, look: Look, roles: frozenset[Role], pointer: str) -> list[F
 
 def judge_clocks(clocks: dict[str, int]) -> list[Finding]:
     """Read at the same moment."""
-    if not clocks or max(clocks.values()) - min(clocks.values()) <= LARGEST_SKEW_SECONDS:
-        return []
-    said = ", ".join(f"{host}: {clock}" for host, clock in sorted(clocks.items()))
-    message = f"the clocks differ by more than {LARGEST_SKEW_SECONDS} s ({said})"
-    return [app_error("clock_skew", message, "", "set the clocks by the same time servers")]
+    message = clock_difference(clocks)
+    return [app_error("clock_skew", message, "", "set the clocks by the same time servers")] if message else []
 
 
 def unreadable(host: str, why: str, pointer: str) -> Finding:

@@ -1,7 +1,11 @@
 """munged: one key for the whole cluster."""
 
-from gpuaas_sdk.machines.base import Machine
-from slurm_app.slurm.script import step
+import re
+from dataclasses import dataclass
+
+from gpuaas_sdk.machines.base import Machine, ObservedMachine
+from slurm_app.slurm.facts import say_seconds
+from slurm_app.slurm.script import quoted, step
 
 KEY = "/etc/munge/munge.key"
 STAGED_KEY = "/etc/munge/.munge.key.staged"
@@ -39,3 +43,38 @@ async def ensure_munge_running(machine: Machine, key: bytes | None = None) -> di
         await machine.write_file(STAGED_KEY, key, mode=0o600)
     result = await machine.run_step("start-munge", start_script())
     return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+
+
+_CREDENTIAL = re.compile(r"MUNGE:[A-Za-z0-9+/=]+:")
+_WRONG_TIME = ("Rewound", "Expired")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    code: str
+    detail: str
+
+
+async def read_refusal(origin: ObservedMachine, judge: ObservedMachine) -> Refusal | None:
+    """Why munged on one machine refuses the credentials of another's. munged has a clock of its own: that of the
+    machine may be right, and Slurm then only says that a node does not answer. None: it takes them, or gave no answer.
+    """
+    made = (await origin.read("timeout 10 munge --no-input")).stdout.strip()
+    if not _CREDENTIAL.fullmatch(made):
+        return None
+    # It ends with a status of its own for each refusal.
+    said = (await judge.read(f"printf %s {quoted(made)} | timeout 10 unmunge 2>&1 || true")).stdout
+    return parse_refusal(said, origin.hostname, judge.hostname)
+
+
+def parse_refusal(said: str, origin: str, judge: str) -> Refusal | None:
+    # Of one that another key has made, it says so on standard error and nothing else.
+    status = re.search(r"^(?:STATUS:|unmunge: Error:)\s*(\w+ credential)\b", said, re.MULTILINE)
+    if status is None:
+        return None
+    words = f"munged on {judge} refuses the credentials of {origin} ({status[1]})"
+    times = [re.search(rf"^{key}_TIME:.*\((\d+)\)$", said, re.MULTILINE) for key in ("ENCODE", "DECODE")]
+    if status[1].startswith(_WRONG_TIME) and times[0] and times[1]:
+        ahead = int(times[0][1]) - int(times[1][1])
+        return Refusal("clock_skew", f"{words}: its clock on {origin} is {say_seconds(ahead)} that on {judge}")
+    return Refusal("munge_refused", words)

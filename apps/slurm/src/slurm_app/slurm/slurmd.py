@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from gpuaas_sdk.machines.base import Machine
+from gpuaas_sdk.machines.base import CommandError, Machine
 from slurm_app import names
 from slurm_app.errors import NotReadyError
 from slurm_app.slurm.config import MACHINE_GRES_CONF, render_gres_conf, render_slurmd_unit
 from slurm_app.slurm.facts import NodeShape, read_node_shape
+from slurm_app.slurm.munge import read_refusal
 from slurm_app.slurm.nodes import USABLE, ensure_node_deleted, ensure_resumed, read_jobs, read_node, refuse_held
 from slurm_app.slurm.script import put_file, quoted, step
 from slurm_app.slurm.slurmctld import PMIX_LINK
@@ -82,6 +83,11 @@ async def ensure_worker_joined(
         # One machine, one round trip.
         result = await worker.run_step(f"join-worker-{host}", step(start, registered))
     else:
-        await worker.run_step(f"start-slurmd-{host}", step(start))
-        result = await controller.run_step(f"register-node-{host}", step(registered))
+        try:
+            await worker.run_step(f"start-slurmd-{host}", step(start))
+            result = await controller.run_step(f"register-node-{host}", step(registered))
+        except CommandError:
+            if refusal := await read_refusal(worker, controller):
+                raise NotReadyError(refusal.code, f"{host} cannot join: {refusal.detail}") from None
+            raise
     return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
