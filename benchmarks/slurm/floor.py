@@ -84,6 +84,7 @@ class Floor:
             "slurmdbd.conf": config.render_slurmdbd_conf(),
             "slurm-mariadb.cnf": mariadb.render_configuration(),
             "slurm-mariadb.service": mariadb.render_unit(),
+            "initialise-database": mariadb.render_initialisation(mariadb.DATA),
             "slurmctld.drop-in": script.restart_policy(["slurmdbd.service"]),
             "slurmdbd.drop-in": script.restart_policy(["slurm-mariadb.service"]),
             "slurmd.drop-in": SLURMD_DROP_IN,

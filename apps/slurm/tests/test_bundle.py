@@ -16,6 +16,8 @@ HERE = Path(__file__).parents[1]
 def make_deb(directory: Path, name: str, version: str) -> Path:
     root = directory / name
     (root / "DEBIAN").mkdir(parents=True)
+    (root / "usr/share").mkdir(parents=True)
+    (root / "usr/share" / name).write_text(f"{name} has a file\n")
     (root / "DEBIAN/control").write_text(
         f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: T <t@example.org>\nDescription: x\n"
     )
@@ -45,6 +47,22 @@ def test_packing_is_deterministic_and_readable_by_apt(tmp_path: Path) -> None:
     assert "Filename: ./beta_2.0-1_all.deb" in index
     assert "Version: 1:2.0-1" in index
     assert index.count("SHA256: ") == 2
+
+
+def test_a_package_is_compressed_anew_and_nothing_else_of_it_changes(tmp_path: Path) -> None:
+    deb = make_deb(tmp_path, "alpha", "1.0")
+    again = tmp_path / "again.deb"
+    again.write_bytes(bundle.with_quick_compression(deb.read_bytes()))
+    members = subprocess.run(["ar", "t", str(again)], check=True, capture_output=True, text=True).stdout.split()
+    assert members == ["debian-binary", "control.tar.zst", "data.tar.zst"]
+    assert bundle.read_control(again) == bundle.read_control(deb)
+    for part in ("--fsys-tarfile", "--ctrl-tarfile"):
+        before, after = (
+            subprocess.run(["dpkg-deb", part, str(each)], check=True, capture_output=True).stdout
+            for each in (deb, again)
+        )
+        assert before == after
+    assert bundle.with_quick_compression(again.read_bytes()) == again.read_bytes()
 
 
 def test_uri_lines() -> None:

