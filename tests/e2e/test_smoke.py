@@ -4,8 +4,10 @@ Through the command line and the public API alone, on real machines. Every step 
 an operator would see is printed too.
 """
 
+import base64
 import json
 import random
+import re
 import shlex
 import signal
 import time
@@ -15,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from gpuaas_stack.stack import Stack
+from slurm_app.bundle import Apt, cache_directory, find_sources
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController
 from tests.e2e.recorder import Recorder
@@ -29,7 +33,7 @@ SECONDS = 240
 FINAL = {"succeeded", "failed", "cancelled"}
 
 
-# All that can be wrong with a machine, at once; its clock as far as the probe can tell.
+# All that can be wrong with a machine, at once.
 IN_THE_WAY = """
 set -e
 mkdir -p /etc/slurm /tmp/other/DEBIAN
@@ -39,14 +43,26 @@ printf '%s\\n' 'Package: slurm-wlm' 'Version: 1' 'Architecture: all' 'Maintainer
 dpkg-deb --build /tmp/other /tmp/other.deb
 dpkg --install /tmp/other.deb
 systemd-run --unit=taken systemd-socket-activate --listen=6818 /bin/cat
-printf '%s\\n' '#!/bin/sh' 'exec /bin/date --date="1 hour" "$@"' >/usr/local/bin/date
-chmod 755 /usr/local/bin/date
 """
 OUT_OF_THE_WAY = """
 set -e
-rm -r /etc/slurm /tmp/other /tmp/other.deb /usr/local/bin/date
+rm -r /etc/slurm /tmp/other /tmp/other.deb
 dpkg --purge slurm-wlm
 systemctl stop taken
+"""
+# Its clock by libfaketime, for all that sshd starts: what the app's look asks. The machine's and the host's stay right.
+CLOCK_WRONG = """
+set -e
+dpkg --install /tmp/libfaketime.deb
+echo "SetEnv LD_PRELOAD=$(dpkg -L libfaketime | grep '/libfaketime[.]so[.]1$') FAKETIME=+1h" \\
+    >/etc/ssh/sshd_config.d/00-faketime.conf
+systemctl reload ssh
+"""
+CLOCK_RIGHT = """
+set -e
+rm /tmp/libfaketime.deb /etc/ssh/sshd_config.d/00-faketime.conf
+systemctl reload ssh
+dpkg --purge libfaketime
 """
 
 
@@ -128,14 +144,14 @@ class Smoke:
         said = self.cli.ssh("one", "sinfo", "--noheader", "--Node", "--format='%N %T'")
         return dict(line.split() for line in said.splitlines())
 
-    def preflight(self, *place: str) -> list[str]:
-        """The codes of all that stands in the way of a deploy like this."""
+    def preflight(self, *place: str) -> dict[str, str]:
+        """All that stands in the way of a deploy like this, by its code."""
         words = [word for each in place for word in ("--place", each)]
         looked = self.cli.call("instance", "preflight", "slurm", "--name", "looked-at", *words, "-o", "json")
         found = json.loads(looked.stdout)
         assert found["app_checks"] == "done", found
         assert looked.returncode == (2 if found["findings"] else 0), looked.stderr
-        return [finding["code"] for finding in found["findings"]]
+        return {finding["code"]: finding["message"] for finding in found["findings"]}
 
     def submit(self, machine: str) -> str:
         job = self.cli.ssh(
@@ -148,17 +164,38 @@ class Smoke:
         return self.cli.ssh("one", f"squeue --noheader --jobs={job} --format=%T 2>/dev/null || true").strip()
 
 
+def fetch_faketime(stack: Stack) -> bytes:
+    """From the archive once, as the packages of the bundle are; then from the cache."""
+    assert stack.image is not None
+    apt = Apt(cache_directory() / "apt", stack.image.dpkg_status, find_sources())
+    kept = sorted(apt.archives.glob("libfaketime_*.deb"))
+    if not kept:
+        apt.run("update")
+        kept = [deb for deb in apt.fetch(["libfaketime"]) if deb.name.startswith("libfaketime_")]
+    return kept[-1].read_bytes()
+
+
 def _inputs(wanted: dict[str, Any]) -> list[str]:
     return [word for key, value in wanted.items() for word in ("--input", f"{key}={json.dumps(value)}")]
 
 
 @pytest.mark.timeout(1_800)
-def test_smoke(cli: CommandLine, controller: IsolatedController, machines: Machines, recorder: Recorder) -> None:
+def test_smoke(
+    stack: Stack, cli: CommandLine, controller: IsolatedController, machines: Machines, recorder: Recorder
+) -> None:
     smoke = Smoke(cli, machines, recorder)
     with smoke.step("preflight finds what is in the way"):
-        cli.ssh("two", f"sudo bash -c {shlex.quote(IN_THE_WAY)}")
-        codes = ["other_scheduler", "foreign_files", "port_taken", "clock_skew"]
-        assert smoke.preflight("controller=one", "worker=two") == codes
+        library = base64.b64encode(fetch_faketime(stack)).decode()
+        cli.run("ssh", "two", "--", "base64 --decode >/tmp/libfaketime.deb", stdin=library)
+        for script in (IN_THE_WAY, CLOCK_WRONG):
+            cli.ssh("two", f"sudo bash -c {shlex.quote(script)}")
+        found = smoke.preflight("controller=one", "worker=two")
+        assert list(found) == ["other_scheduler", "foreign_files", "port_taken", "clock_skew"]
+        ahead = re.search(r"two is (\d+) s ahead of one", found["clock_skew"])
+        assert ahead, found
+        # Not to the second: both are read at once, on a host that may be busy.
+        assert 3_000 < int(ahead[1]) < 4_200
+        cli.ssh("two", f"sudo bash -c {shlex.quote(CLOCK_RIGHT)}")
         on_two = ["--place", "controller=two", "--place", "worker=two"]
         refused = cli.call("instance", "deploy", "slurm", "--name", "refused", *on_two, "--wait")
         assert refused.returncode == 7, refused.stderr
@@ -167,7 +204,7 @@ def test_smoke(cli: CommandLine, controller: IsolatedController, machines: Machi
         cli.run("instance", "decommission", "refused", "--yes", "--wait")
         assert cli.ssh("two", "ls", "/etc/slurm/mine.conf").strip() == "/etc/slurm/mine.conf"
         cli.ssh("two", f"sudo bash -c {shlex.quote(OUT_OF_THE_WAY)}")
-        assert smoke.preflight("controller=one", "worker=two") == []
+        assert smoke.preflight("controller=one", "worker=two") == {}
     with smoke.step("deploy, controller and worker apart"):
         instance = smoke.deploy("controller=one", "worker=two")
         assert instance["mode"] == "multi_node"
