@@ -24,6 +24,7 @@ from slurm_app.slurm import config, mariadb, roles, script
 BRIDGE = "gpb-slurm"
 IMAGE = "gpuaas/bench-ansible"
 NAMES = ("floor-a", "floor-b", "floor-c")
+BOOT_SECONDS = 180
 CLUSTER, ACCOUNT, USER = "bench", "bench", "gpuaas"
 HERE = Path(__file__).parent
 ANSIBLE = HERE.parents[1] / "build" / "ansible"
@@ -66,7 +67,10 @@ class Floor:
         lxc("init", image, name, "-s", self._settings.storage_pool, "-n", BRIDGE, *limits, *disk)
         lxc("config", "device", "add", name, "bench", "disk", f"source={self.files}", "path=/bench", "readonly=true")
         lxc("start", name)
+        deadline = time.monotonic() + BOOT_SECONDS
         while not (address := lxc("list", f"^{name}$", "-c", "4", "--format", "csv").split(" ")[0].strip()):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{name} has no address after {BOOT_SECONDS} s: lxc info {name} --show-log")
             time.sleep(0.05)
         lxc("exec", name, "--", "systemctl", "is-system-running", "--wait")
         return address
