@@ -71,6 +71,22 @@ def test_what_dies_is_started_again(supervision: Supervision) -> None:
     assert "ended with signal 9" in supervision.tail("one")
 
 
+def test_a_service_may_die_just_before_it_is_changed(supervision: Supervision) -> None:
+    (first, neighbour) = run(supervision, sleeper("one"), sleeper("two"))
+    daemon = supervision.running()
+    assert daemon is not None
+    # Stopped, it hears of the death and of the wish at the same moment.
+    os.kill(daemon.pid, signal.SIGSTOP)
+    os.kill(first.pid, signal.SIGKILL)
+    supervision.ensure_service(sleeper("one", env={"CHANGED": "yes"}))
+    os.kill(daemon.pid, signal.SIGCONT)
+    state = supervision.wait_ready("one", timeout=20)
+    assert state.process is not None
+    assert state.process != first
+    assert supervision.running() == daemon
+    assert alive(neighbour)
+
+
 def test_a_service_that_cannot_start_is_reported_with_its_last_words(supervision: Supervision) -> None:
     supervision.ensure_running()
     argv = ["sh", "-c", "echo no such luck; exit 7"]

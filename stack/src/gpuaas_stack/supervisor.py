@@ -148,7 +148,8 @@ class Supervisor:
     def _stop(self, child: Child) -> None:
         popen = child.popen
         if popen is not None:
-            popen.send_signal(signal.Signals[f"SIG{child.service.stop_signal}"])
+            # Not by popen, which would reap one that has just died: it is looked at and waited for below.
+            os.kill(popen.pid, signal.Signals[f"SIG{child.service.stop_signal}"])
             deadline = time.monotonic() + child.service.stop_timeout
             while not _has_ended(popen.pid) and time.monotonic() < deadline:
                 time.sleep(0.02)
