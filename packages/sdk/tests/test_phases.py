@@ -1,26 +1,21 @@
 """Phases, work on many machines, and facts."""
 
 import asyncio
-from typing import cast
 
 import pytest
-from sdk_test_platform import MemoryPlatform, NoMachines
+from sdk_test_platform import MemoryPlatform
 
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.instances import Member, MemberStatus
-from gpuaas_contract.operations import Claim
 from gpuaas_sdk import (
     CommandResult,
     Machine,
     OperationContext,
     OperationFailed,
     Phase,
-    clock,
     on_each,
     read_facts,
     run_phases,
 )
-from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import ProtocolError
 from gpuaas_sdk.testing import FakeMachine
 
@@ -61,36 +56,6 @@ async def test_phases_are_steps_in_their_order_and_end_with_the_first_that_fails
     assert ended.steps[0].evidence == {"scope": "here"}
     assert ended.error is not None
     assert ended.error.code == "no_room"
-
-
-@pytest.mark.parametrize(
-    ("status", "last_ended", "failed"),
-    [("failed", True, True), ("failed", False, False), ("failed", None, True), ("configuring", True, False)],
-)
-async def test_a_member_has_failed_until_somebody_tries_it_again(
-    status: str, last_ended: bool | None, failed: bool
-) -> None:
-    """While its retry is not claimed yet, the member still shows the failure before it."""
-    platform = MemoryPlatform()
-    last = None if last_ended is None else platform.request("add", member="mem_2")
-    if last is not None and last_ended:
-        platform.preempt(last)
-    now = clock.now()
-    member = Member(
-        id="mem_2",
-        instance_id="ins_1",
-        component_key="worker",
-        allocation_id="alc_2",
-        status=MemberStatus(status),
-        last_operation_id=last,
-        correlation_id="cor_1",
-        revision=1,
-        created_at=now,
-        updated_at=now,
-    )
-    claim = Claim(operation=platform.model(platform.request("deploy")), fencing_token=1, lease_seconds=15)
-    context = OperationContext(cast(GpuaasClient, platform), claim, NoMachines())
-    assert await context.has_failed(member) is failed
 
 
 async def test_on_each_machine_once_and_not_too_many_at_a_time() -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from gpuaas_contract.access import PERSON_LOGIN
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Condition, ConditionStatus, Instance, Member, MemberStatus
-from gpuaas_contract.operations import OperationState
 from gpuaas_sdk import (
     LeaseLostError,
     Machine,
@@ -29,8 +28,6 @@ CONTROLLER, WORKER = "controller", "worker"
 PACKAGES_ARTIFACT = "packages"
 MUNGE_KEY = "munge-key"
 DETAIL_LIMIT = 2_000
-LOOKS_FOR_EACH_END = 10
-_COMING = {MemberStatus.PENDING, MemberStatus.CONFIGURING}
 PREPARED = "prepared"
 """In the detail of the controller's member: the workers on its machine that its deploy has installed everything for."""
 
@@ -133,17 +130,6 @@ def node_name(member: Member) -> str:
 def error_of(member: Member) -> str:
     """What its own operation failed with: whoever waits for it fails with these words, and not with "see there"."""
     return f"{member.component_key} {member.id}: {str(member.adapter_detail.get('error', 'no reason is known'))[:500]}"
-
-
-async def is_lost(operation: OperationContext, member: Member, look: int) -> bool:
-    """Whether nobody brings it up any more: it failed, or its operation ended without a word about it, as one does at
-    its deadline. That is looked at now and then only, since many wait at once."""
-    if member.status == MemberStatus.FAILED:
-        return await operation.has_failed(member)
-    if look % LOOKS_FOR_EACH_END or member.status not in _COMING or member.last_operation_id is None:
-        return False
-    state = (await operation.client.operations.get(member.last_operation_id)).state
-    return state.is_final and state != OperationState.SUCCEEDED
 
 
 def wanted_features(member: Member, wanted: JsonObject) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from slurm_app.reconcilers.cluster import (
     Cluster,
     condition,
     error_of,
-    is_lost,
     member_in_work,
     munge_key,
     node_name,
@@ -61,18 +60,16 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
 
 async def _wait_for_workers(operation: OperationContext, store: Store) -> Cluster:
     async with operation.step("wait-for-workers", "Wait for the workers") as step:
-        look = 0
         while True:
             cluster = await Cluster.read(operation, store)
             workers = cluster.workers
-            failed = [error_of(worker) for worker in workers if await is_lost(operation, worker, look)]
+            failed = [error_of(worker) for worker in workers if await operation.has_failed(worker)]
             if failed:
                 detail = f"{len(failed)} did not join; a retry of the deploy tries them again. {'; '.join(failed)}"
                 raise OperationFailed("worker_failed", detail[:DETAIL_LIMIT], retryable=True)
             if all(worker.status == MemberStatus.READY for worker in workers):
                 step.message = f"{len(workers)} ready"
                 return cluster
-            look += 1
             await asyncio.sleep(POLL_SECONDS)
 
 

@@ -7,7 +7,7 @@ from gpuaas_contract.instances import ConditionStatus, Instance, Member, MemberS
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.access_notes import refresh_access_notes
 from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, SAVE_WORKER, WORKERS
-from slurm_app.reconcilers.cluster import PREPARED, Cluster, error_of, is_lost, munge_key, number_of, wanted_features
+from slurm_app.reconcilers.cluster import PREPARED, Cluster, error_of, munge_key, number_of, wanted_features
 from slurm_app.reconcilers.records import keep_records
 from slurm_app.reconcilers.seam import run_phases
 from slurm_app.scope import Scope
@@ -68,11 +68,9 @@ async def report_joined(operation: OperationContext, member: Member, scope: Scop
 async def wait_for_controller(operation: OperationContext, controller: Member) -> Member:
     """Only that member is asked for: every worker of a deploy waits here, while the machines are busy installing."""
     async with operation.step("wait-for-controller", "Wait for the controller"):
-        look = 0
         while (seen := await operation.client.members.get(controller.id)).status != MemberStatus.READY:
-            if seen.status == MemberStatus.REMOVED or await is_lost(operation, seen, look):
+            if seen.status == MemberStatus.REMOVED or await operation.has_failed(seen):
                 detail = f"the controller did not come up; a retry of its deploy tries this again. {error_of(seen)}"
                 raise OperationFailed("controller_failed", detail, retryable=True)
-            look += 1
             await asyncio.sleep(POLL_SECONDS)
         return seen

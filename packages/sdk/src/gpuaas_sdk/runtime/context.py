@@ -1,6 +1,6 @@
 """What a handler sees of its operation."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.catalogue import AppVersion
 from gpuaas_contract.instances import AccessNote, Condition, Instance, Member, MemberStatus
-from gpuaas_contract.operations import MOST_COMMANDS, Claim, Operation, RemoteCommand, StepStatus
+from gpuaas_contract.operations import MOST_COMMANDS, Claim, Operation, OperationState, RemoteCommand, StepStatus
 from gpuaas_contract.secrets import SecretSpec
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import GpuaasError, LeaseLostError
@@ -20,6 +20,8 @@ from gpuaas_sdk.runtime.secrets import LeaseSecrets
 from gpuaas_sdk.secret_value import SecretValue
 
 MESSAGE_LIMIT = 4_000
+LOOKS_FOR_EACH_END = 10
+_COMING = {MemberStatus.PENDING, MemberStatus.CONFIGURING}
 
 
 class MachineAccess(Protocol):
@@ -128,6 +130,7 @@ class OperationContext:
         self.statuses_on_success: dict[str, MemberStatus] = {}
         """Member statuses that take effect together with the success of the operation, or not at all."""
         self.cancel_requested = claim.operation.cancel_requested
+        self._looks: Counter[str] = Counter()
 
     def request_cancel(self) -> None:
         """The operation is called off: no further step begins."""
@@ -160,11 +163,21 @@ class OperationContext:
         return await self.client.instances.members(self.instance_id).all()
 
     async def has_failed(self, member: Member) -> bool:
-        """Whether it failed, and nobody is about to try it again: until that begins, it shows its failure still."""
-        if member.status != MemberStatus.FAILED:
-            return False
+        """Whether nobody brings it up any more, for whoever waits for it.
+
+        It failed, and nobody is about to try it again: until that begins, it shows its failure still. Or it is coming,
+        but its operation ended without a word about it, as one does at its deadline. The latter is looked at every
+        tenth time only, since the members of a large deploy all wait at once."""
         last = member.last_operation_id
-        return last is None or (await self.client.operations.get(last)).state.is_final
+        if member.status == MemberStatus.FAILED:
+            return last is None or (await self.client.operations.get(last)).state.is_final
+        if member.status not in _COMING or last is None:
+            return False
+        self._looks[member.id] += 1
+        if self._looks[member.id] % LOOKS_FOR_EACH_END:
+            return False
+        state = (await self.client.operations.get(last)).state
+        return state.is_final and state != OperationState.SUCCEEDED
 
     async def app_version(self) -> AppVersion:
         """The version that the instance was deployed with: its manifest names the artifacts by digest."""
