@@ -24,6 +24,8 @@ from pathlib import Path
 from slurm_app.errors import RefusedError
 from slurm_app.slurm.roles import PACKAGES, Role
 
+ARTIFACT = "packages"
+"""Its name in the manifest."""
 DEFAULT_CACHE = Path("/var/cache/gpuaas/bundles")
 CACHE_SETTING = "GPUAAS_BUNDLE_CACHE"
 SOURCES = (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))

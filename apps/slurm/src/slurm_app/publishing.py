@@ -30,13 +30,12 @@ from gpuaas_sdk.pushing import (
 )
 from gpuaas_sdk.registry import RegistryError
 from gpuaas_sdk.signing import public_pem
-from slurm_app.bundle import Bundle, Say
+from slurm_app.bundle import ARTIFACT, Bundle, Say
 from slurm_app.errors import RefusedError
 
 APP = "slurm"
-ARTIFACT = "packages"
 MEDIA_TYPE = "application/vnd.gpuaas.bundle.tar"
-"""All three as the manifest has them."""
+"""Both as the manifest has them."""
 PASSWORD_SETTING = "GPUAAS_SIGN_KEY_PASSWORD"  # noqa: S105 - the name of the setting
 AGAIN = "give the same command again: it goes on where it stopped"
 

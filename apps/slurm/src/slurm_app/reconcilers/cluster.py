@@ -17,7 +17,7 @@ from gpuaas_sdk import (
     TransportError,
     UnavailableError,
 )
-from slurm_app import names
+from slurm_app import bundle, names
 from slurm_app.absent import AbsentMachine, RememberingMachine
 from slurm_app.errors import SlurmAppError
 from slurm_app.scope import Scope
@@ -25,7 +25,6 @@ from slurm_app.slurm.roles import Role
 from slurm_app.store import Store
 
 CONTROLLER, WORKER = "controller", "worker"
-PACKAGES_ARTIFACT = "packages"
 MUNGE_KEY = "munge-key"
 DETAIL_LIMIT = 2_000
 PREPARED = "prepared"
@@ -49,7 +48,7 @@ class Cluster:
         project = await operation.client.projects.get(instance.project_id)
         live = [member for member in await operation.members() if member.status != MemberStatus.REMOVED]
         controllers = [member for member in live if member.component_key == CONTROLLER]
-        digests = [slot.digest for slot in version.manifest.artifacts if slot.name == PACKAGES_ARTIFACT]
+        digests = [slot.digest for slot in version.manifest.artifacts if slot.name == bundle.ARTIFACT]
         if len(controllers) != 1 or len(digests) != 1 or digests[0] is None:
             raise OperationFailed("instance_incomplete", "the instance has no controller, or its app no packages")
         workers = tuple(member for member in live if member.component_key == WORKER)
