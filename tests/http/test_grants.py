@@ -217,6 +217,7 @@ async def test_a_machine_out_of_reach_hears_only_the_last_word_and_hears_it_firs
         try:
             for id in (grant.id, again.id):
                 assert (await world.grant_at_rest(id)).status == "revoked"
+            await world.at_rest(machine.id)
         finally:
             link.cancel()
         kinds = [task.spec.kind for task in back.taken]
