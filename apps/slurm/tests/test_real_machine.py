@@ -18,7 +18,7 @@ from slurm_app.decommission_phases import DECOMMISSION_PHASES
 from slurm_app.errors import RefusedError
 from slurm_app.phases import BASELINE, DEPLOY_PHASES, FIT, WORKER_PHASES, ensure_packages_installed
 from slurm_app.scope import Scope
-from slurm_app.slurm import facts, logs, nodes
+from slurm_app.slurm import facts, logs, nodes, quick_route
 from slurm_app.slurm.owned import EVERYTHING
 from slurm_app.slurm.receipt import read_receipt
 
@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.machines, pytest.mark.asyncio(loop_scope="module")]
 
 NAME = machine_name("one")
 GPUS = 2
+QUICK = "ip route show table local | grep quickack"
 
 
 @dataclass
@@ -117,6 +118,14 @@ async def test_a_restart_of_the_machine_is_survived(cluster: Cluster) -> None:
     await run(DEPLOY_PHASES, cluster.scope, title="after a restart of the machine")
 
 
+async def test_a_route_that_was_left_quick_is_seen_by_the_probe(cluster: Cluster) -> None:
+    """As a controller leaves it that is killed before slurmctld runs; the decommission below puts it back."""
+    assert not (await cluster.machine.read(QUICK)).ok, "no deploy leaves it so"
+    await cluster.machine.run_step("quicken", quick_route.quicken(cluster.machine.address))
+    assert (await cluster.machine.read(QUICK)).ok
+    assert "routes" in {check.check for check in (await read_receipt(cluster.machine)).left}
+
+
 async def test_decommission_with_a_running_job_leaves_nothing(cluster: Cluster) -> None:
     submit = "cd /; runuser -u gpuaas -- sbatch --parsable --output=/dev/null --wrap='sleep 1000'"
     assert (await cluster.machine.read(submit)).ok
@@ -144,7 +153,10 @@ async def test_redeploy_at_once_and_remove_again(cluster: Cluster) -> None:
     assert {"packages", "processes", "units", "users", "groups", "ports", "paths"} <= {
         check.check for check in found.left
     }
+    assert (await cluster.machine.read("echo mine >/etc/slurm/mine.conf")).ok
     assert_clean(await run(DECOMMISSION_PHASES, cluster.scope, title="second decommission"))
+    kept = await cluster.machine.read("cat /etc/slurm/*; rm -r /etc/slurm")
+    assert kept.stdout == "mine\n", "what a person made stays, and nothing else"
     assert differences(cluster.before, await everything(cluster.machine)) == []
 
 

@@ -9,6 +9,7 @@ from slurm_app.slurm import owned
 from slurm_app.slurm.going import OWNED_PATHS, Going
 from slurm_app.slurm.nodes import delete_node_script
 from slurm_app.slurm.packages import POLICY_FUNCTIONS
+from slurm_app.slurm.quick_route import PUT_BACK
 from slurm_app.slurm.script import STATE_DIRECTORY, quoted, step
 from slurm_app.slurm.snapshot import BASELINE
 
@@ -97,7 +98,7 @@ async def ensure_node_deleted(controller: Machine, host: str) -> dict[str, str]:
 
 
 async def ensure_daemons_stopped(machine: Machine, going: Going) -> dict[str, str]:
-    script = step(_ONLY_IF_OURS, _stop(going.belongings.units))
+    script = step(_ONLY_IF_OURS, _stop(going.belongings.units), PUT_BACK)
     return _evidence((await machine.run_step("stop-daemons", script)).stdout)
 
 
@@ -138,6 +139,8 @@ if [ -n "$added" ]; then
     export DEBIAN_FRONTEND=noninteractive
     forbid_daemon_starts
     trap 'allow_daemon_starts' EXIT
+    # Debian's purge would take all of /etc/slurm along, also what people put there; ours goes by its names below.
+    sed -i '\\#rm -rf /etc/slurm$#d' /var/lib/dpkg/info/slurm-wlm-basic-plugins.postrm 2>/dev/null || true
     end=$((SECONDS + 120))
     until dpkg --force-unsafe-io --force-remove-reinstreq --purge $added >"$state/purge.log" 2>&1; do
         if ! grep -q 'frontend lock\\|database lock' "$state/purge.log" || [ "$SECONDS" -ge "$end" ]; then
