@@ -35,6 +35,7 @@ find /etc -xdev -type f -exec sha256sum {} + | sort | sed 's/^/content /'
 find /run -xdev -maxdepth 1 -printf 'run %f\n' | grep -v gpuaas-step | sort
 systemctl list-units --all --no-legend --plain --type=service,socket,timer | awk '{ print "unit", $1, $2, $3 }' |
     grep -v gpuaas-test- | sort
+ip route show table all | sed 's/^/route /'
 """
 # All that differs after an install and a removal, each with its reason.
 HARMLESS = {

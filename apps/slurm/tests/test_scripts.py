@@ -45,7 +45,9 @@ SCRIPTS = {
         overrides={"KillWait": "10"},
     ),
     "slurmctld": slurmctld.start_script(),
-    "associations": accounting.associations_script(cluster_name="demo", account="proj", users=["gpuaas"]),
+    "associations": accounting.associations_script(
+        address="10.0.0.1", cluster_name="demo", account="proj", users=["gpuaas"]
+    ),
     "barrier": accounting.barrier_script(account="proj", users=["gpuaas"]),
     "slurmd": script.step(slurmd.start_script(shape=SHAPE, conf_server="10.0.0.9", features=["fast"])),
     "registered": script.step(slurmd.registered_script(host="node-1", comment="mem_1")),

@@ -34,7 +34,6 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         key = await munge_key(operation)
         scope = cluster.scope(operation, cluster.workers_beside, munge_key=key)
         evidence = await run_phases(operation, scope, CONTROLLER_PHASES)
-        await keep_records(operation, store, scope.prepared)
         versions = await facts.read_versions(scope.controller)
     version = number_of(versions["slurmctld"])
     await operation.client.members.report(
@@ -49,6 +48,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         },
         observed_runtime=version,
     )
+    await keep_records(operation, store, scope.prepared)
     cluster = await _wait_for_workers(operation, store)
     hosts = tuple(node_name(worker) for worker in cluster.workers)
     first_job = Phase(FIRST_JOB.key, FIRST_JOB.title, lambda scope: run_first_job(scope, hosts))

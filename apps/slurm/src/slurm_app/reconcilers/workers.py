@@ -29,12 +29,13 @@ async def join(operation: OperationContext, store: Store, cluster: Cluster, memb
     if member.allocation_id != cluster.controller.allocation_id:
         # Its machine is made ready while the controller's is.
         await run_phases(operation, scope, PREPARE_PHASES)
+        await keep_records(operation, store, scope.prepared)
         await wait_for_controller(operation, cluster.controller)
     else:
         controller = await wait_for_controller(operation, cluster.controller)
         if not is_prepared(operation, controller, member):
             await run_phases(operation, scope, PREPARE_PHASES)
-    await keep_records(operation, store, scope.prepared)
+            await keep_records(operation, store, scope.prepared)
     # Before it can be known to slurmctld: a successor has to find it there.
     await store.remember_node(member.id, cluster.instance.id, member.allocation_id, scope.workers[0].hostname)
     joined = (await run_phases(operation, scope, [WORKERS]))[WORKERS.key]

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from gpuaas_sdk.machines.base import Machine
 from slurm_app import names
 from slurm_app.errors import NotReadyError
+from slurm_app.slurm import quick_route
 from slurm_app.slurm.script import quoted, step
 
-# Every question to slurmdbd takes 90 ms (its connection waits for delayed acknowledgements), so nothing is
-# asked first: sacctmgr says by itself that something exists already. Whether all is there is proven by the
-# barrier, by slurmctld itself. Every command has its own limit: sacctmgr retries for minutes where slurmdbd
-# is away.
+# Nothing is asked first: sacctmgr says by itself that something exists already. Whether all is there is proven
+# by the barrier, by slurmctld itself. Every command has its own limit: sacctmgr retries for minutes where
+# slurmdbd is away.
 _FUNCTIONS = """
 add() {
     local said
@@ -21,11 +21,13 @@ add() {
 """
 
 
-def associations_script(*, cluster_name: str, account: str, users: Iterable[str]) -> str:
+def associations_script(*, address: str, cluster_name: str, account: str, users: Iterable[str]) -> str:
+    """The route stays quick until slurmctld, which asks slurmdbd much at its first start, runs."""
     cluster = quoted(names.cluster_name(cluster_name))
     account = quoted(names.account_name(account))
     pieces = [
         _FUNCTIONS,
+        f"if ! systemctl is-active --quiet slurmctld.service; then {quick_route.quicken(address)} fi",
         f"add cluster {cluster}",
         f"add account {account} cluster={cluster} description={account} organization={account}",
     ]
@@ -36,7 +38,7 @@ def associations_script(*, cluster_name: str, account: str, users: Iterable[str]
 
 
 async def ensure_associations_made(machine: Machine, *, cluster_name: str, account: str, users: Iterable[str]) -> None:
-    script = associations_script(cluster_name=cluster_name, account=account, users=users)
+    script = associations_script(address=machine.address, cluster_name=cluster_name, account=account, users=users)
     await machine.run_step("make-associations", script)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, CommandError, Machine
 from slurm_app.slurm import owned
 from slurm_app.slurm.going import EVERYTHING, OWNED_PATHS, Going
+from slurm_app.slurm.quick_route import KEPT_ROUTE
 from slurm_app.slurm.roles import PACKAGES
 from slurm_app.slurm.script import STATE_DIRECTORY, quoted
 from slurm_app.slurm.snapshot import BASELINE, SNAPSHOT
@@ -71,6 +72,7 @@ def checks(going: Going) -> dict[str, str]:
             "package_versions": f"if [ -d {BASELINE} ]; then "
             "dpkg-query -W -f '${binary:Package}\\t${Version}\\t${db:Status-Status}\\n' | sort | "
             f"comm -23 {BASELINE}/packages - | {of_ours}; fi",
+            "routes": f"if [ -e {KEPT_ROUTE} ]; then ip route show table local | grep quickack || true; fi",
             "cgroups": "find /sys/fs/cgroup -maxdepth 2 -name 'slurm_*' 2>/dev/null || true",
             "copied_artifacts": f"find {COPIED_ARTIFACTS} -type f 2>/dev/null || true",
             "policy_rc_d": "grep -ls gpuaas-slurm /usr/sbin/policy-rc.d || true",

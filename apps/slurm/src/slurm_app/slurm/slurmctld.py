@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from gpuaas_sdk.machines.base import CommandResult, Machine
 from slurm_app.slurm.config import HEADER, MACHINE_GRES_CONF, ProcessTracking, render_slurm_conf
+from slurm_app.slurm.quick_route import PUT_BACK
 from slurm_app.slurm.script import put_file, quoted, restart_policy, step
 
 CONFIGURATION = "/etc/slurm/slurm.conf"
@@ -82,6 +83,7 @@ def start_script() -> str:
         f"ensure_unit_current slurmctld.service {CONFIGURATION} {DROP_IN}",
         "up() { timeout 10 scontrol ping | grep -q 'is UP'; }",
         "wait_for 30 'slurmctld to answer' up",
+        PUT_BACK,
         "slurmctld -V | sed 's/.* /slurmctld=/'",
     )
 

@@ -1,5 +1,6 @@
 """slurmd: a worker joins as a dynamic node. Nothing else in the cluster is restarted or told."""
 
+import asyncio
 from collections.abc import Sequence
 
 from gpuaas_sdk.machines.base import CommandError, Machine
@@ -58,8 +59,7 @@ async def ensure_worker_joined(
 ) -> dict[str, str]:
     """slurmd on the worker, then its record in slurmctld. No other machine is touched, nothing is restarted."""
     host = worker.hostname
-    shape = await read_node_shape(worker)
-    record = await read_node(controller, host)
+    shape, record = await asyncio.gather(read_node_shape(worker), read_node(controller, host))
     refuse_held(host, record)
     other_gpus = record.present == "yes" and record.gpus != len(shape.gpus)
     if other_gpus and (running := await read_jobs(controller, host)):
