@@ -40,17 +40,17 @@ async def _as_coroutine(work: Callable[[Machine], Awaitable[T]], machine: Machin
 
 async def ensure_machines_fit(scope: Scope) -> Evidence:
     """What would fail later in a way that is harder to understand: names, times, user ids, what the kernel allows."""
-    seen = await on_each(scope.machines, facts.read_facts)
+    seen, tracking, ids = await asyncio.gather(
+        on_each(scope.machines, facts.read_facts), slurmctld.read_tracking(scope.controller), _read_ids(scope)
+    )
     for machine in scope.prepared:
         facts.refuse_unfit(machine, seen[machine.hostname], scope.roles_of(machine))
     facts.refuse_skew({host: each.clock for host, each in seen.items()})
-    for user in scope.users:
-        uids = await on_each(scope.machines, partial(facts.read_uid, user=user))
+    for user, uids in ids.items():
         if missing := [host for host, uid in uids.items() if uid is None]:
             raise RefusedError("user_missing", f"{', '.join(missing)} has no user {user}")
         if len(set(uids.values())) > 1:
             raise RefusedError("uid_mismatch", f"the user {user} has different ids: {uids}")
-    tracking = await slurmctld.read_tracking(scope.controller)
     for worker in scope.workers:
         if tracking == "proctrack/cgroup" and seen[worker.hostname].own_user_namespace:
             raise RefusedError(
@@ -59,6 +59,11 @@ async def ensure_machines_fit(scope: Scope) -> Evidence:
                 "deploy one with process_tracking: linuxproc",
             )
     return {machine.hostname: seen[machine.hostname].as_evidence() for machine in scope.prepared}
+
+
+async def _read_ids(scope: Scope) -> dict[str, dict[str, int | None]]:
+    """Of each user, by host name."""
+    return {user: await on_each(scope.machines, partial(facts.read_uid, user=user)) for user in scope.users}
 
 
 async def ensure_baseline_recorded(scope: Scope) -> Evidence:

@@ -1,5 +1,6 @@
 """The cluster that an operation is about, as the platform describes it, and the scope that phases work on."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -43,10 +44,11 @@ class Cluster:
 
     @classmethod
     async def read(cls, operation: OperationContext, store: Store) -> "Cluster":
-        instance = await operation.instance()
-        version = await operation.app_version()
+        instance, version, members = await asyncio.gather(
+            operation.instance(), operation.app_version(), operation.members()
+        )
         project = await operation.client.projects.get(instance.project_id)
-        live = [member for member in await operation.members() if member.status != MemberStatus.REMOVED]
+        live = [member for member in members if member.status != MemberStatus.REMOVED]
         controllers = [member for member in live if member.component_key == CONTROLLER]
         digests = [slot.digest for slot in version.manifest.artifacts if slot.name == bundle.ARTIFACT]
         if len(controllers) != 1 or len(digests) != 1 or digests[0] is None:

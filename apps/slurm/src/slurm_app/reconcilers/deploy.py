@@ -24,7 +24,7 @@ from slurm_app.reconcilers.seam import run_phases
 from slurm_app.slurm import facts
 from slurm_app.store import Store
 
-POLL_SECONDS = 0.3
+POLL_SECONDS = 0.15
 
 
 async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
