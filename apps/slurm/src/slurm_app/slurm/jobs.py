@@ -32,29 +32,31 @@ class FirstJob:
 def first_job_script(*, user: str, partition: str, account: str, workers: tuple[str, ...], gpus: int) -> str:
     """Every command has a limit of its own: srun waits for ever on a node that is drained.
 
-    sbatch is given a moment in which no job is completing, because slurmctld starts a batch job at once only
-    then, and otherwise at its next round.
+    srun gets its nodes at once, but a batch job waits for slurmctld's next round, one in a second. So the batch job is
+    handed in as soon as the last srun has its nodes, and not before: srun would wait behind it.
     """
     partition = names.partition_name(partition)
     account = names.account_name(account)
     where = quoted(f"--partition={partition}", f"--account={account}", "--time=1", f"--job-name={JOB_NAME}")
     nodes = f"--nodes={len(workers)} --ntasks-per-node=1 --nodelist={','.join(map(names.host_name, workers))}"
     limit = f"timeout --kill-after=5 {SECONDS_PER_JOB}"
-    pieces = [
-        "cd /",
-        f'as_user() {{ runuser --user {quoted(names.user_name(user))} -- {limit} "$@"; }}',
-        f"as_user srun {where} {nodes} hostname | sort | sed 's/^/host=/'",
-    ]
+    interactive = [f"as_user srun {where} {nodes} sh -c 'echo host=$(hostname)'"]
     if gpus:
         # The variable is what CUDA programs obey; it is set by Slurm from the GPUs that the job was given.
-        pieces.append(
+        interactive.append(
             f"as_user srun {where} --nodes=1 --ntasks=1 --nodelist={names.host_name(workers[0])} "
             f"--gres=gpu:{int(gpus)} sh -c 'echo \"gpus=$CUDA_VISIBLE_DEVICES\"'"
         )
-    pieces += [
-        'settled() { [ -z "$(timeout 10 squeue --noheader --states=COMPLETING)" ]; }',
-        "wait_for 30 'the srun job to be over' settled",
+    pieces = [
+        "cd /",
+        f'as_user() {{ runuser --user {quoted(names.user_name(user))} -- {limit} "$@"; }}',
+        *interactive[:-1],
+        f"{interactive[-1]} & srun=$!",
+        f"mine() {{ timeout 10 squeue --noheader --name={JOB_NAME} --states=RUNNING --format=%A; }}",
+        'has_its_nodes() { ! kill -0 "$srun" || [ -n "$(mine)" ]; }',
+        f"wait_for {SECONDS_PER_JOB} 'srun to get its nodes' has_its_nodes",
         f"job=$(as_user sbatch --parsable {where} {nodes} --output=/dev/null --wrap=hostname)",
+        'wait "$srun" || { timeout 10 scancel "$job"; exit 1; }',
         'row() { timeout 10 sacct --allocations --noheader --parsable2 --jobs="$job" '
         "--format=jobid,state,elapsed,account; }",
         "finished() { row | grep -Eq '\\|(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)'; }",
@@ -78,7 +80,7 @@ def parse_first_job(text: str) -> FirstJob:
             row = value.split("|")
     if len(row) != 4 or not row[0].isdigit():
         raise NotReadyError("first_job_unclear", f"cannot understand what the first job said: {text[-500:]!r}")
-    return FirstJob(tuple(hosts), gpus, int(row[0]), row[1], row[2], row[3])
+    return FirstJob(tuple(sorted(hosts)), gpus, int(row[0]), row[1], row[2], row[3])
 
 
 def refuse_failed(job: FirstJob, *, workers: tuple[str, ...], gpus: int) -> None:
