@@ -93,12 +93,17 @@ async def ensure_munge_running(scope: Scope) -> Evidence:
 async def ensure_cluster_configured(scope: Scope) -> Evidence:
     seen = await on_each(scope.machines, facts.read_facts)
     tracking = choose_process_tracking(list(seen.values()), scope.process_tracking)
+    of_slurmd = ""
+    if scope.controller.allocation_id in {worker.allocation_id for worker in scope.workers}:
+        # In the same round trip, and before systemd reads its units anew for the controller.
+        of_slurmd = await slurmd.configuration_script(scope.controller, conf_server=scope.controller.address)
     await slurmctld.ensure_cluster_configured(
         scope.controller,
         cluster_name=scope.cluster_name,
         partition=scope.partition,
         tracking=tracking,
         overrides=scope.overrides,
+        of_slurmd=of_slurmd,
     )
     return {"proctrack": tracking.proctrack, "limits": tracking.note}
 
@@ -123,6 +128,15 @@ async def ensure_slurmctld_running(scope: Scope) -> Evidence:
     said = await slurmctld.ensure_slurmctld_running(scope.controller)
     loaded = await accounting.read_associations_loaded(scope.controller, account=scope.account, users=scope.users)
     return {**said, "associations_loaded": loaded}
+
+
+async def ensure_workers_configured(scope: Scope) -> Evidence:
+    async def configure(worker: Machine) -> Evidence:
+        server = scope.controller.address
+        await slurmd.ensure_worker_configured(worker, conf_server=server, features=scope.features)
+        return {}
+
+    return await on_each(scope.workers, configure)
 
 
 async def ensure_workers_joined(scope: Scope) -> Evidence:
@@ -189,6 +203,7 @@ DATABASE = Phase("start-database", "Start MariaDB", ensure_database_running)
 SLURMDBD = Phase("start-slurmdbd", "Start slurmdbd", ensure_slurmdbd_running)
 ASSOCIATIONS = Phase("make-associations", "Create cluster, account and users", ensure_associations_made)
 SLURMCTLD = Phase("start-slurmctld", "Start slurmctld", ensure_slurmctld_running)
+WORKER_CONFIGURATION = Phase("configure-worker", "Write the worker's configuration", ensure_workers_configured)
 WORKERS = Phase("join-workers", "Join the workers", ensure_workers_joined)
 FIRST_JOB = Phase("run-first-job", "Run the first job", ensure_first_job_finished)
 PROVE_WORKER = Phase("run-first-job", "Run a job on the worker", ensure_worker_proven)

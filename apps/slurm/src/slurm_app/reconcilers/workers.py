@@ -6,7 +6,7 @@ from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import ConditionStatus, Instance, Member, MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.access_notes import refresh_access_notes
-from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, SAVE_WORKER, WORKERS
+from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, SAVE_WORKER, WORKER_CONFIGURATION, WORKERS
 from slurm_app.reconcilers.cluster import PREPARED, Cluster, error_of, munge_key, number_of, wanted_features
 from slurm_app.reconcilers.records import keep_records
 from slurm_app.reconcilers.seam import run_phases
@@ -30,12 +30,18 @@ async def join(operation: OperationContext, store: Store, cluster: Cluster, memb
         # Its machine is made ready while the controller's is.
         await run_phases(operation, scope, PREPARE_PHASES)
         await keep_records(operation, store, scope.prepared)
+        versions = await facts.read_versions(scope.workers[0])
+        if (await operation.client.members.get(cluster.controller.id)).status != MemberStatus.READY:
+            await run_phases(operation, scope, [WORKER_CONFIGURATION])
         await wait_for_controller(operation, cluster.controller)
     else:
         controller = await wait_for_controller(operation, cluster.controller)
-        if not is_prepared(operation, controller, member):
+        if is_prepared(operation, controller, member):
+            versions = controller.adapter_detail["versions"]
+        else:
             await run_phases(operation, scope, PREPARE_PHASES)
             await keep_records(operation, store, scope.prepared)
+            versions = await facts.read_versions(scope.workers[0])
     # Before it can be known to slurmctld: a successor has to find it there.
     await store.remember_node(member.id, cluster.instance.id, member.allocation_id, scope.workers[0].hostname)
     joined = (await run_phases(operation, scope, [WORKERS]))[WORKERS.key]
@@ -44,7 +50,7 @@ async def join(operation: OperationContext, store: Store, cluster: Cluster, memb
         # on a worker before that, and the seconds until it is written down would be seconds until the first job.
         await run_phases(operation, scope, [PROVE_WORKER, SAVE_WORKER])
         await refresh_access_notes(operation, cluster)
-    await report_joined(operation, member, scope, features)
+    await report_joined(operation, member, scope, features, versions)
     return {"joined": joined}
 
 
@@ -54,9 +60,10 @@ def is_prepared(operation: OperationContext, controller: Member, member: Member)
     return asked.kind == "add" and asked.attempt == 1 and member.id in controller.adapter_detail.get(PREPARED, [])
 
 
-async def report_joined(operation: OperationContext, member: Member, scope: Scope, features: tuple[str, ...]) -> None:
+async def report_joined(
+    operation: OperationContext, member: Member, scope: Scope, features: tuple[str, ...], versions: dict[str, str]
+) -> None:
     (worker,) = scope.workers
-    versions = await facts.read_versions(worker)
     await operation.client.members.report(
         member.id,
         operation,

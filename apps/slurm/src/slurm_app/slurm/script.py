@@ -8,10 +8,12 @@ _END_OF_FILE = "GPUAAS_END_OF_FILE"
 
 # put PATH MODE OWNER: replace a file by standard input, atomically, and only if it differs.
 # wait_for SECONDS WHAT COMMAND…: poll; on the deadline say what was waited for and what the command says.
+# ensure_enabled UNIT: from the next boot on.
+# ensure_reloaded: systemd reads its units anew, which takes 0.2 s, only where a mark asks for it. systemd's own
+#   NeedDaemonReload stays "no" for a drop-in directory that is new.
 # ensure_unit_current UNIT FILE…: restart only if the unit is not running with exactly these files. The stamp
 #   is written after the restart, so a crash between a new file and its restart is made good by the next run.
-#   The same holds for the mark that asks for a daemon-reload, which takes 0.2 s and is done only when asked
-#   for. systemd's own NeedDaemonReload stays "no" for a drop-in directory that is new.
+#   The same holds for the mark above.
 PRELUDE = f"""\
 export LC_ALL=C
 state={STATE_DIRECTORY}
@@ -40,23 +42,29 @@ wait_for() {{
     done
 }}
 port_open() {{ (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }}
+ensure_enabled() {{
+    if ! systemctl is-enabled --quiet "$1"; then
+        touch "$state/reload"
+        systemctl enable --quiet --no-reload "$1"
+    fi
+}}
+ensure_reloaded() {{
+    if [ -e "$state/reload" ]; then
+        systemctl daemon-reload
+        rm -f "$state/reload"
+    fi
+}}
 ensure_unit_current() {{
     local unit=$1 stamp="$state/applied/$1" now
     shift
     mkdir -p "$state/applied"
     now=$(sha256sum "$@")
-    if ! systemctl is-enabled --quiet "$unit"; then
-        touch "$state/reload"
-        systemctl enable --quiet --no-reload "$unit"
-    fi
+    ensure_enabled "$unit"
     if systemctl is-active --quiet "$unit" && [ "$(cat "$stamp" 2>/dev/null)" = "$now" ]; then
         return 0
     fi
     rm -f "$stamp"
-    if [ -e "$state/reload" ]; then
-        systemctl daemon-reload
-        rm -f "$state/reload"
-    fi
+    ensure_reloaded
     systemctl reset-failed "$unit" 2>/dev/null || true
     systemctl restart "$unit"
     printf '%s\\n' "$now" >"$stamp"

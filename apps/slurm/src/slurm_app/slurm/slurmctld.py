@@ -32,7 +32,9 @@ def configuration_script(
     address: str,
     tracking: ProcessTracking,
     overrides: Mapping[str, str],
+    of_slurmd: str = "",
 ) -> str:
+    """`of_slurmd`: what a worker on the same machine needs."""
     conf = render_slurm_conf(
         cluster_name=cluster_name,
         partition=partition,
@@ -55,6 +57,7 @@ def configuration_script(
         f"mkdir -p {quoted(os.path.dirname(DROP_IN), os.path.dirname(SLURMDBD_DROP_IN))}",
         put_file(DROP_IN, restart_policy(["slurmdbd.service"])),
         put_file(SLURMDBD_DROP_IN, restart_policy(["slurm-mariadb.service"])),
+        of_slurmd,
     )
 
 
@@ -65,6 +68,7 @@ async def ensure_cluster_configured(
     partition: str,
     tracking: ProcessTracking,
     overrides: Mapping[str, str],
+    of_slurmd: str = "",
 ) -> None:
     """Before slurmdbd's clients are used: sacctmgr does not start without a slurm.conf."""
     script = configuration_script(
@@ -74,6 +78,7 @@ async def ensure_cluster_configured(
         address=machine.address,
         tracking=tracking,
         overrides=overrides,
+        of_slurmd=of_slurmd,
     )
     await machine.run_step("configure-cluster", script)
 

@@ -18,8 +18,7 @@ DROP_IN = f"{DROP_IN_DIRECTORY}/gpuaas.conf"
 UNIT = "slurmd.service"
 
 
-def start_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] = (), anew: bool = False) -> str:
-    """`anew`: slurmctld has no record of it, and a slurmd that runs does not register a second time by itself."""
+def unit_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] = ()) -> str:
     return "\n".join(
         [
             PMIX_LINK,
@@ -27,6 +26,29 @@ def start_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] 
             f"mkdir -p {DROP_IN_DIRECTORY} /etc/slurm",
             put_file(MACHINE_GRES_CONF, render_gres_conf(shape.gpus)),
             put_file(DROP_IN, render_slurmd_unit(shape, conf_server=conf_server, features=features)),
+            f"ensure_enabled {UNIT}",
+        ]
+    )
+
+
+async def configuration_script(worker: Machine, *, conf_server: str, features: Sequence[str] = ()) -> str:
+    """What needs no slurmctld, so that slurmd has only to be started when there is one. One that runs is left alone:
+    whether it may be changed depends on its jobs."""
+    shape = await read_node_shape(worker)
+    script = unit_script(shape=shape, conf_server=conf_server, features=features)
+    return f"if ! systemctl is-active --quiet {UNIT}; then\n{script}\nfi"
+
+
+async def ensure_worker_configured(worker: Machine, *, conf_server: str, features: Sequence[str] = ()) -> None:
+    script = await configuration_script(worker, conf_server=conf_server, features=features)
+    await worker.run_step(f"configure-slurmd-{worker.hostname}", step(script, "ensure_reloaded"))
+
+
+def start_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] = (), anew: bool = False) -> str:
+    """`anew`: slurmctld has no record of it, and a slurmd that runs does not register a second time by itself."""
+    return "\n".join(
+        [
+            unit_script(shape=shape, conf_server=conf_server, features=features),
             f'rm -f "$state/applied/{UNIT}"' if anew else "",
             f"ensure_unit_current {UNIT} {quoted(DROP_IN, MACHINE_GRES_CONF)}",
         ]
