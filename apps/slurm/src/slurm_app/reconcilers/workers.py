@@ -28,20 +28,14 @@ async def join(operation: OperationContext, store: Store, cluster: Cluster, memb
     scope = cluster.scope(operation, [member], targets=[member], munge_key=key, features=features)
     if member.allocation_id != cluster.controller.allocation_id:
         # Its machine is made ready while the controller's is.
-        await run_phases(operation, scope, PREPARE_PHASES)
-        await keep_records(operation, store, scope.prepared)
-        versions = await facts.read_versions(scope.workers[0])
-        if (await operation.client.members.get(cluster.controller.id)).status != MemberStatus.READY:
-            await run_phases(operation, scope, [WORKER_CONFIGURATION])
+        versions = await prepare(operation, store, scope)
         await wait_for_controller(operation, cluster.controller)
     else:
         controller = await wait_for_controller(operation, cluster.controller)
         if is_prepared(operation, controller, member):
             versions = controller.adapter_detail["versions"]
         else:
-            await run_phases(operation, scope, PREPARE_PHASES)
-            await keep_records(operation, store, scope.prepared)
-            versions = await facts.read_versions(scope.workers[0])
+            versions = await prepare(operation, store, scope)
     # Before it can be known to slurmctld: a successor has to find it there.
     await store.remember_node(member.id, cluster.instance.id, member.allocation_id, scope.workers[0].hostname)
     joined = (await run_phases(operation, scope, [WORKERS]))[WORKERS.key]
@@ -52,6 +46,16 @@ async def join(operation: OperationContext, store: Store, cluster: Cluster, memb
         await refresh_access_notes(operation, cluster)
     await report_joined(operation, member, scope, features, versions)
     return {"joined": joined}
+
+
+async def prepare(operation: OperationContext, store: Store, scope: Scope) -> dict[str, str]:
+    """All that needs no slurmctld; the versions of what is installed then."""
+    await run_phases(operation, scope, PREPARE_PHASES)
+    if operation.operation.kind != "recover":
+        # Whether that of a worker that had joined before may be changed depends on its jobs.
+        await run_phases(operation, scope, [WORKER_CONFIGURATION])
+    await keep_records(operation, store, scope.prepared)
+    return await facts.read_versions(scope.workers[0])
 
 
 def is_prepared(operation: OperationContext, controller: Member, member: Member) -> bool:

@@ -97,8 +97,9 @@ def render_slurm_conf(
         ("AccountingStoragePort", str(SLURMDBD_PORT)),
         ("AccountingStorageEnforce", "associations"),
         ("AccountingStorageTRES", "gres/gpu"),
-        # A batch job may otherwise wait 3 s for its first look, on a cluster that is idle.
-        ("SchedulerParameters", "batch_sched_delay=0"),
+        # A batch job may otherwise wait 3 s for its first look, on a cluster that is idle. In its own first 3 s
+        # slurmctld looks at none, except to fill gaps: with at most 256 workers that can be done every second.
+        ("SchedulerParameters", "batch_sched_delay=0,bf_interval=1,bf_max_time=30"),
         # A machine that was restarted comes back by itself; a drain that a person set is not touched by this.
         ("ReturnToService", "2"),
         ("SlurmdTimeout", "60"),

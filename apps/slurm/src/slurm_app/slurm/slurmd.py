@@ -32,8 +32,7 @@ def unit_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] =
 
 
 async def configuration_script(worker: Machine, *, conf_server: str, features: Sequence[str] = ()) -> str:
-    """What needs no slurmctld, so that slurmd has only to be started when there is one. One that runs is left alone:
-    whether it may be changed depends on its jobs."""
+    """What needs no slurmctld, so that slurmd has only to be started when there is one. One that runs is left alone."""
     shape = await read_node_shape(worker)
     script = unit_script(shape=shape, conf_server=conf_server, features=features)
     return f"if ! systemctl is-active --quiet {UNIT}; then\n{script}\nfi"
