@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from gpuaas_stack.packs import find_packs
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
+from tests.e2e.conftest import APPS
 from tests.e2e.isolation import IsolatedController, NetworkOfOne
 from tests.support.waiting import wait_until
 
@@ -52,6 +54,11 @@ def test_deploy_use_take_apart_deploy_again(cli: CommandLine, controller: Isolat
     assert instance["versions"]["observed_runtime"].endswith("22.05.8")
     conditions = {condition["type"]: condition["status"] for condition in instance["conditions"]}
     assert (conditions["Ready"], conditions["VersionDrift"]) == ("true", "false")
+
+    # What `make up` shows of it.
+    (pack,) = [pack for pack in find_packs([APPS]) if pack.slug == "slurm"]
+    assert pack.demo is not None
+    assert cli.ssh("one", pack.demo.show).count("COMPLETED") == 3
 
     # A person's own use, with Slurm's own words.
     assert cli.ssh("one", "sinfo", "--noheader", "--format=%T").split() == ["idle"]
