@@ -2,12 +2,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test unit alone http machines e2e smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access bench-slurm bench-runtime
+.PHONY: help setup up down status reset lint format test check map unit alone http slices machines e2e shake smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access bench-slurm bench-runtime
 
 BIN := .venv/bin
-SOURCES := $(wildcard packages/*/src) stack/src $(wildcard apps/*/src)
-UNIT_TESTS := $(wildcard packages/*/tests) $(wildcard stack/tests) $(wildcard apps/*/tests)
-E2E_TESTS := $(wildcard tests/e2e/test_*.py)
+SUITE := $(BIN)/python -m tests.suite
+# `make check` looks at what changed since this commit; `make shake` runs these parts, so many times.
+BASE ?= origin/main
+PARTS ?=
+ROUNDS ?= 1
 # Addresses of the registry stay out of the lock, so that it installs from any.
 UV := build/uv/bin/uv
 COMPILE := $(UV) pip compile --quiet --python-version 3.11 --generate-hashes \
@@ -31,33 +33,43 @@ status: setup ## what runs
 reset: setup ## stop everything and delete all data (asks; YES=1 does not)
 	@$(BIN)/gpuaas-stack reset $(if $(filter 1,$(YES)),--yes)
 
-lint: setup ## style, types, import rules, no app named outside of apps/
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict $(SOURCES)
-	$(BIN)/lint-imports
-	scripts/check-app-names
-
 format: setup ## write the style that lint checks
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint unit alone http machines e2e ## everything that CI runs
+test: ## everything that CI runs, parts side by side; ends with a table of times and all failures
+	@began=$$EPOCHREALTIME; scripts/setup; exec $(SUITE) --began "$$began"
 
-unit: setup ## tests of each package
-	$(BIN)/python -m pytest -n auto -m "not machines" $(UNIT_TESTS)
+check: setup ## what to run every few minutes: lint, unit tests, and the HTTP tests that touch what changed since BASE
+	@$(SUITE) lint unit
+	@$(BIN)/python -m tests.choose --base $(BASE) --run
+
+map: setup ## record which HTTP tests run which source files, for `make check`
+	@$(BIN)/python -m tests.choose record
+
+lint: setup ## style, types, import rules, no app named outside of apps/
+	@$(SUITE) $@
+
+unit: setup ## tests of each package that need no machines
+	@$(SUITE) $@
 
 alone: setup ## contract, sdk and every app, each by its wheel in an empty environment
-	scripts/test-alone packages/contract packages/sdk $(patsubst %/pyproject.toml,%,$(wildcard apps/*/pyproject.toml))
-	scripts/test-skeleton
-
-machines: setup ## tests of each package that need real machines
-	GPUAAS_ENVIRONMENT=tests GPUAAS_STATE_DIR=/var/lib/gpuaas-tests GPUAAS_SUBNET=10.87.0.0/16 \
-		$(BIN)/gpuaas-stack with-machines -- $(BIN)/python -m pytest -m machines $(UNIT_TESTS)
-	$(BIN)/python -m pytest tests/machines
+	@$(SUITE) $@
 
 http: setup ## the API on real PostgreSQL and OpenBao
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder tests/http
+	@$(SUITE) $@
+
+slices: setup ## tests of each package that need real machines
+	@$(SUITE) $@
+
+machines: setup ## platform and agent on real machines
+	@$(SUITE) $@
+
+e2e: setup ## the whole chain on real machines, with the Slurm app
+	@$(SUITE) $@
+
+shake: setup ## the suite in random order with every core busy: PARTS="http unit" ROUNDS=3
+	@$(SUITE) $(PARTS) --shake --rounds $(ROUNDS)
 
 reference: setup ## write what docs/reference holds of the routes and who may call them
 	$(BIN)/gpuaas-platform openapi >docs/reference/openapi.json
@@ -72,8 +84,8 @@ smoke: setup ## the Slurm app from deploy to decommission on real machines, with
 
 soak: setup ## the long versions of tests that are sampled in `make test`
 	GPUAAS_FUZZ_SECONDS=1200 $(BIN)/python -m pytest -s tests/http/test_fuzz.py
-	GPUAAS_SOAK=1 $(BIN)/python -m pytest tests/machines/test_conformance.py tests/machines/test_rollcall_life.py
-	GPUAAS_SOAK=1 $(BIN)/python -m pytest -s tests/e2e/test_slurm_conformance.py tests/e2e/test_slurm_boundaries.py
+	GPUAAS_SOAK=1 $(BIN)/python -m pytest tests/http/test_lifecycle_states.py tests/http/test_lifecycle_races.py
+	GPUAAS_SOAK=1 $(SUITE) slices machines e2e --limit 600
 
 bench: setup ## the API against a bare handler that runs the same statements
 	$(BIN)/python -m benchmarks
@@ -100,11 +112,6 @@ bench-slurm: setup ## a Slurm cluster by the app, against a bare script and Ansi
 
 bench-runtime: setup ## one controller with 10,000 members, against a timer for each of them
 	$(BIN)/python -m benchmarks.runtime
-
-e2e: setup ## the whole chain on real machines
-ifneq ($(E2E_TESTS),)
-	$(BIN)/python -m pytest $(E2E_TESTS)
-endif
 
 $(UV): | setup
 	$(BIN)/python -m venv build/uv

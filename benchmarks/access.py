@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
-from tests.support.processes import openbao_of
-from tests.support.services import admin_credentials
+from tests.support.services import admin_credentials, openbao_of
 
 from benchmarks.slices import SHAPE, own_machines
 from gpuaas_cli.commands.ssh import ssh_arguments

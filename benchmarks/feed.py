@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 from tests.support.feed_platform import FeedPlatform, feed_platform
-from tests.support.services import admin_credentials
+from tests.support.services import admin_credentials, bare_servers
 
 INSERT = """WITH written AS (
     INSERT INTO changes (noun, resource_id, event, message, revision, correlation_id)
@@ -199,7 +199,10 @@ async def measure(platform: FeedPlatform) -> None:
 
 def main() -> None:
     print(f"load of the machine at the start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    with feed_platform("feedbench", GPUAAS_FEED_STREAMS_PER_PRINCIPAL="2000") as platform:
+    with (
+        bare_servers("feedbench") as servers,
+        feed_platform(servers, feed_streams_per_principal="2000") as platform,
+    ):
         asyncio.run(measure(platform))
         print("start of the command line:")
         measure_start(platform)

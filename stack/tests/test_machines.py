@@ -7,22 +7,26 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import IPv4Network
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from gpuaas_stack.image import SliceImage, _write_metadata, ensure_image, ensure_imported
-from gpuaas_stack.lxd import LxdEnvironment, _link_exists
+from gpuaas_stack.image import SliceImage, ensure_image, ensure_imported, write_metadata
+from gpuaas_stack.lxd import LxdEnvironment
 from gpuaas_stack.lxd_api import LxdApi
 from gpuaas_stack.lxd_daemon import LxdDaemon
 from gpuaas_stack.settings import ENVIRONMENT_TAG, Settings
 
 pytestmark = pytest.mark.machines
 
-ENVIRONMENT, BRIDGE, NAME, ADDRESS = "stackunit", "gpstackunit0", "stackunit-1", "10.98.1.10"
-SETTINGS = Settings(environment=ENVIRONMENT, subnet=IPv4Network("10.98.0.0/16"), pool_size="3GiB")
+# Beside what else is tested with machines, and beside other runs: the last of the range that this one was given.
+_GIVEN = Settings()
+*_, SUBNET = _GIVEN.subnet.subnets(new_prefix=24)
+GATEWAY, ADDRESS = str(SUBNET[1]), str(SUBNET[10])
+ENVIRONMENT = f"{_GIVEN.environment}-unit"
+BRIDGE, NAME = f"gp{ENVIRONMENT}"[:15], f"{ENVIRONMENT}-1"
+SETTINGS = Settings(environment=ENVIRONMENT, subnet=SUBNET, pool_size="3GiB")
 
 
 @pytest.fixture
@@ -55,7 +59,7 @@ def eventually(condition: Callable[[], bool], what: str, timeout: float = 60) ->
 
 
 def launch(lxd: LxdEnvironment) -> None:
-    network = {"ipv4.address": "10.98.1.1/24", "ipv4.nat": "false", "ipv6.address": "none"}
+    network = {"ipv4.address": f"{GATEWAY}/24", "ipv4.nat": "false", "ipv6.address": "none"}
     config = {ENVIRONMENT_TAG: ENVIRONMENT}
     lxd.api.request("POST", "/1.0/networks", json={"name": BRIDGE, "config": network | config})
     devices = {
@@ -82,7 +86,7 @@ def test_environments_that_come_up_at_once_import_the_image_once(lxd: LxdEnviron
     (image.directory / "rootfs").mkdir(parents=True)
     subprocess.run(["mksquashfs", str(image.directory / "rootfs"), str(image.rootfs), "-quiet"], check=True)
     # Its time is in its fingerprint: an image that a killed run has left is another one.
-    _write_metadata(image.metadata, int(time.time()))
+    write_metadata(image.metadata, int(time.time()))
     apis = [LxdApi(SETTINGS.lxd_socket) for _ in range(4)]
     try:
         with ThreadPoolExecutor(len(apis)) as pool:
@@ -104,7 +108,7 @@ def test_a_slice_boots_stops_and_comes_back(lxd: LxdEnvironment) -> None:
     launch(lxd)
     eventually(running, "systemd to be running")
     eventually(addressed, "the pinned address")
-    assert inside("ping", "-c1", "-W2", "10.98.1.1").returncode == 0
+    assert inside("ping", "-c1", "-W2", GATEWAY).returncode == 0
     # Its own name is its real address, for itself too.
     assert inside("getent", "hosts", NAME).stdout.split()[0] == ADDRESS
     # No key and no way in before the agent has put them there, and no way out.
@@ -117,7 +121,7 @@ def test_a_slice_boots_stops_and_comes_back(lxd: LxdEnvironment) -> None:
     inside("touch", "/root/kept")
     assert lxd.stop_instances() == [NAME]
     assert lxd.stop_networks() == [BRIDGE]
-    assert not _link_exists(BRIDGE)
+    assert not lxd.link_exists(BRIDGE)
     assert lxd.stop_instances() == []
 
     lxd.ensure_networks_started()
@@ -129,4 +133,4 @@ def test_a_slice_boots_stops_and_comes_back(lxd: LxdEnvironment) -> None:
     deleted = lxd.delete_everything()
     assert f"machine {NAME}" in deleted
     assert lxd.machines() == []
-    assert not _link_exists(BRIDGE)
+    assert not lxd.link_exists(BRIDGE)

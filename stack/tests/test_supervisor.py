@@ -118,8 +118,8 @@ def test_it_stops_everything_in_reverse_order(supervision: Supervision, state_di
         for name, order in (("third", 3), ("first", 1), ("second", 2))
     ]
     processes = run(supervision, *services)
-    for name in ("first", "second", "third"):
-        eventually(lambda name=name: "up" in supervision.tail(name), f"{name} to set its trap")
+    names = ("first", "second", "third")
+    eventually(lambda: all("up" in supervision.tail(name) for name in names), "all to have set their traps")
     assert supervision.stop() == ["third", "second", "first"]
     assert log.read_text().split() == ["third", "second", "first"]
     assert not any(alive(process) for process in processes)
@@ -176,3 +176,11 @@ def test_a_stale_record_of_another_process_harms_nobody(supervision: Supervision
     (supervision.run_dir / "one.json").write_text(record.replace(f'"pid": {process.pid}', f'"pid": {me}'))
     supervision.ensure_stopped()
     assert not (supervision.run_dir / "one.json").exists()
+
+
+def test_the_pauses_of_what_keeps_ending_grow_to_the_chosen_limit(state_dir: Path, supervision: Supervision) -> None:
+    impatient = Supervision(state_dir, longest_pause=0.6)
+    impatient.ensure_running()
+    impatient.ensure_service(Service("failing", ["false"], 1))
+    eventually(lambda: impatient.tail("failing").count("next start in 0.6 s") >= 2, "two pauses of that length")
+    assert impatient.tail("failing").count("next start in 0.5 s") == 1

@@ -1,33 +1,37 @@
-"""The `gpuaas` program, used as a person or a script uses it."""
+"""The `gpuaas` program, used as a person or a script uses it.
+
+Calls that are waited for run warm (see warm_command_line); `start` and `paste` start the installed program."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.warm_command_line import Warm
+
 GPUAAS = Path(sys.executable).parent / "gpuaas"
+_warm = Warm()
 
 
 class CommandLine:
-    def __init__(self, home: Path) -> None:
-        self._environment = {"HOME": str(home), "PATH": f"{GPUAAS.parent}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
+    def __init__(self, home: Path, environment: Mapping[str, str] | None = None) -> None:
+        path = f"{GPUAAS.parent}:{os.environ['PATH']}"
+        self.environment = {"HOME": str(home), "PATH": path, "LC_ALL": "C.UTF-8", **(environment or {})}
         self.listeners: list[Callable[[str, subprocess.CompletedProcess[str]], None]] = []
 
     def call(self, *words: str, stdin: str = "", timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [str(GPUAAS), *words],
-            input=stdin,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        done = _warm.run(GPUAAS, list(words), stdin=stdin, env=self.environment, timeout=timeout)
         self._tell(f"gpuaas {' '.join(words)}", done)
         return done
+
+    def call_installed(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """The program itself, from its start on."""
+        return subprocess.run(
+            [str(GPUAAS), *words], input=stdin, env=self.environment, capture_output=True, text=True, check=False
+        )
 
     def _tell(self, line: str, done: subprocess.CompletedProcess[str]) -> None:
         for listen in self.listeners:
@@ -45,7 +49,7 @@ class CommandLine:
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [str(GPUAAS), *words],
-            env=self._environment,
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -54,12 +58,17 @@ class CommandLine:
     def ssh(self, machine: str, *words: str) -> str:
         return self.run("ssh", machine, "--", *words)
 
+    def on(self, machine: str, *words: str) -> str:
+        """Runs it on a machine that this host has a route to, past the streams of platform and agent: for tests that
+        are not about these."""
+        return self.run("ssh", machine, "--direct", "--", *words)
+
     def paste(self, line: str, timeout: float = 120) -> str:
         """A line that was shown to a person, in a shell without a terminal."""
         done = subprocess.run(
             ["bash", "-c", line],
             stdin=subprocess.DEVNULL,
-            env=self._environment,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=timeout,

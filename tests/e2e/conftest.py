@@ -4,6 +4,7 @@ import fcntl
 import os
 import shlex
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,11 @@ from gpuaas_stack.platform_services import ADMIN_EMAIL
 from gpuaas_stack.progress import Progress
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
+from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController, NetworkOfOne
 from tests.e2e.recorder import Recorder
 from tests.support.artifacts import signing_key
-from tests.support.waiting import wait_until
 
 # Runs beside each other need machines, ports and addresses of their own: give each its own slot.
 SLOT = int(os.environ.get("GPUAAS_E2E_SLOT", "0"))
@@ -48,6 +49,7 @@ def stack(alone: None) -> Iterator[Stack]:
         registry_port=FIRST_PORT + 4,
         subnet=f"10.{100 + SLOT}.0.0/17" if SLOT else "10.84.0.0/16",
         pool_size="20GiB",
+        longest_pause=1,
         app_dirs=(APPS,),
     )
     stack = Stack(settings, Progress())
@@ -67,6 +69,13 @@ def cli(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 
 @pytest.fixture(scope="session")
+def platform(stack: Stack) -> Iterator[Platform]:
+    platform = Platform(stack.settings)
+    yield platform
+    platform.close()
+
+
+@pytest.fixture(scope="session")
 def recorder(cli: CommandLine) -> Recorder:
     """One for all tests of the smoke suite: the readiness page is about the whole of it."""
     return Recorder(cli)
@@ -79,13 +88,12 @@ def project(cli: CommandLine) -> str:
 
 
 @pytest.fixture(scope="session")
-def node(stack: Stack, cli: CommandLine) -> str:
+def node(stack: Stack, cli: CommandLine, platform: Platform) -> str:
     """What an operator does on a new host: a token, the agent, and the host is there."""
     token = cli.json("node", "join-token", "host-one")["token"]
     platform_services.write_join_token(stack.settings, token)
     stack.start_agent()
-    ready = {"name": "host-one", "status": "ready"}
-    wait_until(lambda: any(ready.items() <= node.items() for node in cli.json("node", "list")), "the node is ready")
+    platform.wait_for_node("host-one", "ready")
     return "host-one"
 
 
@@ -98,10 +106,12 @@ def machines(cli: CommandLine, project: str, node: str) -> dict[str, dict[str, o
     }
     # All three fit into the pool of these tests.
     disk = ["--disk-gib", "6"]
-    return {
-        name: cli.json("allocation", "create", "--name", name, *shape, *disk, "--wait")
-        for name, shape in shapes.items()
-    }
+
+    def make(name: str) -> dict[str, object]:
+        return dict(cli.json("allocation", "create", "--name", name, *shapes[name], *disk, "--wait"))
+
+    with ThreadPoolExecutor(len(shapes)) as pool:
+        return dict(zip(shapes, pool.map(make, shapes), strict=True))
 
 
 @pytest.fixture(scope="session")
@@ -137,7 +147,17 @@ def controller_account(cli: CommandLine, project: str, published: str) -> Path:
 
 
 @pytest.fixture
-def controller(network: NetworkOfOne, controller_account: Path) -> Iterator[IsolatedController]:
+def vacated(cli: CommandLine, machines: dict[str, object], network: NetworkOfOne, controller_account: Path) -> None:
+    """What a test that failed has left on the machines is taken apart, so that it is the only one that fails."""
+    left = [one["id"] for one in cli.json("instance", "list") if one["status"] != "decommissioned"]
+    if left:
+        with IsolatedController(network, controller_account):
+            for instance in left:
+                cli.run("instance", "decommission", instance, "--yes", "--wait")
+
+
+@pytest.fixture
+def controller(network: NetworkOfOne, controller_account: Path, vacated: None) -> Iterator[IsolatedController]:
     """The controller as another team would run it: its own user, its own account, and only the API in reach."""
     with IsolatedController(network, controller_account) as controller:
         yield controller

@@ -1,27 +1,23 @@
 """A cluster and its controller, for tests in which both have a hard life."""
 
-import asyncio
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gpuaas_conformance.boundaries import Boundary
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import Operation, OperationState
-from gpuaas_sdk import GpuaasClient, PasswordCredentials
-from gpuaas_stack.platform_services import ADMIN_EMAIL
-from gpuaas_stack.stack import Stack
+from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
 from tests.e2e.test_chain import WHAT_IS_THERE
 from tests.support.waiting import wait_until
 
 Machines = dict[str, dict[str, Any]]
-T = TypeVar("T")
 NAME = "hard-life"
 SECONDS = 240
 MOST_ATTEMPTS = 100
@@ -58,9 +54,10 @@ class Controller:
         finally:
             self._kill()
 
-    def restart(self, boundary: Boundary) -> None:
+    def restart(self, boundary: Boundary, meanwhile: Callable[[], None]) -> None:
         print(f"    killed: {boundary}", flush=True)
         self._kill()
+        meanwhile()
         self._start()
 
     def _start(self) -> None:
@@ -79,11 +76,10 @@ class Life:
 
     instance_id = ""
 
-    def __init__(self, stack: Stack, cli: CommandLine, machines: Machines) -> None:
+    def __init__(self, platform: Platform, cli: CommandLine, machines: Machines) -> None:
         self.cli = cli
         self.machines = machines
-        self._url = stack.settings.api_url
-        self._credentials = PasswordCredentials(ADMIN_EMAIL, stack.settings.admin_password_file.read_text().strip())
+        self.platform = platform
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
@@ -97,16 +93,9 @@ class Life:
             raise
         print(f"  ✓ {title:50} {time.monotonic() - began:6.1f} s", flush=True)
 
-    def _api(self, work: Callable[[GpuaasClient], Awaitable[T]]) -> T:
-        async def call() -> T:
-            async with GpuaasClient(self._url, self._credentials) as client:
-                return await work(client)
-
-        return asyncio.run(call())
-
     def member(self, machine: str) -> str:
         """The live worker on that machine."""
-        members = self._api(lambda api: api.instances.members(self.instance_id).all())
+        members = self.platform.ask(lambda api: api.instances.members(self.instance_id).all())
         (found,) = [
             member.id
             for member in members
@@ -118,11 +107,13 @@ class Life:
 
     def ask(self, kind: str, machine: str, **wanted: Any) -> Operation:
         member_id = self.member(machine)
-        return self._api(lambda api: api.instances.request(self.instance_id, kind, member_id=member_id, input=wanted))
+        return self.platform.ask(
+            lambda api: api.instances.request(self.instance_id, kind, member_id=member_id, input=wanted)
+        )
 
     def ask_to_add(self, machine: str) -> Operation:
         allocation_id = str(self.machines[machine]["id"])
-        bulk = self._api(lambda api: api.instances.add_members(self.instance_id, "worker", [allocation_id]))
+        bulk = self.platform.ask(lambda api: api.instances.add_members(self.instance_id, "worker", [allocation_id]))
         (result,) = bulk.results
         assert result.operation_id is not None, result
         return self.operation(result.operation_id)
@@ -131,21 +122,21 @@ class Life:
         return self.finished(self.ask(kind, machine, **wanted))
 
     def operation(self, operation_id: str) -> Operation:
-        return self._api(lambda api: api.operations.get(operation_id))
+        return self.platform.ask(lambda api: api.operations.get(operation_id))
 
     def states(self) -> dict[str, str]:
-        said = self.cli.ssh("one", "sinfo", "--noheader", "--Node", "--format='%N %T'")
+        said = self.cli.on("one", "sinfo", "--noheader", "--Node", "--format='%N %T'")
         return dict(line.split() for line in said.splitlines())
 
     def submit(self, machine: str) -> str:
         words = f"sbatch --parsable --output=/dev/null --nodelist={machine} --wrap='sleep 900'"
-        job = self.cli.ssh("one", words).strip()
+        job = self.cli.on("one", words).strip()
         runs = f"squeue --noheader --jobs={job} --format=%T"
-        wait_until(lambda: self.cli.ssh("one", runs).strip() == "RUNNING", f"job {job} runs on {machine}", SECONDS)
+        wait_until(lambda: self.cli.on("one", runs).strip() == "RUNNING", f"job {job} runs on {machine}", SECONDS)
         return job
 
     def operations(self) -> list[Operation]:
-        return self._api(lambda api: api.operations.list(instance_id=self.instance_id).all())
+        return self.platform.ask(lambda api: api.operations.list(instance_id=self.instance_id).all())
 
     def settle(self) -> set[str]:
         """What failed is tried again, the oldest failure first, and before all others a deploy, which tries the members
@@ -168,10 +159,10 @@ class Life:
             kinds.add(first.kind)
 
     def retry(self, operation: Operation) -> None:
-        self._api(lambda api: api.operations.retry(operation.id))
+        self.platform.ask(lambda api: api.operations.retry(operation.id))
 
     def what_is_there(self) -> dict[str, set[str]]:
-        return {machine: set(self.cli.ssh(machine, WHAT_IS_THERE).splitlines()) for machine in self.machines}
+        return {machine: set(self.cli.on(machine, WHAT_IS_THERE).splitlines()) for machine in self.machines}
 
     def live(self) -> None:
         self.begin()
@@ -204,7 +195,7 @@ class Life:
 
     def end(self) -> None:
         with self.step("decommission"):
-            self.finished(self._api(lambda api: api.instances.request(self.instance_id, "decommission")))
+            self.finished(self.platform.ask(lambda api: api.instances.request(self.instance_id, "decommission")))
             assert self.cli.json("instance", "receipt", NAME)["ok"] is True
 
     def lose_machines(self) -> None:
@@ -222,7 +213,7 @@ class Life:
             wait_until(lambda: self.states()["three"].startswith("drain"), "the worker takes no new jobs", SECONDS)
             self.power_off("three")
             wait_until(lambda: self.operation(draining.id).state.is_final, "the drain has ended", SECONDS)
-            self.cli.ssh("one", f"scancel {job} || true")
+            self.cli.on("one", f"scancel {job} || true")
             self.finished(draining)
             self.expect(two="idle", three="drained")
             self.do("resume", "three")

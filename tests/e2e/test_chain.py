@@ -1,5 +1,7 @@
 """The chain that the product is for, through the command line and the public API, on real machines."""
 
+import os
+import random
 import re
 import signal
 from typing import Any
@@ -9,12 +11,18 @@ import pytest
 from gpuaas_stack.packs import find_packs
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
+from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
 from tests.e2e.conftest import APPS
 from tests.e2e.isolation import IsolatedController, NetworkOfOne
+from tests.support.chance import SEED
 from tests.support.waiting import wait_until
 
 Machines = dict[str, dict[str, object]]
+SOAK = "GPUAAS_SOAK" in os.environ
+SECONDS = 240
+STEPS = ["install-packages", "start-database", "run-first-job"]
+"""Of a deploy, in which its controller is killed: one of them in `make test`, another in each run."""
 SAME_NODE = ["--place", "controller=one", "--place", "worker=one"]
 WHAT_IS_THERE = (
     "dpkg-query -W -f '${Package} ${Version}\\n'; getent passwd; getent group; "
@@ -26,12 +34,16 @@ WHAT_IS_THERE = (
 
 
 def what_is_there(cli: CommandLine) -> set[str]:
-    return set(cli.ssh("one", WHAT_IS_THERE).splitlines())
+    return set(cli.on("one", WHAT_IS_THERE).splitlines())
 
 
-def step_states(cli: CommandLine, instance: str) -> dict[str, str]:
-    operations = cli.json("operation", "list", "--instance", instance)
-    return {step["key"]: step["status"] for operation in operations for step in operation["steps"]}
+def wait_for_step(platform: Platform, instance: str, step: str) -> None:
+    operations = platform.operations_of(instance)
+
+    def has_begun() -> bool:
+        return any(each.key == step for operation in operations() for each in operation.steps)
+
+    wait_until(has_begun, f"step {step} of {instance} has begun", SECONDS)
 
 
 def run_as_printed(cli: CommandLine, instance: dict[str, Any]) -> None:
@@ -58,16 +70,16 @@ def test_deploy_use_take_apart_deploy_again(cli: CommandLine, controller: Isolat
     # What `make up` shows of it.
     (pack,) = [pack for pack in find_packs([APPS]) if pack.slug == "slurm"]
     assert pack.demo is not None
-    assert cli.ssh("one", pack.demo.show).count("COMPLETED") == 3
+    assert cli.on("one", pack.demo.show).count("COMPLETED") == 3
 
     # A person's own use, with Slurm's own words.
-    assert cli.ssh("one", "sinfo", "--noheader", "--format=%T").split() == ["idle"]
-    assert cli.ssh("one", "srun", "hostname").strip() == "one"
-    assert "CUDA_VISIBLE_DEVICES=0,1" in cli.ssh("one", "srun", "--gres=gpu:2", "env")
-    job = cli.ssh("one", "sbatch", "--wait", "--parsable", "--wrap=hostname").strip()
+    assert cli.on("one", "sinfo", "--noheader", "--format=%T").split() == ["idle"]
+    assert cli.on("one", "srun", "hostname").strip() == "one"
+    assert "CUDA_VISIBLE_DEVICES=0,1" in cli.on("one", "srun", "--gres=gpu:2", "env")
+    job = cli.on("one", "sbatch", "--wait", "--parsable", "--wrap=hostname").strip()
 
     def accounted() -> bool:
-        return "COMPLETED" in cli.ssh("one", "sacct", "--jobs", job, "--noheader", "--format=state")
+        return "COMPLETED" in cli.on("one", "sacct", "--jobs", job, "--noheader", "--format=state")
 
     wait_until(accounted, f"job {job} is in sacct as COMPLETED")
     run_as_printed(cli, instance)
@@ -84,7 +96,7 @@ def test_deploy_use_take_apart_deploy_again(cli: CommandLine, controller: Isolat
     assert {"packages", "processes", "users", "ports", "paths"} <= {check["check"] for check in checks}
     assert all(check["ok"] is True and check["command"] and check["at"] for check in checks)
     # The receipt is the app's word; this is ours. Nothing came, nothing went, but for what the person made.
-    assert cli.ssh("one", "ls ~/slurm-*.out && rm ~/slurm-*.out")
+    assert cli.on("one", "ls ~/slurm-*.out && rm ~/slurm-*.out")
     assert what_is_there(cli) == empty
 
     again = cli.json("instance", "deploy", "slurm", "--name", "first", *SAME_NODE, "--wait")
@@ -93,31 +105,32 @@ def test_deploy_use_take_apart_deploy_again(cli: CommandLine, controller: Isolat
     cli.run("instance", "decommission", again["id"], "--yes", "--wait")
 
 
-@pytest.mark.parametrize("step", ["install-packages", "start-database", "run-first-job"])
+@pytest.mark.parametrize("step", STEPS if SOAK else [random.Random(SEED).choice(STEPS)])
 def test_a_controller_killed_in_the_middle_of_a_deploy_converges(
-    cli: CommandLine, controller: IsolatedController, machines: Machines, step: str
+    cli: CommandLine, platform: Platform, controller: IsolatedController, machines: Machines, step: str
 ) -> None:
+    print(f"seed {SEED}: killed at {step}")
     name = f"killed-{step}"
     cli.run("instance", "deploy", "slurm", "--name", name, *SAME_NODE)
-    wait_until(lambda: step in step_states(cli, name), f"step {step} has begun")
+    wait_for_step(platform, name, step)
     controller.end(signal.SIGKILL)
     controller.start()
     cli.run("instance", "wait", name)
     assert cli.json("instance", "show", name)["status"] == "running"
     operations = cli.json("operation", "list", "--instance", name)
     assert max(operation["attempt"] for operation in operations) >= 2
-    assert cli.ssh("one", "srun", "hostname").strip() == "one"
+    assert cli.on("one", "srun", "hostname").strip() == "one"
     cli.run("instance", "decommission", name, "--yes", "--wait")
     assert cli.json("instance", "receipt", name)["ok"] is True
 
 
 def test_a_controller_killed_at_the_end_of_a_decommission_converges(
-    cli: CommandLine, controller: IsolatedController, empty: set[str]
+    cli: CommandLine, platform: Platform, controller: IsolatedController, empty: set[str]
 ) -> None:
     """After the proof and before the platform heard of it: there is still a receipt, and nothing is left."""
     cli.run("instance", "deploy", "slurm", "--name", "ending", *SAME_NODE, "--wait")
     cli.run("instance", "decommission", "ending", "--yes")
-    wait_until(lambda: "prove-removal" in step_states(cli, "ending"), "the removal is being proven")
+    wait_for_step(platform, "ending", "prove-removal")
     controller.end(signal.SIGKILL)
     controller.start()
     cli.run("instance", "wait", "ending", "--for", "decommissioned")
@@ -136,10 +149,10 @@ def test_a_placement_that_the_app_cannot_serve_changes_nothing(
 
 
 def test_decommission_in_the_middle_of_a_deploy_leaves_nothing(
-    cli: CommandLine, controller: IsolatedController, empty: set[str]
+    cli: CommandLine, platform: Platform, controller: IsolatedController, empty: set[str]
 ) -> None:
     cli.run("instance", "deploy", "slurm", "--name", "halfway", *SAME_NODE)
-    wait_until(lambda: "install-packages" in step_states(cli, "halfway"), "packages are being installed")
+    wait_for_step(platform, "halfway", "install-packages")
     cli.run("instance", "decommission", "halfway", "--yes", "--wait")
     assert cli.json("instance", "receipt", "halfway")["ok"] is True
     assert what_is_there(cli) == empty
@@ -161,10 +174,10 @@ def test_people_reach_only_what_they_may(cli: CommandLine, machines: Machines) -
     assert cli.ssh("two", "id", "-un").strip() == "gpuaas"
     assert cli.ssh("two", "sudo", "id", "-un").strip() == "root"
     # From one machine the other one is there, and the host is not.
-    assert cli.ssh("one", "getent", "hosts", "two").split()[0] == machines["two"]["address"]
+    assert cli.on("one", "getent", "hosts", "two").split()[0] == machines["two"]["address"]
     gateway = ".".join([*str(machines["one"]["address"]).split(".")[:3], "1"])
     probe = f"timeout 3 bash -c '</dev/tcp/{gateway}/22'; echo $?"
-    assert cli.ssh("one", probe).strip() != "0"
+    assert cli.on("one", probe).strip() != "0"
     missing = cli.call("ssh", "nowhere", "--", "true")
     assert missing.returncode == 3
     assert "nowhere" in missing.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from gpuaas_stack.stack import Stack
 from tests.e2e.conftest import APPS
-from tests.support.kills import SEED
+from tests.support.chance import SEED
 
 KIT = Path(sys.executable).parent / "gpuaas-conformance"
 SOAK = "GPUAAS_SOAK" in os.environ
@@ -20,15 +20,13 @@ NOT_SEEN = {"secret-rotated"}
 """A munge key is changed on all machines at once, by no operation that the app has."""
 
 
-def test_the_slurm_app_keeps_every_rule(
-    stack: Stack, machines: dict[str, object], published: str, tmp_path: Path
-) -> None:
+def test_the_slurm_app_keeps_every_rule(stack: Stack, vacated: None, published: str, tmp_path: Path) -> None:
     settings, log = stack.settings, tmp_path / "log"
     where = ["--api-url", settings.api_url, "--password-file", str(settings.admin_password_file), "--log", str(log)]
     which = ["--app", str(APPS / published), "--project", "research", "--machines", "one,two", "--seed", str(SEED)]
     # Programs of the app's pack are beside the kit.
     environment = {**os.environ, "PATH": f"{KIT.parent}:{os.environ['PATH']}"}
-    command = [KIT, "run", "--json", *where, *which, *SCENARIOS]
+    command: list[str | Path] = [KIT, "run", "--json", *where, *which, *SCENARIOS]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     said = f"{done.stdout}\n{log.read_text()[-5_000:] if log.exists() else ''}"
     assert done.returncode == 0, said

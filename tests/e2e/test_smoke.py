@@ -141,7 +141,7 @@ class Smoke:
         return self.finished(operation)
 
     def states(self) -> dict[str, str]:
-        said = self.cli.ssh("one", "sinfo", "--noheader", "--Node", "--format='%N %T'")
+        said = self.cli.on("one", "sinfo", "--noheader", "--Node", "--format='%N %T'")
         return dict(line.split() for line in said.splitlines())
 
     def preflight(self, *place: str) -> dict[str, str]:
@@ -154,14 +154,14 @@ class Smoke:
         return {finding["code"]: finding["message"] for finding in found["findings"]}
 
     def submit(self, machine: str) -> str:
-        job = self.cli.ssh(
+        job = self.cli.on(
             "one", f"sbatch --parsable --output=/dev/null --nodelist={machine} --wrap='sleep 900'"
         ).strip()
-        wait_until(lambda: self.job(job) == "RUNNING", f"job {job} runs on {machine}")
+        wait_until(lambda: self.job(job) == "RUNNING", f"job {job} runs on {machine}", SECONDS)
         return job
 
     def job(self, job: str) -> str:
-        return self.cli.ssh("one", f"squeue --noheader --jobs={job} --format=%T 2>/dev/null || true").strip()
+        return self.cli.on("one", f"squeue --noheader --jobs={job} --format=%T 2>/dev/null || true").strip()
 
 
 def fetch_faketime(stack: Stack) -> bytes:
@@ -188,22 +188,22 @@ def test_smoke(
         library = base64.b64encode(fetch_faketime(stack)).decode()
         cli.run("ssh", "two", "--", "base64 --decode >/tmp/libfaketime.deb", stdin=library)
         for script in (IN_THE_WAY, CLOCK_WRONG):
-            cli.ssh("two", f"sudo bash -c {shlex.quote(script)}")
+            cli.on("two", f"sudo bash -c {shlex.quote(script)}")
         found = smoke.preflight("controller=one", "worker=two")
         assert list(found) == ["other_scheduler", "foreign_files", "port_taken", "clock_skew"]
         ahead = re.search(r"two is (\d+) s ahead of one", found["clock_skew"])
         assert ahead, found
         # Not to the second: both are read at once, on a host that may be busy.
         assert 3_000 < int(ahead[1]) < 4_200
-        cli.ssh("two", f"sudo bash -c {shlex.quote(CLOCK_RIGHT)}")
+        cli.on("two", f"sudo bash -c {shlex.quote(CLOCK_RIGHT)}")
         on_two = ["--place", "controller=two", "--place", "worker=two"]
         refused = cli.call("instance", "deploy", "slurm", "--name", "refused", *on_two, "--wait")
         assert refused.returncode == 7, refused.stderr
         said = cli.json("instance", "explain", "refused")["operation"]["error"]["detail"]
         assert all(word in said for word in ("slurm-wlm", "/etc/slurm/mine.conf", "port 6818")), said
         cli.run("instance", "decommission", "refused", "--yes", "--wait")
-        assert cli.ssh("two", "ls", "/etc/slurm/mine.conf").strip() == "/etc/slurm/mine.conf"
-        cli.ssh("two", f"sudo bash -c {shlex.quote(OUT_OF_THE_WAY)}")
+        assert cli.on("two", "ls", "/etc/slurm/mine.conf").strip() == "/etc/slurm/mine.conf"
+        cli.on("two", f"sudo bash -c {shlex.quote(OUT_OF_THE_WAY)}")
         assert smoke.preflight("controller=one", "worker=two") == {}
     with smoke.step("deploy, controller and worker apart"):
         instance = smoke.deploy("controller=one", "worker=two")
@@ -218,35 +218,35 @@ def test_smoke(
             "two": "mixed" if machines["two"]["shape"]["cpus"] > 1 else "allocated",
             "three": "idle",
         }
-        assert cli.ssh("one", "srun", "--constraint=fast", "hostname").strip() == "three"
+        assert cli.on("one", "srun", "--constraint=fast", "hostname").strip() == "three"
     with smoke.step("drain with a running job, and resume"):
         draining = smoke.ask("drain", "two", timeout_seconds=200)
-        wait_until(lambda: smoke.states()["two"] == "draining", "the worker is draining")
+        wait_until(lambda: smoke.states()["two"] == "draining", "the worker is draining", SECONDS)
         assert smoke.job(job) == "RUNNING"
         assert smoke.operation(draining["id"])["state"] not in FINAL
-        cli.ssh("one", "scancel", job)
+        cli.on("one", "scancel", job)
         smoke.finished(draining)
         assert smoke.states()["two"] == "drained"
         smoke.do("resume", "two")
         assert smoke.states()["two"] == "idle"
     with smoke.step("a person's drain is not undone"):
-        cli.ssh("one", "sudo scontrol update nodename=two state=DRAIN reason=mine")
+        cli.on("one", "sudo scontrol update nodename=two state=DRAIN reason=mine")
         smoke.do("drain", "two")
         assert smoke.ended(smoke.ask("resume", "two"))["error"]["code"] == "held_by_person"
-        cli.ssh("one", "sudo scontrol update nodename=two state=RESUME")
+        cli.on("one", "sudo scontrol update nodename=two state=RESUME")
         smoke.do("recover", "two")
     with smoke.step("remove, with its controller killed on the way"):
         steps = ["drain-node", "delete-nodes", "stop-daemons", "remove-packages", "prove-removal"]
         removed = smoke.interrupted(smoke.ask("remove", "three", "--yes"), steps, controller)
         assert removed["result"]["receipt"]["ok"] is True
         assert smoke.states() == {"two": "idle"}
-        assert cli.ssh("three", "dpkg-query -W 'slurm*' munge 2>/dev/null || true").strip() == ""
+        assert cli.on("three", "dpkg-query -W 'slurm*' munge 2>/dev/null || true").strip() == ""
     with smoke.step("add the same machine again"):
         smoke.do("add", "worker", "three")
         assert smoke.states() == {"two": "idle", "three": "idle"}
     with smoke.step("recover a worker whose slurmd and record are gone"):
-        cli.ssh("two", "sudo systemctl disable --now slurmd")
-        cli.ssh("one", "sudo scontrol delete nodename=two")
+        cli.on("two", "sudo systemctl disable --now slurmd")
+        cli.on("one", "sudo scontrol delete nodename=two")
         smoke.do("recover", "two")
         assert smoke.states() == {"two": "idle", "three": "idle"}
     with smoke.step("restart of a worker's machine"):
@@ -264,13 +264,13 @@ def test_smoke(
     with smoke.step("redeploy at once, on one machine, with Open MPI"):
         again = smoke.deploy("controller=three", "worker=three", mpi=True)
         assert again["mode"] == "single_node"
-        assert cli.ssh("three", "srun", "hostname").strip() == "three"
+        assert cli.on("three", "srun", "hostname").strip() == "three"
     with smoke.step("access: the MPI and the GPU line as printed"):
         printed = {note["title"]: note["command"] for note in again["access_notes"]}
         assert "I am process 0 of 1" in cli.paste(printed["Run an MPI program"])
         assert cli.paste(printed["Run on a GPU"]).strip() == "0"
     with smoke.step("health"):
-        assert "is UP" in cli.ssh("three", "scontrol", "ping")
+        assert "is UP" in cli.on("three", "scontrol", "ping")
         conditions = {each["type"]: each["status"] for each in cli.json("instance", "show", NAME)["conditions"]}
         assert (conditions["Ready"], conditions["Degraded"], conditions["VersionDrift"]) == ("true", "false", "false")
     with smoke.step("decommission"):

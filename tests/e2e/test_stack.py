@@ -47,4 +47,4 @@ def test_down_and_up_and_kill_all(
 def still_works(cli: CommandLine) -> None:
     assert cli.json("instance", "show", "lasting")["status"] == "running"
     assert cli.json("allocation", "show", "one")["status"] == "active"
-    assert cli.ssh("one", "timeout", "60", "srun", "hostname").strip() == "one"
+    assert cli.on("one", "timeout", "60", "srun", "hostname").strip() == "one"

@@ -13,8 +13,8 @@ from tests.support.world import IMAGES, SimulatedNode, World
 
 def ordered(world: World, allocation: Allocation) -> CreateSlice:
     """What the node was asked to make for it."""
-    specs = [task.spec for task in world.node.taken if task.spec.allocation_id == allocation.id]
-    (spec,) = [spec for spec in specs if isinstance(spec, CreateSlice)]
+    specs = [task.spec for task in world.node.taken if isinstance(task.spec, CreateSlice)]
+    (spec,) = [spec for spec in specs if spec.allocation_id == allocation.id]
     return spec
 
 

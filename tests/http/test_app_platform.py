@@ -129,6 +129,7 @@ async def test_steps_are_shown_and_a_failure_can_be_retried(world: World) -> Non
     failed = await operations.fail(operation_id, lease.fencing_token, error)
     assert [(step.key, step.status, step.attempt) for step in failed.steps] == [("greet", "succeeded", 1)]
     assert failed.error == error
+    assert failed.instance_id is not None
     broken = await world.admin.instances.get(failed.instance_id)
     assert (broken.status, broken.reason) == (InstanceStatus.FAILED, "deploy: the machine is hoarse")
     assert [action.action for action in failed.allowed_actions] == ["retry"]

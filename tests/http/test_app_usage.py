@@ -80,6 +80,7 @@ async def test_other_content_and_impossible_times_are_refused_one_by_one(world: 
         await world.admin.app_usage.list(subject="x" * 1000).all()
 
 
+@pytest.mark.own_platform("it counts the usage of all projects")
 async def test_usage_may_come_late_and_only_from_the_app(world: World) -> None:
     instance = await world.deploy(head=await world.allocation())
     await decommission(world, instance.id)

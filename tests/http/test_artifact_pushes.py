@@ -38,6 +38,7 @@ class Behind:
     relay: Relay
     admin: GpuaasClient
     cli: CommandLine
+    app_slug: str
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ async def behind(settings: Settings, relayed: tuple[Relay, str], tmp_path: Path)
     login = ["login", "--api-url", url, "--email", email, "--password-stdin"]
     await asyncio.to_thread(cli.run, *login, stdin=password)
     async with GpuaasClient(url, PasswordCredentials(email, password)) as admin:
-        yield Behind(relay, admin, cli)
+        yield Behind(relay, admin, cli, f"some-app-{secrets.token_hex(4)}")
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def file(tmp_path: Path) -> Path:
 
 
 async def test_a_push_that_was_killed_goes_on_where_it_stopped(behind: Behind, file: Path) -> None:
-    relay, words = behind.relay, ["artifact", "push", str(file), "--name", "model", "--app", "some-app"]
+    relay, words = behind.relay, ["artifact", "push", str(file), "--name", "model", "--app", behind.app_slug]
     relay.limit = HALF
     first = behind.cli.start(*words)
     try:
@@ -76,13 +77,13 @@ async def test_a_push_that_was_killed_goes_on_where_it_stopped(behind: Behind, f
     finally:
         first.kill()
         first.communicate()
-    assert await behind.admin.artifacts.list(app_slug="some-app").all() == [], "half of a file is nothing yet"
+    assert await behind.admin.artifacts.list(app_slug=behind.app_slug).all() == [], "half of a file is nothing yet"
     before, relay.limit = relay.sent, None
     done = await asyncio.to_thread(behind.cli.call, *words)
     assert done.returncode == 0, done
     assert "goes on after" in done.stderr
     assert relay.sent - before < SIZE - HALF + SLACK, "it sent again what was there"
-    (made,) = await behind.admin.artifacts.list(app_slug="some-app").all()
+    (made,) = await behind.admin.artifacts.list(app_slug=behind.app_slug).all()
     assert made.content_digest == digest_of_file(file)
     before = relay.sent
     again = await asyncio.to_thread(behind.cli.call, *words)
@@ -93,7 +94,7 @@ async def test_a_push_that_was_killed_goes_on_where_it_stopped(behind: Behind, f
 async def test_a_connection_that_breaks_is_taken_up_again_by_itself(behind: Behind, file: Path) -> None:
     behind.relay.limit, behind.relay.breaks = HALF, True
     told: list[int] = []
-    made = await behind.admin.artifacts.push("model", file, app_slug="some-app", on_progress=told.append)
+    made = await behind.admin.artifacts.push("model", file, app_slug=behind.app_slug, on_progress=told.append)
     assert made.size == SIZE
     assert behind.relay.limit is None, "the connection never broke"
     assert behind.relay.sent < SIZE + SLACK
@@ -106,17 +107,17 @@ async def test_a_registry_that_is_away_is_said_and_the_push_goes_on_later(
     monkeypatch.setattr("gpuaas_sdk.registry.ATTEMPTS", 2)
     behind.relay.away = True
     with pytest.raises(TransportError, match="cannot reach the registry"):
-        await behind.admin.artifacts.push("model", file, app_slug="some-app")
-    assert await behind.admin.artifacts.list(app_slug="some-app").all() == []
+        await behind.admin.artifacts.push("model", file, app_slug=behind.app_slug)
+    assert await behind.admin.artifacts.list(app_slug=behind.app_slug).all() == []
     behind.relay.away = False
-    assert (await behind.admin.artifacts.push("model", file, app_slug="some-app")).size == SIZE
+    assert (await behind.admin.artifacts.push("model", file, app_slug=behind.app_slug)).size == SIZE
 
 
 async def test_one_file_pushed_by_two_programs_at_once_is_one_artifact(behind: Behind, file: Path) -> None:
-    words = ["artifact", "push", str(file), "--name", "model", "--app", "some-app"]
+    words = ["artifact", "push", str(file), "--name", "model", "--app", behind.app_slug]
     both = await asyncio.gather(*(asyncio.to_thread(behind.cli.call, *words) for _ in range(2)))
     assert [done.returncode for done in both] == [0, 0], both
-    (made,) = await behind.admin.artifacts.list(app_slug="some-app").all()
+    (made,) = await behind.admin.artifacts.list(app_slug=behind.app_slug).all()
     assert made.size == SIZE
 
 

@@ -79,6 +79,7 @@ async def test_what_is_denied_to_a_known_principal_is_written_down(settings: Set
     assert [entry.correlation_id for entry in denied] == [refused.value.correlation_id]
 
 
+@pytest.mark.own_platform("it reads the trails of all tenants")
 async def test_reading_is_filtered_and_paged(settings: Settings, world: World) -> None:
     admin = world.admin
     user = await admin.users.create("eve@example.com", "a long enough password")

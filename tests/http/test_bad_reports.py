@@ -94,9 +94,8 @@ async def test_too_much_too_late_and_from_the_wrong_one(world: World) -> None:
             await other.operations.complete(work.operation_id, work.fencing_token)
     with pytest.raises(ForbiddenError):
         await world.admin.operations.complete(work.operation_id, work.fencing_token)
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(ApiError, match="removes no member"):
         await world.controller.members.report(tail.id, work, status=MemberStatus.REMOVED)
-    assert "removes no member" in str(refused.value)
     assert (await echo.member(tail.id)).status == MemberStatus.READY
     await work.report(tail.id, MemberStatus.DRAINED)
     await work.complete()

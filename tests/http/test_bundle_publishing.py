@@ -26,6 +26,7 @@ from slurm_app.slurm.roles import PACKAGES
 from tests.support.artifacts import signing_key
 from tests.support.identity import PASSWORD
 
+pytestmark = pytest.mark.own_platform("each publishes the same app")
 PROGRAM = Path(sys.executable).parent / "slurm-app"
 MANIFEST = Path(__file__).parents[2] / "apps/slurm/manifest.yaml"
 
@@ -57,7 +58,8 @@ class Publishing:
         )
 
     async def call(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        places = ["--output", self.file, "--dpkg-status", self.home / "status", "--cache", self.home / "cache"]
+        home = self.home
+        places = ["--output", str(self.file), "--dpkg-status", f"{home}/status", "--cache", f"{home}/cache"]
         return await self.run(PROGRAM, "bundle", *places, *words, **environment)
 
     async def refused(self, *words: str, **environment: str) -> str:

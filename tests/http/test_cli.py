@@ -8,14 +8,14 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from tests.e2e.command_line import GPUAAS, CommandLine
-from tests.support.feed_platform import FeedPlatform, feed_platform
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_stack.settings import Settings
+from tests.e2e.command_line import CommandLine
+from tests.support.database import connect
 from tests.support.services import admin_credentials
 from tests.support.waiting import wait_until
 from tests.support.world import World
@@ -37,19 +37,12 @@ _KINDS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def platform() -> Iterator[FeedPlatform]:
-    with feed_platform("cli") as platform:
-        yield platform
-
-
-@pytest.fixture(scope="module")
-def cli(platform: FeedPlatform, tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+@pytest.fixture
+def cli(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     home = tmp_path_factory.mktemp("home")
-    line = CommandLine(home)
-    line._environment |= {"TZ": "UTC"}
-    email, password = admin_credentials(platform.settings)
-    words = ["login", "--api-url", platform.api_url, "--email", email, "--password-stdin"]
+    line = CommandLine(home, environment={"TZ": "UTC"})
+    email, password = admin_credentials(settings)
+    words = ["login", "--api-url", settings.api_url, "--email", email, "--password-stdin"]
     line.run(*words, stdin=password + "\n")
     file = home / ".config" / "gpuaas" / "config.yaml"
     assert file.stat().st_mode & 0o777 == 0o600
@@ -81,6 +74,7 @@ def say(cli: CommandLine, transcript: list[str], *words: str, stdin: str = "") -
     return done.stdout
 
 
+@pytest.mark.own_platform("it lists all tenants")
 def test_identity_by_hand(cli: CommandLine, tmp_path: Path) -> None:
     said: list[str] = []
     say(cli, said, "whoami")
@@ -172,6 +166,7 @@ def test_credentials_by_hand(cli: CommandLine, tmp_path: Path) -> None:
     check_golden("credentials", said)
 
 
+@pytest.mark.own_platform("it lists all nodes")
 def test_machines_that_are_no_slices(cli: CommandLine, tmp_path: Path) -> None:
     said: list[str] = []
     cli.run("tenant", "create", "elsewhere")
@@ -209,7 +204,7 @@ def _sealed_and_signed(cli: CommandLine, tenant: str, entries: int) -> bool:
     return done.returncode == 0 and verdict["entries"] == entries and verdict["newest_batch_is_signed"]
 
 
-def test_the_audit_trail_and_its_verdict(cli: CommandLine, platform: FeedPlatform) -> None:
+def test_the_audit_trail_and_its_verdict(cli: CommandLine, settings: Settings) -> None:
     said: list[str] = []
     tenant = json.loads(cli.run("tenant", "create", "audited", "-o", "json"))
     cli.run("project", "create", "books", "--tenant", "audited")
@@ -218,7 +213,7 @@ def test_the_audit_trail_and_its_verdict(cli: CommandLine, platform: FeedPlatfor
     say(cli, said, "audit", "list", "--tenant", "audited", "--action", "project", "-o", "json")
     say(cli, said, "audit", "verify", "--tenant", "audited")
     say(cli, said, "audit", "verify", "--tenant", "audited", "-o", "json")
-    with psycopg.connect(platform.database_url, autocommit=True) as connection:
+    with connect(settings) as connection:
         query = "UPDATE audit_entries SET principal_id = 'somebody else' WHERE chain = %s AND action = 'tenant.create'"
         assert connection.execute(query, [tenant["id"]]).rowcount == 1
     say(cli, said, "audit", "verify", "--tenant", "audited")
@@ -293,10 +288,10 @@ def test_a_deploy_is_tried_without_being_done(cli: CommandLine, tmp_path: Path) 
     check_golden("deploy_dry_run", said)
 
 
-async def test_a_person_logs_in_through_a_browser(cli: CommandLine, platform: FeedPlatform, tmp_path: Path) -> None:
+async def test_a_person_logs_in_through_a_browser(settings: Settings, admin: GpuaasClient, tmp_path: Path) -> None:
     """Approved by code, renewed by itself, also by two processes at once; over after logging out."""
     own = CommandLine(tmp_path)
-    login = own.start("login", "--device", "--api-url", platform.api_url)
+    login = own.start("login", "--device", "--api-url", settings.api_url)
     assert login.stderr is not None
     code = ""
     while not code:
@@ -304,8 +299,7 @@ async def test_a_person_logs_in_through_a_browser(cli: CommandLine, platform: Fe
         assert line, "the command line ended without a code"
         found = re.search(r"approve the code ([A-Z-]+)", line)
         code = found[1] if found else ""
-    async with platform.admin() as admin:
-        await admin.sessions.approve_device(code)
+    await admin.sessions.approve_device(code)
     await asyncio.to_thread(login.wait, 60)
     assert login.returncode == 0
     file = tmp_path / ".config" / "gpuaas" / "config.yaml"
@@ -324,16 +318,13 @@ async def test_a_person_logs_in_through_a_browser(cli: CommandLine, platform: Fe
     token = renewed["token"]
     await asyncio.to_thread(own.run, "logout")
     assert "refresh_token" not in file.read_text()
-    environment = {**own._environment, "GPUAAS_TOKEN": token, "GPUAAS_API_URL": platform.api_url}
-    whoami = [str(GPUAAS), "whoami"]
-    done = await asyncio.to_thread(subprocess.run, whoami, env=environment, capture_output=True, text=True, check=False)
+    late = CommandLine(tmp_path, environment={"GPUAAS_TOKEN": token, "GPUAAS_API_URL": settings.api_url})
+    done = await asyncio.to_thread(late.call, "whoami")
     assert done.returncode == 4, "the login is over on the platform, too"
 
 
-async def test_several_machines_are_made_at_once_with_the_steps_of_each(
-    cli: CommandLine, platform: FeedPlatform
-) -> None:
-    async with platform.admin() as admin, World.create(admin, "several") as world:
+async def test_several_machines_are_made_at_once_with_the_steps_of_each(cli: CommandLine, admin: GpuaasClient) -> None:
+    async with World.create(admin, "several") as world:
         words = ["allocation", "create", "--project", world.project.id, "--name", "w", "--count", "3", "--wait"]
         done = await asyncio.to_thread(cli.call, *words, "-o", "json", timeout=60)
         assert done.returncode == 0, done.stderr

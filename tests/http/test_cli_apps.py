@@ -17,8 +17,7 @@ from tests.support.world import World
 
 @pytest.fixture
 def cli(settings: Settings, world: World, tmp_path: Path) -> CommandLine:
-    line = CommandLine(tmp_path)
-    line._environment |= {"TZ": "UTC", "GPUAAS_PROJECT": world.project.id}
+    line = CommandLine(tmp_path, environment={"TZ": "UTC", "GPUAAS_PROJECT": world.project.id})
     email, password = admin_credentials(settings)
     line.run("login", "--api-url", settings.api_url, "--email", email, "--password-stdin", stdin=password + "\n")
     return line
@@ -73,7 +72,7 @@ async def test_a_preflight_lists_what_stands_in_the_way(world: World, cli: Comma
     fine = await said(cli, *words, "--place", "head=one")
     assert "Nothing stands in the way of deploy." in fine
     assert "has never been connected" in fine
-    echo = await Echo.deployed(world, head=(await world.admin.allocations.list().all())[0])
+    echo = await Echo.deployed(world, head=(await world.admin.allocations.list(project_id=world.project.id).all())[0])
     adding = ["component", "preflight", "greeter", "add", "one"]
     assert "--component is missing" in await said(cli, *adding, code=2)
     assert "would not work" in await said(cli, *adding, "--component", "nose", code=2)

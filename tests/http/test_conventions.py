@@ -11,6 +11,7 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials
 from gpuaas_sdk.errors import ForbiddenError, NotFoundError, UnauthenticatedError
 from gpuaas_stack.settings import Settings
+from tests.support.processes import ApiProcess
 from tests.support.world import World, make_key, sign_assertion
 
 ANONYMOUS = {
@@ -187,8 +188,9 @@ async def test_large_bodies_are_refused_announced_or_not(settings: Settings) -> 
 
 async def test_guessing_passwords_is_slowed_down(settings: Settings) -> None:
     body = {"email": "victim@example.com", "password": "guess"}
-    async with httpx.AsyncClient(base_url=settings.api_url, timeout=60) as http:
-        answers = await asyncio.gather(*(http.post("/v1/auth/login", json=body) for _ in range(70)))
+    with ApiProcess(settings, logins_per_minute="60").serving() as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            answers = await asyncio.gather(*(http.post("/v1/auth/login", json=body) for _ in range(70)))
     limited = [answer for answer in answers if answer.status_code == 429]
     assert limited
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in limited)

@@ -163,7 +163,7 @@ BAD_KEYS = {
 
 async def test_bad_keys_are_refused(world: World, vault: Vault) -> None:
     made = await world.admin.credentials.create(world.project.id, "good")
-    before = vault.owners()
+    before = set(vault.owners())
     for kind, (key, why) in BAD_KEYS.items():
         for refused in (
             world.admin.credentials.create(world.project.id, "bad", private_key=key),
@@ -176,7 +176,7 @@ async def test_bad_keys_are_refused(world: World, vault: Vault) -> None:
     too_long = "-----BEGIN OPENSSH PRIVATE KEY-----" + 20_000 * "A"
     with pytest.raises(ValidationError):
         await world.admin.credentials.create(world.project.id, "bad", private_key=too_long)
-    assert vault.owners() == before
+    assert set(vault.owners()) - before == set()
     assert [c.name for c in await world.admin.credentials.list(project_id=world.project.id).all()] == ["good"]
 
 

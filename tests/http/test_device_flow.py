@@ -41,6 +41,18 @@ async def http(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
+class Spoiling(httpx.AsyncHTTPTransport):
+    """A way to the platform on which the next token gets lost."""
+
+    spoils = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.spoils:
+            self.spoils = False
+            request.headers["Authorization"] = "Bearer spoilt"
+        return await super().handle_async_request(request)
+
+
 async def start(http: httpx.AsyncClient) -> dict[str, Any]:
     answer = await http.post("/v1/oauth/device_authorization", data={"client_id": CLIENT})
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
@@ -254,11 +266,13 @@ async def test_the_sdk_logs_a_command_line_in_and_keeps_it_so(
             await login.wait(denied)
     kept: list[str] = [str(token.refresh_token)]
     for _ in range(2):
-        async with GpuaasClient(settings.api_url, RefreshTokenCredentials(kept[-1], kept.append)) as client:
+        credentials, way = RefreshTokenCredentials(kept[-1], kept.append), Spoiling()
+        async with GpuaasClient(settings.api_url, credentials, transport=way) as client:
             assert (await client.principal()).id == ada.id
-            # A token that was withdrawn is renewed without the caller's noticing.
-            client._transport.forget_token(await client._transport.token())
+            # A token that is refused is renewed without the caller's noticing.
+            way.spoils = True
             assert (await client.principal()).id == ada.id
+            assert not way.spoils
     assert len(set(kept)) == 5
     async with GpuaasClient(settings.api_url, RefreshTokenCredentials(kept[0], kept.append)) as client:
         with pytest.raises(UnauthenticatedError):

@@ -160,7 +160,7 @@ def mutations() -> set[str]:
     return {
         route.name
         for route in declare_app().routes
-        if isinstance(route, APIRoute) and not route.methods <= {"GET", "HEAD"}
+        if isinstance(route, APIRoute) and not (route.methods or set()) <= {"GET", "HEAD"}
     }
 
 

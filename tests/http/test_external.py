@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from gpuaas_contract.access import DirectAccess
 from gpuaas_contract.allocations import Allocation, Shape, ShapeKind
 from gpuaas_contract.artifacts import DeliveryStatus
 from gpuaas_contract.external import ExternalMachine
@@ -24,7 +25,11 @@ def public_key(kind: str = "ssh-ed25519", content: bytes = b"\0\0\0\x20" + b"k" 
     return f"{kind} {base64.b64encode(blob).decode()}"
 
 
-GOOD = {"address": "198.51.100.7", "host_key": public_key(), "credential_id": "crd_01m7gts9153bz3py7rd3350de3"}
+GOOD: dict[str, Any] = {
+    "address": "198.51.100.7",
+    "host_key": public_key(),
+    "credential_id": "crd_01m7gts9153bz3py7rd3350de3",
+}
 
 
 async def make(world: World, name: str = "lab", **changes: object) -> Allocation:
@@ -75,16 +80,20 @@ async def test_the_lease_holder_is_told_how_to_get_there(world: World) -> None:
     assert (await world.admin.allocations.get(made.id)).instance_ids == [instance.id]
     await refused(world.admin.allocations.release(made.id), "allocation_in_use")
     listed = world.controller.operations.list(instance_id=instance.id)
-    (operation_id,) = [op.id async for op in listed if op.kind == "deploy"]
-    claim = await world.controller.operations.claim(operation_id, "test")
+    ids = {op.kind: op.id async for op in listed}
+    claims = {kind: await world.controller.operations.claim(id, "test") for kind, id in ids.items()}
     own = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    grant = await world.controller.operations.access(operation_id, claim.fencing_token, own)
-    ways = {machine.allocation_id: machine.direct for machine in grant.machines}
-    direct = ways[made.id]
+
+    async def ways(kind: str) -> dict[str, DirectAccess | None]:
+        grant = await world.controller.operations.access(ids[kind], claims[kind].fencing_token, own)
+        return {machine.allocation_id: machine.direct for machine in grant.machines}
+
+    direct = (await ways("deploy"))[made.id]
     assert direct is not None
+    assert await ways("add") == {made.id: direct, slice_.id: None}
     assert made.shape.external is not None
     assert direct.model_dump() == made.shape.external.model_dump(exclude={"address"})
-    assert all(way is None for id, way in ways.items() if id != made.id)
+    operation_id, claim = ids["deploy"], claims["deploy"]
     # No agent brings files there: the holder of the lease is told where to fetch them, and may.
     content = secrets.token_bytes(100)
     artifact = await promoted(world.admin, content, app_slug=world.app_slug)
@@ -116,7 +125,7 @@ async def test_credentials_of_others_and_revoked_ones_are_refused(world: World) 
     assert await world.admin.allocations.list(project_id=world.project.id).all() == []
 
 
-BAD = {
+BAD: dict[str, list[Any]] = {
     "address": [
         "",
         "a b",
@@ -143,11 +152,11 @@ BAD = {
 }
 
 
-async def post(world: World, shape: dict[str, object]) -> dict[str, Any]:
+async def post(world: World, shape: dict[str, Any]) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {await world.admin.token()}"}
     body = {"project_id": world.project.id, "name": "bad", "shape": shape}
     async with httpx.AsyncClient(base_url=world.admin.api_url, headers=headers) as http:
-        return (await http.post("/v1/allocations", json=body)).json()
+        return dict((await http.post("/v1/allocations", json=body)).json())
 
 
 async def test_nonsense_is_refused_and_nothing_is_made(world: World) -> None:

@@ -13,6 +13,7 @@ import httpx
 import psycopg
 import pytest
 
+from gpuaas_contract.changes import Change
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.openbao import OpenBao
@@ -22,7 +23,7 @@ from gpuaas_stack.settings import Settings
 from gpuaas_stack.supervision import Supervision
 from tests.support.database import connect
 from tests.support.load import Load
-from tests.support.services import admin_credentials, platform_services
+from tests.support.services import admin_credentials, mend, platform_services
 
 KILLS = 2
 ACKNOWLEDGED_BETWEEN = 15
@@ -32,6 +33,13 @@ ACKNOWLEDGED_BETWEEN = 15
 def broken() -> Iterator[Settings]:
     with platform_services("faults") as settings:
         yield settings
+
+
+@pytest.fixture(autouse=True)
+def mended(broken: Settings) -> Iterator[None]:
+    """Bring back what a test has stopped, also after one that failed in the middle."""
+    yield
+    mend(broken)
 
 
 @pytest.fixture
@@ -99,6 +107,7 @@ async def check_effects(settings: Settings, client: GpuaasClient, load: Load, si
         assert (first, last) == (1, count)
     seen: list[str] = []
     async for change in client.changes(since=since):
+        assert isinstance(change, Change)
         if change.noun == "project" and change.resource_id in set(stored.values()):
             seen.append(change.resource_id)
         if len(seen) == len(stored):

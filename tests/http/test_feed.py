@@ -14,7 +14,6 @@ from gpuaas_contract.changes import Change
 from gpuaas_contract.identity import Role, User
 from gpuaas_platform.adapters.openbao import OpenBao
 from gpuaas_platform.services import tokens as token_module
-from gpuaas_platform.services.changes import HEARTBEAT_SECONDS
 from gpuaas_platform.services.cursors import Cursors
 from gpuaas_platform.services.signing_keys import SigningKeys
 from gpuaas_platform.services.tokens import TokenService
@@ -24,18 +23,30 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_sdk.errors import ApiError, CursorExpiredError, InvalidRequestError, NotFoundError
 from gpuaas_sdk.events import Event
+from gpuaas_stack.settings import Settings
 from tests.support.feed_platform import FeedPlatform, client_of, event_stream, feed_platform
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 from tests.support.world import make_key
 
 PASSWORD = "a password for readers"
 STREAMS = 10
+HEARTBEAT_SECONDS = 10
+CHOSEN = {"feed_streams_per_principal": str(STREAMS), "feed_heartbeat_seconds": str(HEARTBEAT_SECONDS)}
 
 
 @pytest.fixture(scope="module")
-def platform() -> Iterator[FeedPlatform]:
-    with feed_platform("feed", GPUAAS_FEED_STREAMS_PER_PRINCIPAL=str(STREAMS)) as platform:
+def module_feed(servers: Settings) -> Iterator[FeedPlatform]:
+    with feed_platform(servers, **CHOSEN) as platform:
         yield platform
+
+
+@pytest.fixture
+def platform(request: pytest.FixtureRequest, servers: Settings) -> Iterator[FeedPlatform]:
+    if request.node.get_closest_marker("own_platform"):
+        with feed_platform(servers, **CHOSEN) as platform:
+            yield platform
+    else:
+        yield request.getfixturevalue("module_feed")
 
 
 @pytest.fixture
@@ -57,10 +68,10 @@ async def a_user(admin: GpuaasClient, role: Role, **scope: str) -> tuple[User, G
         return user, client_of(admin.api_url, await login.token())
 
 
-async def take(client: GpuaasClient, cursor: str, count: int, **filters: str) -> list[Change]:
+async def take(client: GpuaasClient, cursor: str, count: int) -> list[Change]:
     seen: list[Change] = []
     async with asyncio.timeout(20):
-        async for change in client.changes(since=cursor, **filters):
+        async for change in client.changes(since=cursor):
             assert not isinstance(change, Relist)
             seen.append(change)
             if len(seen) >= count:
@@ -136,6 +147,7 @@ async def test_a_future_cursor_is_refused(platform: FeedPlatform, admin: GpuaasC
         assert refused.value.code == "cursor_invalid"
 
 
+@pytest.mark.own_platform("it sweeps the whole feed")
 async def test_old_changes_are_swept_and_their_cursors_expire(
     platform: FeedPlatform, admin: GpuaasClient, tenant_id: str
 ) -> None:
@@ -199,7 +211,7 @@ async def test_a_change_that_one_may_not_see_does_not_exist(admin: GpuaasClient,
         await admin.projects.update(other.id, title="other")
         await admin.service_accounts.create(mine.id, "robot", make_key()[1])
         await admin.projects.update(mine.id, title="mine")
-        seen = {client: [] for client in places}
+        seen: dict[GpuaasClient, list[tuple[str, str, bool]]] = {client: [] for client in places}
         for client, place in places.items():
             async for change in client.changes(since=place):
                 assert isinstance(change, Change)
@@ -264,14 +276,15 @@ async def test_a_stream_goes_on_from_the_last_event_id(platform: FeedPlatform, a
 
 
 async def test_an_idle_stream_has_a_heart_beat(platform: FeedPlatform, admin: GpuaasClient) -> None:
+    url = platform.add_process("api-lively", feed_heartbeat_seconds="0.1")
     headers = {"Authorization": f"Bearer {await admin.token()}", "Accept": "text/event-stream"}
     async with (
-        httpx.AsyncClient(base_url=platform.api_url, headers=headers, timeout=15) as http,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=15) as http,
         http.stream("GET", "/v1/changes", params={"noun": "node"}) as response,
     ):
-        async for line in response.aiter_lines():
-            if line.startswith(":"):
-                break
+        beats = (line async for line in response.aiter_lines() if line.startswith(":"))
+        assert [await anext(beats) for _ in range(3)] == [": still here"] * 3
+    platform.stop("api-lively")
 
 
 async def ends_with(platform: FeedPlatform, token: str, end: object) -> dict[str, object]:
@@ -307,14 +320,28 @@ async def test_a_long_poll_ends_with_the_login_behind_it(
 ) -> None:
     user, ada = await a_user(admin, Role.TENANT_ADMIN, tenant_id=tenant_id)
     async with ada:
-        feed = ada.changes(since=await now(ada), nouns=["node"])
-        waiting = asyncio.create_task(feed.page(wait=25))
-        await asyncio.sleep(0.3)
-        await admin.users.update(user.id, disabled=True)
-        async with asyncio.timeout(15):
-            with pytest.raises(ApiError) as refused:
-                await waiting
+        cursor, url = await now(ada), platform.add_process("api-narrow", feed_streams_per_principal="1")
+        async with client_of(url, await ada.token()) as poller:
+            waiting = asyncio.create_task(poller.changes(since=cursor, nouns=["node"]).page(wait=25))
+            await until_polling(url, await ada.token(), cursor)
+            await admin.users.update(user.id, disabled=True)
+            async with asyncio.timeout(15):
+                with pytest.raises(ApiError) as refused:
+                    await waiting
         assert refused.value.code == "unauthenticated"
+    platform.stop("api-narrow")
+
+
+async def until_polling(url: str, token: str, cursor: str) -> None:
+    """Until the one poll that the process allows a principal at a time is somebody else's than ours."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(base_url=url, headers=headers) as http:
+
+        async def is_polling() -> bool:
+            answer = await http.get("/v1/changes", params={"since": cursor, "wait": 0.01})
+            return answer.status_code == 429
+
+        await until(is_polling, "the poll waits")
 
 
 async def test_a_stream_ends_with_its_token(
@@ -379,7 +406,7 @@ async def test_one_principal_has_so_many_streams(platform: FeedPlatform, admin: 
                 await answer.aclose()
 
             async def room() -> bool:
-                query = {"since": cursor, "wait": 0.01}
+                query: dict[str, str | float] = {"since": cursor, "wait": 0.01}
                 return (await http.get("/v1/changes", params=query, headers={"Accept": "*/*"})).status_code == 200
 
             async with asyncio.timeout(10):
@@ -387,6 +414,7 @@ async def test_one_principal_has_so_many_streams(platform: FeedPlatform, admin: 
                     await asyncio.sleep(0.05)
 
 
+@pytest.mark.own_platform("it fills the feed, and measures the process")
 async def test_a_slow_reader_holds_no_memory(platform: FeedPlatform, admin: GpuaasClient) -> None:
     """Much more is waiting for it than may be held: the rest stays in the database."""
     await admin.tenants.create(f"slow-{time.time_ns()}")
@@ -438,12 +466,13 @@ async def test_a_process_that_ends_says_so(platform: FeedPlatform, admin: Gpuaas
     url = platform.add_process("api-brief")
     async with event_stream(url, await admin.token()) as events:
         await anext(events)
-        await asyncio.to_thread(platform.stack.supervision.remove_service, "api-brief")
+        await asyncio.to_thread(platform.stop, "api-brief")
         problem = json.loads((await next_event(events, "end")).data)
     # Whom the server cuts off when its patience ends hears nothing: this one was let go before.
     assert (problem["code"], problem["retryable"]) == ("unavailable", True)
 
 
+@pytest.mark.own_platform("it counts connections to the database")
 def test_one_listening_connection_per_process(platform: FeedPlatform) -> None:
     with psycopg.connect(platform.database_url, autocommit=True) as connection:
         query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"

@@ -12,6 +12,7 @@ from gpuaas_contract.identity import Role
 from gpuaas_sdk.changes import Relist
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
+from gpuaas_stack.settings import Settings
 from tests.support.feed_platform import PATIENT, FeedPlatform, client_of, feed_platform
 
 WRITERS = 32
@@ -25,8 +26,8 @@ Seen = list[tuple[str, int]]
 
 
 @pytest.fixture(scope="module")
-def platform() -> Iterator[FeedPlatform]:
-    with feed_platform("feedload") as platform:
+def platform(servers: Settings) -> Iterator[FeedPlatform]:
+    with feed_platform(servers) as platform:
         yield platform
 
 
@@ -72,8 +73,8 @@ async def test_every_reader_sees_every_change_once_and_in_order(platform: FeedPl
         writers = asyncio.gather(
             *(write((one, two)[number % 2], own[number].id, shared.id, over) for number in range(WRITERS))
         )
-        await asyncio.to_thread(platform.end, "api", signal.SIGKILL)
-        await asyncio.to_thread(platform.end, "api-two", signal.SIGTERM)
+        await asyncio.to_thread(platform.restart, "api", signal.SIGKILL)
+        await asyncio.to_thread(platform.restart, "api-two", signal.SIGTERM)
         over.set()
         made = sum(await writers)
         await one.projects.update(last.id, title="over")

@@ -35,6 +35,7 @@ def plain_hashes(path: str, body: bytes) -> dict[str, str]:
     }
 
 
+@pytest.mark.own_platform("it looks at all requests that are remembered")
 async def test_a_guessed_request_cannot_be_found_by_its_hash(
     settings: Settings, admin: GpuaasClient, second_api_url: str
 ) -> None:

@@ -168,7 +168,7 @@ async def test_an_expired_grant_gives_nothing_and_is_taken_back(world: World, se
         access = await ada.client.allocations.access(machine.id, PUBLIC_KEY, lifetime_seconds=900)
         assert access.expires_at <= soon, "a certificate does not outlive the grant"
         with connect(settings) as database:
-            database.execute("UPDATE grants SET expires_at = now() - interval '1 second'")
+            database.execute("UPDATE grants SET expires_at = now() - interval '1 second' WHERE id = %s", [grant.id])
         with pytest.raises(ForbiddenError):
             await ada.client.allocations.access(machine.id, PUBLIC_KEY)
 
@@ -244,13 +244,13 @@ async def test_own_keys_go_to_the_machines_of_ones_grants(world: World) -> None:
         await ada.client.ssh_keys.remove(key.id)
 
         async def removed() -> bool:
-            return told(world)[0].public_keys == []
+            return bool(told(world)[0].public_keys == [])
 
         await world.until(removed, "the machine was told that the key is gone")
 
 
 def openssh(key: Any) -> str:
-    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    return str(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
 
 
 @pytest.mark.parametrize(

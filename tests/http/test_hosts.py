@@ -5,6 +5,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from gpuaas_contract.allocations import Allocation, AllocationStatus, Shape, ShapeKind
 from gpuaas_contract.nodes import Capacity
@@ -29,7 +30,7 @@ async def host_world(admin: GpuaasClient) -> AsyncIterator[tuple[World, Simulate
             async for left in admin.allocations.list(project_id=world.project.id):
                 if left.status != "released":
                     # Not in the middle of it: a release and a result that meet may cost the simulated node its link.
-                    await World.until(lambda id=left.id: _made_or_waiting(admin, id), "it is made, or waits")
+                    await World.until(partial(_made_or_waiting, admin, left.id), "it is made, or waits")
                     await admin.allocations.release(left.id)
                     await world.at_rest(left.id)
             await admin.nodes.retire(host.node_id)

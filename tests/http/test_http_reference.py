@@ -6,8 +6,7 @@ from pathlib import Path
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS, Code
 from gpuaas_platform.api.context import KEY_LIMIT
 from gpuaas_platform.api.middleware import BODY_LIMIT
-from gpuaas_platform.api.problems import MOST_ERRORS
-from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.domain.errors import MOST_ERRORS, Refusal
 from gpuaas_platform.services.pages import MAX_LIMIT
 from gpuaas_platform.settings import Settings
 

@@ -11,8 +11,9 @@ from tests.support.processes import ApiProcess, admin_file, fresh_database
 async def test_two_processes_that_start_at_once_on_an_empty_database(settings: Settings) -> None:
     first = ("root@gpuaas.example", "a password that stays")
     with fresh_database(settings) as database, admin_file(settings.state_dir, *first) as file:
-        options = {"bootstrap_admin_file": file, "migrate_at_start": "true"}
-        one, two = (ApiProcess(settings, database, **options) for _ in range(2))
+        one, two = (
+            ApiProcess(settings, database, bootstrap_admin_file=file, migrate_at_start="true") for _ in range(2)
+        )
         with one.starting() as first_url, two.starting() as second_url:
             one.wait_ready()
             two.wait_ready()

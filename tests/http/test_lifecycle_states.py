@@ -6,7 +6,7 @@ the database is looked at as a whole."""
 import asyncio
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import ExitStack
 from typing import Any, ClassVar
 
@@ -28,9 +28,9 @@ from tests.support.lifecycle import INSTANCE_KINDS, MEMBER_KINDS
 from tests.support.processes import fresh_database
 from tests.support.service_world import ServiceWorld
 
-STEPS = int(os.environ.get("GPUAAS_STATES_STEPS", "10000"))
+STEPS = int(os.environ.get("GPUAAS_STATES_STEPS") or ("10000" if os.environ.get("GPUAAS_SOAK") else "1000"))
 STEPS_OF_A_ROUND = min(STEPS, 2_500)
-"""Repeat one round with its seed, which is printed, and GPUAAS_STATES_STEPS=2500."""
+"""Repeat one round with its seed, which is printed, and GPUAAS_STATES_STEPS with the steps of a round."""
 
 pick = st.integers(0, 10_000)
 policies = st.sampled_from([Policy.ALL_OR_NOTHING, Policy.BEST_EFFORT, AtLeast(at_least=1), AtLeast(at_least=2)])
@@ -45,7 +45,7 @@ _EXPECTED = {
 
 class Lives(RuleBasedStateMachine):
     world: ClassVar[ServiceWorld]
-    run: ClassVar[Callable[[Awaitable[Any]], Any]]
+    runner: ClassVar[asyncio.Runner]
     steps: ClassVar[int] = 0
 
     @initialize(count=st.integers(0, 3))
@@ -60,6 +60,9 @@ class Lives(RuleBasedStateMachine):
 
         self.look()
 
+    def run(self, effect: Awaitable[Any]) -> Any:
+        return self.runner.run(_awaited(effect))
+
     # What is there: as it was found after the last step
 
     def look(self) -> None:
@@ -72,7 +75,7 @@ class Lives(RuleBasedStateMachine):
         self.operations = self.run(self.world.operations(self.instance_id))
         return next((operation for operation in self.operations if operation.id == id), None)
 
-    def one(self, items: list[Any], number: int) -> Any | None:
+    def one(self, items: list[Any], number: int) -> Any:
         return items[number % len(items)] if items else None
 
     def ask(self, effect: Any, *, allowed: bool, what: str) -> Any | None:
@@ -98,7 +101,10 @@ class Lives(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(INSTANCE_KINDS), queue=st.booleans(), other=st.booleans())
     def request_on_instance(self, kind: str, queue: bool, other: bool) -> None:
-        inputs = {"upgrade": {"version": "1.2.0"}, "configure": {"inputs": {"greeting": "hi" if other else "ho"}}}
+        inputs: dict[str, dict[str, Any]] = {
+            "upgrade": {"version": "1.2.0"},
+            "configure": {"inputs": {"greeting": "hi" if other else "ho"}},
+        }
         instance = self.instance
         effect = self.world.requesting(self.instance_id, kind, queue=queue, **inputs.get(kind, {}))
         allowed = kind in {action.action for action in instance.allowed_actions}
@@ -317,7 +323,7 @@ class Lives(RuleBasedStateMachine):
                 assert operation.waits_for, f"{operation.id} waits for nothing, for ever"
                 assert operation.state == OperationState.PENDING
                 continue
-            for target in {operation.member_id or "all", operation.replacement_member_id} - {None}:
+            for target in filter(None, {operation.member_id or "all", operation.replacement_member_id}):
                 assert target not in busy, f"{operation.id} and {busy[target]} work on {target} at once"
                 busy[target] = operation.id
         assert "all" not in busy or len(busy) == 1, f"an operation on all beside others: {busy}"
@@ -342,13 +348,12 @@ class Lives(RuleBasedStateMachine):
 def lives(servers: Settings) -> Iterator[type[Lives]]:
     with ExitStack() as stack:
         url = stack.enter_context(fresh_database(servers, DATABASE))
-        runner = stack.enter_context(asyncio.Runner())
+        Lives.runner = stack.enter_context(asyncio.Runner())
         opened = ServiceWorld.opened(url)
-        Lives.world = runner.run(opened.__aenter__())
-        Lives.run = staticmethod(lambda coroutine: runner.run(_awaited(coroutine)))  # type: ignore[assignment]
+        Lives.world = Lives.runner.run(_awaited(opened.__aenter__()))
+        stack.callback(lambda: Lives.runner.run(_awaited(opened.__aexit__(None, None, None))))
         Lives.steps = 0
         yield Lives
-        runner.run(opened.__aexit__(None, None, None))
 
 
 async def _awaited(coroutine: Awaitable[Any]) -> Any:
@@ -357,7 +362,7 @@ async def _awaited(coroutine: Awaitable[Any]) -> Any:
 
 @pytest.mark.timeout(1_800)
 def test_random_lives_are_sound(lives: type[Lives]) -> None:
-    """Ten thousand steps, in rounds whose seeds are printed."""
+    """In rounds whose seeds are printed: one round in `make test`, more of them in `make soak`."""
     for number in itertools.count(SEED):
         print(f"round from step {lives.steps}: GPUAAS_SEED={number}")
         length = 100

@@ -164,8 +164,10 @@ async def test_failures_are_charged_to_nobody_and_can_be_tried_again(world: Worl
     assert (await world.at_rest(failed.id)).status == "released"
     ended = await usage_of(world, failed.id)
     assert ended[UsageKind.CHARGED] == records[UsageKind.CHARGED]
-    assert ended[UsageKind.OCCUPIED].ended_at is not None
-    assert ended[UsageKind.OCCUPIED].ended_at > stuck.charged_until
+    occupied_until = ended[UsageKind.OCCUPIED].ended_at
+    assert occupied_until is not None
+    assert stuck.charged_until is not None
+    assert occupied_until > stuck.charged_until
 
     steps = (await machines.timeline(failed.id)).items
     assert [entry.duration_seconds is None for entry in steps] == [False] * (len(steps) - 1) + [True]

@@ -10,7 +10,7 @@ import pytest
 import websockets
 
 from gpuaas_contract import ids
-from gpuaas_contract.agent_link import TaskAcknowledged, TaskProgress, TaskResult, to_agent_adapter
+from gpuaas_contract.agent_link import CreateSlice, TaskAcknowledged, TaskProgress, TaskResult, to_agent_adapter
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.nodes import Capacity
 from gpuaas_contract.usage import UsageKind
@@ -172,10 +172,12 @@ async def test_an_agent_cannot_speak_about_the_machines_of_another_node(world: W
     asked = await admin.allocations.create(world.project.id, "one")
 
     async def ordered() -> bool:
-        return any(task.spec.allocation_id == asked.id for task in world.node.taken)
+        return any(isinstance(task.spec, CreateSlice) for task in world.node.taken)
 
     await world.until(ordered, "its node was asked to make it")
-    (task,) = [task for task in world.node.taken if task.spec.allocation_id == asked.id]
+    (task,) = [task for task in world.node.taken if isinstance(task.spec, CreateSlice)]
+    assert isinstance(task.spec, CreateSlice)
+    assert task.spec.allocation_id == asked.id
     before = await admin.allocations.timeline(asked.id)
     stranger = await enrolled(admin, f"node-{secrets.token_hex(4)}")
     stranger.capacity, stranger.slices = Capacity(cpus=0, memory_mib=0, disk_gib=0, gpus=0), [asked.id]

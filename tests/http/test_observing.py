@@ -28,7 +28,7 @@ class NoMachines:
 class Process:
     """A controller that only observes, and what it saw."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, every: float = 0.2) -> None:
         self.name = name
         self.looks: list[str] = []
         self.fails = False
@@ -37,7 +37,7 @@ class Process:
             {},
             holder=name,
             observe=self._observe,
-            observe_seconds=0.2,
+            observe_seconds=every,
             observed_machines=lambda client, claim, correlation: NoMachines(),
         )
 
@@ -95,8 +95,7 @@ async def test_one_process_looks_and_the_other_takes_over(world: World, settings
 
 async def test_what_happens_to_an_instance_is_looked_at_at_once(world: World) -> None:
     instance = await world.deploy(head=await world.allocation("one"))
-    process = Process(world, "eager")
-    process.controller._observe_seconds = 600
+    process = Process(world, "eager", every=600)
     async with process.running():
         await world.until(lambda: _longer(process.looks, 1), "it is looked at once")
         await world.admin.instances.request(instance.id, "decommission")

@@ -67,6 +67,7 @@ def tables(settings: Settings) -> str:
     )
 
 
+@pytest.mark.own_platform("it compares the whole database")
 async def test_everything_is_found_at_once_and_nothing_is_changed(world: World, settings: Settings) -> None:
     needs = {**MANIFEST["components"][0], "requires_capacity_shape": {"cpus": 32, "gpus": 2}}
     await publish(world, components=[needs, MANIFEST["components"][1]])
@@ -126,6 +127,7 @@ async def _elsewhere(world: World) -> str:
     return (await world.admin.allocations.create(other.id, "theirs")).id
 
 
+@pytest.mark.own_platform("it counts all controllers that were seen")
 async def test_whether_a_controller_is_connected(world: World, settings: Settings) -> None:
     free = await world.allocation("free")
     body = request(world, ("head", free.id))

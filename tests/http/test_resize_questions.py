@@ -19,7 +19,7 @@ class Lease:
 
 async def publish(world: World, *kinds: dict[str, str]) -> None:
     document = {**MANIFEST, "slug": world.app_slug, "version": "1.1.0"}
-    document["operations"] = [*MANIFEST["operations"], *kinds]  # type: ignore[misc]
+    document["operations"] = [*MANIFEST["operations"], *kinds]
     await world.admin.app_versions.publish(Manifest.model_validate(document))
 
 

@@ -109,12 +109,8 @@ async def test_no_secret_is_anywhere_but_where_it_belongs(settings: Settings, wo
 
 
 def ask_the_command_line(settings: Settings, token: str, world: World, instance_id: str, home: Path) -> str:
-    line = CommandLine(home)
-    line._environment |= {
-        "GPUAAS_API_URL": settings.api_url,
-        "GPUAAS_TOKEN": token,
-        "GPUAAS_PROJECT": world.project.id,
-    }
+    chosen = {"GPUAAS_API_URL": settings.api_url, "GPUAAS_TOKEN": token, "GPUAAS_PROJECT": world.project.id}
+    line = CommandLine(home, environment=chosen)
     said = line.run("secret", "list", instance_id, "-o", "json") + line.run("secret", "list", instance_id)
     said += line.run("secret", "show", "bytes", "--instance", instance_id)
     said += line.run("secret", "show", "password", "--instance", instance_id, "-o", "yaml")

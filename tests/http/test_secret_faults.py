@@ -25,8 +25,7 @@ from gpuaas_stack.supervision import Supervision
 from tests.support.database import connect
 from tests.support.leases import decommission, hold_lease
 from tests.support.openbao import Vault
-from tests.support.processes import openbao_of
-from tests.support.services import admin_credentials, platform_services
+from tests.support.services import admin_credentials, mend, openbao_of, platform_services
 from tests.support.waiting import wait_until
 from tests.support.world import World
 
@@ -37,6 +36,13 @@ BYTES = SecretSpec(kind=SecretKind.BYTES)
 def broken() -> Iterator[Settings]:
     with platform_services("secretfaults") as settings:
         yield settings
+
+
+@pytest.fixture(autouse=True)
+def mended(broken: Settings) -> Iterator[None]:
+    """Bring back what a test has stopped, also after one that failed in the middle."""
+    yield
+    mend(broken)
 
 
 @pytest.fixture
@@ -60,8 +66,7 @@ async def admin(broken: Settings) -> AsyncIterator[GpuaasClient]:
 
 @pytest.fixture
 async def world(admin: GpuaasClient) -> AsyncIterator[World]:
-    async with World.create(admin, secrets.token_hex(4)) as world:
-        world.controller._transport.retry = NO_RETRY
+    async with World.create(admin, secrets.token_hex(4), controller_retry=NO_RETRY) as world:
         await world.controller.principal()
         yield world
 

@@ -15,7 +15,8 @@ from joserfc.jwk import KeySet
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_stack.settings import Settings
 from tests.support.database import audited
-from tests.support.processes import ApiProcess, openbao_of
+from tests.support.processes import ApiProcess
+from tests.support.services import openbao_of
 from tests.support.tokens import SigningKey, aged, decode, encode
 from tests.support.world import World, make_key, sign_assertion
 
@@ -117,7 +118,7 @@ async def test_every_kind_of_forged_token_is_refused(settings: Settings, admin: 
 
 async def _raw_status(settings: Settings, token: str) -> int:
     async with httpx.AsyncClient(base_url=settings.api_url) as http:
-        headers = {"Authorization": f"Bearer {token}".encode()}
+        headers = {b"Authorization": f"Bearer {token}".encode()}
         return (await http.get("/v1/principal", headers=headers)).status_code
 
 

@@ -7,25 +7,26 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuaas_contract.instances import MemberStatus
-from gpuaas_contract.operations import StepStatus
+from gpuaas_contract.operations import Operation, StepStatus
 from gpuaas_sdk import LeaseLostError, Machine, MachineUnreachableError, OperationContext
-from gpuaas_sdk.runtime.context import StepHandle
-from gpuaas_sdk.runtime.lease import Lease
+from gpuaas_sdk.resources.operations import Operations
+from gpuaas_sdk.runtime.lease import KeptLease, Lease
 from reference_app import controller, software
 from reference_app.cluster import Cluster
 from reference_app.operations import decommission, deploy
 from reference_app.software import RECORD_DIR, Role
 
-_report, _keep = StepHandle._report, Lease.keep
+_report, _keep = Operations.report_step, Lease.keep
 _configured, _decommission, _deploy = software.ensure_configured, decommission.reconcile, deploy.reconcile
 
 
 def unannounced() -> None:
-    async def report(self: StepHandle, status: StepStatus, message: str | None = None) -> None:
-        if status != StepStatus.RUNNING:
-            await _report(self, status, message)
+    async def report(self: Operations, operation_id: str, fencing_token: int, **step: Any) -> Operation:
+        if step["status"] == StepStatus.RUNNING:
+            return await self.get(operation_id)
+        return await _report(self, operation_id, fencing_token, **step)
 
-    StepHandle._report = report  # type: ignore[method-assign]
+    Operations.report_step = report  # type: ignore[method-assign]
 
 
 def leaky() -> None:
@@ -41,7 +42,7 @@ def liar() -> None:
         await machine.run_step("remove", "systemctl stop 'rollcall-*'")
 
     software.ensure_removed = removed
-    decommission.checks = lambda going, staying, port: {}
+    decommission.checks = lambda going, staying, port: {}  # type: ignore[attr-defined]
 
 
 def hasty() -> None:
@@ -74,25 +75,26 @@ def hopeful() -> None:
 
 
 def deaf() -> None:
-    async def keep(self: Lease) -> None:
+    async def keep(self: KeptLease) -> None:
         try:
             await _keep(self)
         except LeaseLostError:
             await asyncio.Event().wait()
 
-    async def report(self: StepHandle, status: StepStatus, message: str | None = None) -> None:
+    async def report(self: Operations, operation_id: str, fencing_token: int, **step: Any) -> Operation:
         for _ in range(20):
             try:
-                return await _report(self, status, message)
+                return await _report(self, operation_id, fencing_token, **step)
             except LeaseLostError:
                 await asyncio.sleep(0.05)
+        return await self.get(operation_id)
 
     Lease.keep = keep  # type: ignore[method-assign]
-    StepHandle._report = report  # type: ignore[method-assign]
+    Operations.report_step = report  # type: ignore[method-assign]
 
 
 def silent() -> None:
-    async def keep(self: Lease) -> None:
+    async def keep(self: KeptLease) -> None:
         await asyncio.Event().wait()
 
     Lease.keep = keep  # type: ignore[method-assign]

@@ -1,5 +1,6 @@
 """A stack of its own for the machine tests: platform, agent and real slices, without any app."""
 
+import fcntl
 import json
 import os
 import re
@@ -18,9 +19,10 @@ from gpuaas_stack.service import Service
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
 from gpuaas_stack.supervision import Supervision
+from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
+from tests.machines.slices import release
 from tests.machines.stand_in import TAG
-from tests.support.waiting import wait_until
 
 # Runs beside each other need machines, ports and addresses of their own: give each its own slot.
 SLOT = int(os.environ.get("GPUAAS_MACHINES_SLOT", "0"))
@@ -29,7 +31,15 @@ FIRST_PORT = 8490 + 10 * SLOT
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
+def alone() -> Iterator[None]:
+    """Two runs at once would take each other's machines away: the second waits for the first."""
+    with Path(f"/var/tmp/gpuaas-{ENVIRONMENT}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def stack(alone: None) -> Iterator[Stack]:
     """Empty at the start, whatever an earlier run left; at the end nothing may be left, and that is checked."""
     settings = Settings(
         state_dir=Path(f"/var/lib/gpuaas-{ENVIRONMENT}"),
@@ -42,6 +52,7 @@ def stack() -> Iterator[Stack]:
         subnet=f"10.{89 + SLOT}.0.0/16",
         pool_size="12GiB",
         terminal_idle_seconds=10,
+        longest_pause=1,
         app_dirs=(),
     )
     stack = Stack(settings, Progress())
@@ -78,16 +89,32 @@ def cli(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 
 @pytest.fixture(scope="session")
-def node(stack: Stack, cli: CommandLine) -> str:
+def platform(stack: Stack) -> Iterator[Platform]:
+    platform = Platform(stack.settings)
+    yield platform
+    platform.close()
+
+
+@pytest.fixture(scope="session")
+def node(stack: Stack, cli: CommandLine, platform: Platform) -> str:
     platform_services.write_join_token(stack.settings, cli.json("node", "join-token", "host-one")["token"])
     stack.start_agent()
-    wait_for_node(cli, "ready")
+    platform.wait_for_node("host-one", "ready")
     return "host-one"
 
 
-def wait_for_node(cli: CommandLine, status: str) -> None:
-    found = {"name": "host-one", "status": status}
-    wait_until(lambda: any(found.items() <= node.items() for node in cli.json("node", "list")), f"the node is {status}")
+@pytest.fixture(autouse=True)
+def machines_released(cli: CommandLine, platform: Platform) -> Iterator[None]:
+    """A test that failed leaves no machine that makes the next one fail."""
+    before = live_machines(platform)
+    yield
+    if left := live_machines(platform) - before:
+        release(cli, *left, force=True)
+
+
+def live_machines(platform: Platform) -> set[str]:
+    found = platform.ask(lambda client: client.allocations.list().all())
+    return {machine.id for machine in found if machine.status != "released"}
 
 
 def leftovers() -> list[str]:
@@ -119,7 +146,7 @@ def kill(stack: Stack, service: str) -> None:
 
 
 def kill_and_start(stack: Stack, service: str) -> None:
-    """At once, also what dies often: the supervisor's pauses grow to half a minute, but not for a changed service.
+    """At once, also what dies often: the supervisor's pauses grow, but not for a changed service.
 
     Another kill may come while it still starts, or is not even there again."""
     wish = Service.from_json((stack.supervision.services_dir / f"{service}.json").read_text())

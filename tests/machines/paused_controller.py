@@ -41,7 +41,7 @@ async def main() -> None:
 
         async def run(command: str, script: str) -> str:
             done = await ssh.run(command, input=script.encode(), encoding=None)
-            return outcome(done.returncode, bytes(done.stdout), bytes(done.stderr))
+            return outcome(done.returncode, done.stdout, done.stderr)
 
         # One step runs as a unit. Another has raised the fence and waits for its script: about to start.
         slow = asyncio.create_task(run(step("slow", asked["slow"]), asked["slow"]))
@@ -52,7 +52,7 @@ async def main() -> None:
         half.stdin.write(asked["late"].encode())
         half.stdin.write_eof()
         done = await half.wait()
-        answers["half"] = outcome(done.returncode, bytes(done.stdout), bytes(done.stderr))
+        answers["half"] = outcome(done.returncode, done.stdout, done.stderr)
         answers["next"] = await run(step("next", asked["late"]), asked["late"])
         length = len(asked["late"].encode())
         file = remote.file_command(fence, "/root/late", length, mode=0o644, owner="root", group="root")
@@ -65,7 +65,10 @@ async def main() -> None:
         print(json.dumps(answers), flush=True)
 
 
-def outcome(status: int | None, stdout: bytes, stderr: bytes) -> str:
+def outcome(status: int | None, stdout: object, stderr: object) -> str:
+    """Without an encoding both are bytes; asyncssh's types cannot say so."""
+    assert isinstance(stdout, bytes)
+    assert isinstance(stderr, bytes)
     try:
         return str(remote.step_result("run the step", status or 0, stdout, stderr).exit_status)
     except GpuaasError as error:

@@ -101,7 +101,6 @@ class SshFiles:
 
     def words(
         self,
-        person: Person,
         allocation_id: str,
         login: str,
         stream: dict[str, Any],

@@ -17,7 +17,6 @@ from tests.support.artifacts import signing_key
 APP = Path(__file__).parents[2] / "apps" / "reference"
 SLUG = "rollcall"
 PROGRAM = Path(sys.executable).parent / "reference-app"
-SMALL = ["--cpus", "1", "--memory-mib", "512", "--disk-gib", "2"]
 
 
 class Controllers:

@@ -13,7 +13,7 @@ from gpuaas_contract.operations import Kind, Operation, OperationState
 from gpuaas_sdk.client import GpuaasClient
 from tests.e2e.command_line import CommandLine
 from tests.machines.rollcall import SLUG
-from tests.support.world import World
+from tests.machines.waiting import until
 
 NAMES = ["life-1", "life-2", "life-3"]
 VERSIONS = ["2.0.0", "2.1.0"]
@@ -83,7 +83,7 @@ class Life:
         async def is_asked() -> str | None:
             return (await self.admin.preflights.deploy(wanted)).operation_id
 
-        operation_id = await World.until(is_asked, "a controller is there to be asked", PATIENCE)
+        operation_id = await until(is_asked, "a controller is there to be asked", PATIENCE)
         looked = await self._ended(await self.admin.operations.get(operation_id))
         assert looked.result == {"findings": []}
 
@@ -94,7 +94,7 @@ class Life:
         async def is_repaired() -> bool:
             return any([o.kind == Kind.RECOVER async for o in self.admin.operations.list(instance_id=self.id)])
 
-        await World.until(is_repaired, "the controller, which looks after the instance, starts a repair", PATIENCE)
+        await until(is_repaired, "the controller, which looks after the instance, starts a repair", PATIENCE)
         await self._settle()
         assert await self._ssh(name, "systemctl is-active rollcall-worker") == "active"
         await self._note("recover")
@@ -139,7 +139,7 @@ class Life:
         async def has_begun() -> bool:
             return bool((await self.admin.operations.get(operation.id)).steps)
 
-        await World.until(has_begun, f"{operation.kind} has begun", PATIENCE)
+        await until(has_begun, f"{operation.kind} has begun", PATIENCE, every=0.05)
 
     async def _over(self, operation: Operation) -> Operation:
         found = operation
@@ -149,7 +149,7 @@ class Life:
             found = await self.admin.operations.get(operation.id)
             return found.state.is_final
 
-        await World.until(is_over, f"{operation.kind} ends", PATIENCE)
+        await until(is_over, f"{operation.kind} ends", PATIENCE)
         return found
 
     async def _ended(self, operation: Operation) -> Operation:
@@ -165,14 +165,14 @@ class Life:
 
     async def _note(self, done: str) -> None:
         """When nothing is under way any more, also nothing that the app has asked for itself."""
-        instance = await World.until(self._steady_instance, f"the instance is steady after {done}", PATIENCE)
+        instance = await until(self._steady_instance, f"the instance is steady after {done}", PATIENCE)
         members = self.admin.instances.members(self.id)
         names = {machine["id"]: name for name, machine in self.machines.items()}
         self.states[done] = {
             "status": instance.status,
             "runtime": instance.versions.observed_runtime,
             "members": sorted([(m.component_key, names[m.allocation_id], m.status) async for m in members]),
-            "roll": await World.until(self._roll, "every worker beats", PATIENCE) if instance.status in _USABLE else {},
+            "roll": await until(self._roll, "every worker beats", PATIENCE) if instance.status in _USABLE else {},
         }
 
     async def _steady_instance(self) -> Instance | None:
@@ -194,11 +194,11 @@ class Life:
     async def _ssh(self, name: str, command: str) -> str:
         """As often as it takes: the way in may just be coming back."""
 
-        async def done() -> "subprocess.CompletedProcess[str] | None":
-            said = await asyncio.to_thread(self.cli.call, "ssh", name, "--", command)
+        async def done() -> subprocess.CompletedProcess[str] | None:
+            said = await asyncio.to_thread(self.cli.call, "ssh", name, "--direct", "--", command)
             return said if said.returncode == 0 else None
 
-        said = await World.until(done, f"{name} does {command}", PATIENCE)
+        said = await until(done, f"{name} does {command}", PATIENCE)
         return str(said.stdout).strip()
 
     async def _member(self, allocation_id: str) -> Member:

@@ -32,7 +32,7 @@ async def stumble_over_file(
     before = await _all_of(self, path)
     command = remote.file_command(self._fence, path, len(data), mode=mode, owner=owner, group=group)
     # The rest never comes: as where the connection is cut.
-    cut = await self._run(command, data[: len(data) // 2], 300)
+    cut = await self.run_repeatable(command, data[: len(data) // 2], 300)
     if cut.exit_status != RECEIVED_LESS or await _all_of(self, path) != before:
         raise AssertionError(f"half of {path} was taken for a file, or is still there")
     for _ in range(2):

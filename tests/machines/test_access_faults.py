@@ -13,7 +13,7 @@ from tests.e2e.command_line import GPUAAS, CommandLine
 from tests.http.test_secret_canary import key_and_traces, processes
 from tests.machines.conftest import kill
 from tests.machines.people import PASSWORD, Person, make_person
-from tests.machines.test_life import SMALL, release
+from tests.machines.slices import make, release
 from tests.support.database import dump
 from tests.support.openbao import Vault
 from tests.support.waiting import wait_until
@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def machine(cli: CommandLine, node: str) -> Iterator[str]:
-    yield cli.json("allocation", "create", "--name", "kept", *SMALL, "--wait")["id"]
+    yield make(cli, "kept")["kept"]["id"]
     release(cli, "kept")
 
 
@@ -50,7 +50,7 @@ def test_openbao_sealed_and_killed_in_the_middle(stack: Stack, cli: CommandLine,
     assert session.stdout.readline().strip() == "still here"
     # A right ends also while nothing can be signed.
     cli.run("grant", "revoke", grant["id"], "--yes", "--wait")
-    assert session.wait(10) != 0
+    assert session.wait(60) != 0
     kill(stack, "openbao")
     wait_until(lambda: cli.call("ssh", "kept", "--", "true").returncode == 0, "the secrets server is back", 60)
     versions = cli.json("ssh-authority", "show")["versions"]

@@ -17,7 +17,7 @@ from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.machines.conftest import kill, pid_of
 from tests.machines.controller import Controller, controller_on
-from tests.machines.test_life import SMALL, release
+from tests.machines.slices import make, release
 from tests.support.artifacts import promoted, push, signing_key
 from tests.support.waiting import wait_until
 
@@ -37,15 +37,14 @@ def sent_by_registry(stack: Stack) -> int:
 @pytest.fixture
 async def controllers(stack: Stack, cli: CommandLine, node: str) -> AsyncIterator[list[tuple[str, Controller]]]:
     """One on each of three machines of a project; what they share is the project."""
-    made = [cli.json("allocation", "create", "--name", name, *SMALL, "--wait") for name in NAMES]
+    made = make(cli, *NAMES).values()
     async with AsyncExitStack() as opened:
         found = []
         for machine in made:
             controller = controller_on(stack, machine["project_id"], machine["id"])
             found.append((machine["id"], await opened.enter_async_context(controller)))
         yield found
-    for name in NAMES:
-        release(cli, name)
+    release(cli, *NAMES)
 
 
 async def test_three_machines_get_it_and_a_cut_delivery_goes_on(

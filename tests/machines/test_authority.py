@@ -9,9 +9,10 @@ import pytest
 
 from gpuaas_stack.platform_services import ADMIN_EMAIL
 from gpuaas_stack.stack import Stack
+from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
 from tests.machines.people import SshFiles, log_in
-from tests.machines.test_life import SMALL, release
+from tests.machines.slices import SMALL, make, release
 from tests.support.waiting import wait_until
 
 DENIED = "Permission denied (publickey)"
@@ -19,15 +20,12 @@ DENIED = "Permission denied (publickey)"
 
 @pytest.fixture(scope="module")
 def machines(cli: CommandLine, node: str) -> Iterator[dict[str, str]]:
-    names = ("old-1", "old-2")
-    yield {name: cli.json("allocation", "create", "--name", name, *SMALL, "--wait")["id"] for name in names}
-    for machine in cli.json("allocation", "list"):
-        if machine["status"] != "released":
-            release(cli, machine["id"])
+    yield {name: made["id"] for name, made in make(cli, "old-1", "old-2").items()}
+    release(cli, *(machine["id"] for machine in cli.json("allocation", "list") if machine["status"] != "released"))
 
 
 def test_both_are_valid_and_then_only_the_new_one(
-    stack: Stack, cli: CommandLine, machines: dict[str, str], tmp_path: Path
+    stack: Stack, cli: CommandLine, platform: Platform, machines: dict[str, str], tmp_path: Path
 ) -> None:
     admin = log_in(stack, tmp_path / "admin", ADMIN_EMAIL, stack.settings.admin_password_file.read_text().strip())
     (tmp_path / "ssh").mkdir()
@@ -37,7 +35,7 @@ def test_both_are_valid_and_then_only_the_new_one(
 
     def enter(machine: str, certificate: str, **more: Any) -> subprocess.CompletedProcess[str]:
         stream = admin.access(machine, public)
-        words = files.words(admin, machine, "gpuaas", stream, certificate=certificate, **more)
+        words = files.words(machine, "gpuaas", stream, certificate=certificate, **more)
         return admin.run(*words, "true", env=env)
 
     before = admin.access(one, public, lifetime_seconds=900)
@@ -48,7 +46,7 @@ def test_both_are_valid_and_then_only_the_new_one(
 
     # The machines are out of reach: that is said, and the old key stays.
     stack.supervision.remove_service("agent")
-    wait_until(lambda: cli.json("node", "list")[0]["status"] == "offline", "the node is offline")
+    platform.wait_for_node("host-one", "offline")
     rotated = cli.json("ssh-authority", "rotate")
     assert [version["state"] for version in rotated["versions"][-2:]] == ["active", "active"]
     assert {machine["name"] for machine in rotated["waiting"]} == set(machines)
@@ -59,7 +57,13 @@ def test_both_are_valid_and_then_only_the_new_one(
     assert "force" in waits.stderr
     assert cli.call("ssh-authority", "rotate").returncode == 5
     stack.start_agent()
-    wait_until(lambda: cli.json("ssh-authority", "show")["waiting"] == [], "all machines trust both")
+    owner = platform.machine(one).project_id
+    assert owner is not None
+
+    def all_were_told() -> bool:
+        return platform.ask(lambda client: client.ssh_authorities.get(owner)).waiting == []
+
+    platform.wait_until(all_were_told, "all machines trust both")
     wait_until(lambda: cli.call("ssh", "old-1", "--", "true").returncode == 0, "the agent is back")
 
     # In between: certificates of both keys, hosts proved by the new one, a new machine.
@@ -71,7 +75,7 @@ def test_both_are_valid_and_then_only_the_new_one(
     assert enter(one, meanwhile["certificate"]).returncode == 0
     assert enter(one, meanwhile["certificate"], authorities=[new_key]).returncode == 0
     stream = admin.access(one, public)
-    words = files.words(admin, one, "gpuaas", stream, certificate=before["certificate"])
+    words = files.words(one, "gpuaas", stream, certificate=before["certificate"])
     session = admin.start(*words, "echo ready; cat", env=env, stdin=subprocess.PIPE)
     assert session.stdout is not None
     assert session.stdin is not None

@@ -9,15 +9,15 @@ from gpuaas_sdk.machines import MachineUnreachableError
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.machines.controller import controller_on
-from tests.machines.test_external import make_key
-from tests.machines.test_life import SMALL, release
+from tests.machines.slices import make, release
+from tests.machines.stand_in import make_key
 
 KEYS = "/etc/ssh/gpuaas_keys"
 """Where the sshd of a slice looks for keys beside certificates, one file for each login."""
 
 
 async def test_the_chosen_key_opens_the_machine(stack: Stack, cli: CommandLine, node: str, tmp_path: Path) -> None:
-    made = cli.json("allocation", "create", "--name", "keyed", *SMALL, "--wait")
+    made = make(cli, "keyed")["keyed"]
     where = (stack, made["project_id"], made["id"])
     public, chosen = {}, {}
     for name in ("trusted", "strange"):

@@ -1,44 +1,34 @@
-"""What machines run on dies under them: the LXD daemon."""
+"""What machines run on dies under them: the LXD daemon, of a host apart."""
 
-import json
-import os
+from collections.abc import Iterator
 
 import pytest
 
-from gpuaas_stack.processes import ProcessId
 from gpuaas_stack.stack import Stack
+from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
-from tests.machines.conftest import ENVIRONMENT, leftovers
-from tests.machines.test_life import BOOT, SMALL, release, steps, usage
-from tests.support.waiting import wait_until
+from tests.machines.apart import HostApart, host_apart
+from tests.machines.slices import BOOT, SMALL, make, release, usage
 
 
-@pytest.fixture
-def lxd(stack: Stack) -> int:
-    """The daemon's process, where nobody else's machines are in its care."""
-    others = sorted(path.name for path in stack.lxd_daemon.environments.iterdir() if path.name != ENVIRONMENT)
-    if others:
-        pytest.skip(f"LXD is shared with {', '.join(others)} at the moment; this test would disturb them")
-    recorded = stack.lxd_daemon.run_dir / "lxd.json"
-    if not recorded.exists():
-        pytest.skip("LXD was not started by this stack, so it is not ours to kill")
-    return ProcessId.from_json(json.loads(recorded.read_text())).pid
+@pytest.fixture(scope="module")
+def apart(stack: Stack, cli: CommandLine, platform: Platform, node: str) -> Iterator[HostApart]:
+    with host_apart(stack, cli, platform) as host:
+        yield host
 
 
 @pytest.mark.parametrize("step", ["instance", "start"])
-def test_lxd_killed_while_a_machine_is_made(stack: Stack, cli: CommandLine, node: str, lxd: int, step: str) -> None:
-    cli.run("allocation", "create", "--name", "bystander", *SMALL, "--wait")
+def test_lxd_killed_while_a_machine_is_made(cli: CommandLine, platform: Platform, apart: HostApart, step: str) -> None:
+    make(cli, "bystander")
+    # There is no route from here: all goes through the agent.
     booted = cli.ssh("bystander", BOOT)
     made = cli.json("allocation", "create", "--name", "orphan", *SMALL)
-    wait_until(lambda: step in steps(cli, "orphan"), f"its maker is at {step}")
-    os.kill(lxd, 9)
-    wait_until(
-        lambda: cli.json("allocation", "show", "orphan")["status"] in ("active", "failed"), "it was made after all"
-    )
+    platform.wait_for_step("orphan", step)
+    apart.kill_lxd()
+    platform.wait_until(lambda: platform.machine("orphan").status in ("active", "failed"), "it was made after all")
     assert cli.json("allocation", "show", "orphan")["reason"] == ""
     assert cli.ssh("orphan", "hostname").strip() == "orphan"
     assert cli.ssh("bystander", BOOT) == booted, "a machine must not notice that LXD was away"
-    for name in ("bystander", "orphan"):
-        release(cli, name)
+    release(cli, "bystander", "orphan")
     assert set(usage(cli, made["id"])) == {"charged", "occupied"}
-    assert leftovers() == []
+    assert apart.instances() == []

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,8 @@ from gpuaas_sdk.machines import COPIED_ARTIFACTS, CommandResult, MachineUnreacha
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.machines.controller import controller_on
+from tests.machines.slices import release, usage
 from tests.machines.stand_in import StandIn, addresses, external_host, make_key
-from tests.machines.test_life import release, usage
 from tests.support.artifacts import promoted
 
 
@@ -21,7 +22,9 @@ def lab(stack: Stack) -> Iterator[StandIn]:
         yield host
 
 
-def make_known(cli: CommandLine, lab: StandIn, name: str, credential_id: str, host_key: str | None = None) -> dict:  # type: ignore[type-arg]
+def make_known(
+    cli: CommandLine, lab: StandIn, name: str, credential_id: str, host_key: str | None = None
+) -> dict[str, Any]:
     found = host_key or lab.sh("cat /etc/ssh/ssh_host_ed25519_key.pub").strip()
     where = ["--external-address", addresses(lab)[0], "--external-host-key", found]
     words = ["allocation", "create", "--name", name, *where, "--external-credential", credential_id]

@@ -2,17 +2,20 @@
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuaas_stack.stack import Stack
+from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
 from tests.machines.controller import app_on, controller_on
-from tests.machines.people import make_person
+from tests.machines.people import SshFiles, make_person
+from tests.machines.slices import release, usage
 from tests.machines.stand_in import StandIn, build_agent, stand_in
 from tests.machines.test_leases import check_observer
-from tests.machines.test_life import release, steps, usage
 from tests.support.artifacts import promoted
 from tests.support.chance import SEED
 from tests.support.waiting import wait_until
@@ -24,28 +27,28 @@ BOOT = "cat /proc/sys/kernel/random/boot_id"
 
 
 @pytest.fixture(scope="module")
-def second(stack: Stack, cli: CommandLine, node: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+def second(
+    stack: Stack, cli: CommandLine, platform: Platform, node: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StandIn]:
     runtime = tmp_path_factory.mktemp("agent")
     build_agent(runtime)
     with stand_in(stack, "two") as host:
         host.install_agent(stack, runtime, cli.json("node", "join-token", "host-two")["token"])
         try:
-            wait_until(lambda: ("host-two", "ready") in list_nodes(cli), "the second node is ready")
+            platform.wait_for_node("host-two", "ready")
             yield host
         finally:
             print(host.log())
 
 
-def list_nodes(cli: CommandLine) -> list[tuple[str, str]]:
-    return [(node["name"], node["status"]) for node in cli.json("node", "list")]
-
-
-def shown_node(cli: CommandLine, name: str = "host-two") -> dict[str, object]:
+def shown_node(cli: CommandLine, name: str = "host-two") -> dict[str, Any]:
     (found,) = [node for node in cli.json("node", "list") if node["name"] == name and node["status"] != "retired"]
-    return found
+    return dict(found)
 
 
-def test_life_of_a_whole_host(stack: Stack, cli: CommandLine, node: str, second: StandIn, tmp_path: Path) -> None:
+def test_life_of_a_whole_host(
+    stack: Stack, cli: CommandLine, platform: Platform, node: str, second: StandIn, tmp_path: Path
+) -> None:
     two = shown_node(cli)
     assert two["inventory"]["offers"] == ["host"]
     capacity = two["inventory"]["capacity"]
@@ -55,7 +58,7 @@ def test_life_of_a_whole_host(stack: Stack, cli: CommandLine, node: str, second:
     made = cli.json("allocation", "create", "--name", "whole", "--host", *LEAST, "--wait")
     assert made["node_id"] == two["id"]
     assert {name: made["shape"][name] for name in capacity} == capacity, "it has all of the node"
-    assert steps(cli, "whole")[-7:] == [*STEPS, "active"]
+    assert platform.steps("whole")[-7:] == [*STEPS, "active"]
     assert shown_node(cli)["allocated"] == capacity
     seen = cli.ssh("whole", "id -un; id -u; sudo id -un; ls /dev/nvidia*").split()
     assert seen == ["gpuaas", "10000", "root", "/dev/nvidia0"]
@@ -69,8 +72,7 @@ def test_life_of_a_whole_host(stack: Stack, cli: CommandLine, node: str, second:
     assert waiting["status"] == "requested"
     assert "host-two: is taken as a whole" in waiting["reason"]
     assert "host-one: offers slices, not a whole host" in waiting["reason"]
-    release(cli, "late")
-    release(cli, "part")
+    release(cli, "late", "part")
 
     refused = cli.call("allocation", "resize", "whole", "--memory-mib", "300")
     assert "whole is a whole host: resize is not possible" in refused.stderr, refused
@@ -105,27 +107,35 @@ def with_people(stack: Stack, cli: CommandLine, homes: Path) -> None:
         person.close()
 
 
-def test_agent_killed_while_it_hands_the_host_over(cli: CommandLine, second: StandIn) -> None:
+def test_agent_killed_while_it_hands_the_host_over(cli: CommandLine, platform: Platform, second: StandIn) -> None:
     before = second.snapshot()
     for step in random.Random(SEED).sample(STEPS, 2):
         print(f"seed {SEED}: killed at step {step}")
         name = f"killed-{step}"
         cli.run("allocation", "create", "--name", name, "--host", *LEAST)
-        wait_until(lambda name=name, step=step: step in steps(cli, name), f"step {step} has begun")
+        platform.wait_for_step(name, step)
         second.kill_agent()
-        wait_until(lambda name=name: cli.json("allocation", "show", name)["status"] == "active", f"{name} is active")
+        platform.wait_until(partial(is_active, platform, name), f"{name} is active")
         # Where it was done before the kill, the node may only be noticed to be away now.
-        wait_until(lambda name=name: cli.call("ssh", name, "--", "sudo", "id").returncode == 0, f"{name} answers")
+        wait_until(partial(answers, cli, name), f"{name} answers")
         cli.run("allocation", "release", name, "--yes")
         second.kill_agent()
-        wait_until(lambda name=name: "released" in steps(cli, name), f"{name} is released")
+        platform.wait_for_step(name, "released")
         assert second.snapshot() == before
 
 
-def test_released_while_it_is_handed_over(cli: CommandLine, second: StandIn) -> None:
+def is_active(platform: Platform, name: str) -> bool:
+    return platform.machine(name).status == "active"
+
+
+def answers(cli: CommandLine, name: str) -> bool:
+    return cli.call("ssh", name, "--", "sudo", "id").returncode == 0
+
+
+def test_released_while_it_is_handed_over(cli: CommandLine, platform: Platform, second: StandIn) -> None:
     before = second.snapshot()
     cli.run("allocation", "create", "--name", "short", "--host", *LEAST)
-    wait_until(lambda: "user" in steps(cli, "short"), "the user is being made")
+    platform.wait_for_step("short", "user")
     release(cli, "short")
     assert second.snapshot() == before
 
@@ -146,11 +156,13 @@ async def test_a_controller_works_on_it_and_gets_artifacts(stack: Stack, cli: Co
     assert "artifacts" not in second.sh("ls /var/lib/gpuaas-agent"), "the next one would be given what this one had"
 
 
-async def test_an_observer_can_look_and_nothing_else(stack: Stack, cli: CommandLine, second: StandIn) -> None:
+async def test_an_observer_can_look_and_nothing_else(
+    stack: Stack, cli: CommandLine, second: StandIn, tmp_path: Path
+) -> None:
     before = second.snapshot()
     made = cli.json("allocation", "create", "--name", "watched", "--host", *LEAST, "--wait")
     async with app_on(stack, made["project_id"], made["id"]) as app:
-        await check_observer(app, made["id"])
+        await check_observer(app, made["id"], SshFiles(tmp_path))
     release(cli, "watched")
     assert second.snapshot() == before
 

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import asyncssh
 import pytest
@@ -16,8 +19,9 @@ from gpuaas_sdk.machines.ssh import SshMachineAccess, SshObservers
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.machines.controller import App, app_on
-from tests.machines.test_life import SMALL, release
-from tests.support.world import World
+from tests.machines.people import SshFiles
+from tests.machines.slices import make, release
+from tests.machines.waiting import until
 
 LEASE_RUNS_OUT = 60
 SHARED = {"/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/dev/mqueue"}
@@ -29,7 +33,7 @@ def start_paused_controller() -> "subprocess.Popen[str]":
 
 
 async def test_a_controller_that_wakes_up_late_changes_nothing(stack: Stack, cli: CommandLine, node: str) -> None:
-    made = cli.json("allocation", "create", "--name", "fenced", *SMALL, "--wait")
+    made = make(cli, "fenced")["fenced"]
     async with app_on(stack, made["project_id"], made["id"]) as app:
         (operation,) = [op async for op in app.client.operations.list(instance_id=app.instance.id)]
         slow = (
@@ -57,7 +61,7 @@ async def test_a_controller_that_wakes_up_late_changes_nothing(stack: Stack, cli
             async def can_be_claimed() -> bool:
                 return operation.id in [op.id async for op in app.client.operations.list(claimable=True)]
 
-            await World.until(can_be_claimed, "the lease of the stopped controller ran out", LEASE_RUNS_OUT)
+            await until(can_be_claimed, "the lease of the stopped controller ran out", LEASE_RUNS_OUT)
             claim = await app.client.operations.claim(operation.id, "successor")
             assert claim.fencing_token > first["fencing_token"]
             machines = SshMachineAccess(app.client, claim)
@@ -69,7 +73,7 @@ async def test_a_controller_that_wakes_up_late_changes_nothing(stack: Stack, cli
                 seen = await machine.read("cat /var/lib/gpuaas/fence/*.settled /var/lib/gpuaas/fence/ins_* 2>/dev/null")
                 return str(claim.fencing_token) in seen.stdout
 
-            await World.until(is_fenced, "the successor's token is on the machine", 60)
+            await until(is_fenced, "the successor's token is on the machine", 60)
             assert not acting.done(), "it waits for the unit that its predecessor left running"
             assert (await machine.read("cat /root/effects")).stdout == "old-begins\n"
             cli.ssh("fenced", "sudo", "touch", "/root/go")
@@ -112,7 +116,7 @@ FORBIDDEN = [
 ]
 
 
-async def check_observer(app: App, allocation_id: str) -> None:
+async def check_observer(app: App, allocation_id: str, files: SshFiles) -> None:
     """It sees what everybody sees, can write nothing that is not everybody's, and is out with its lease."""
     claim = await app.client.reconcile_leases.claim(app.instance.id, "observer")
     observers = SshObservers(app.client, claim, "cor-observer")
@@ -127,24 +131,23 @@ async def check_observer(app: App, allocation_id: str) -> None:
     own = [path for path in found.stdout.split() if not path.startswith(("/proc", *SHARED))]
     assert own == [], "an observer can write where nobody else could"
 
-    key = asyncssh.generate_private_key("ssh-ed25519")
-    grant = await app.client.reconcile_leases.access(
-        app.instance.id, claim.fencing_token, key.export_public_key().decode().strip()
-    )
-    await check_restricted(app, grant, key)
+    grant = await app.client.reconcile_leases.access(app.instance.id, claim.fencing_token, files.key())
+    key = asyncssh.read_private_key(files.directory / "key")
+    await check_restricted(app, grant, files)
     # Its certificate is for nobody else on the machine.
     for login in ("root", "gpuaas"):
         with pytest.raises(asyncssh.PermissionDenied):
             await connect(app, grant.model_copy(update={"login": login}), key)
 
-    open_one = machine._connection  # type: ignore[attr-defined]
+    open_one = await connect(app, grant, key)
     assert open_one.is_open
     await app.client.reconcile_leases.yield_lease(app.instance.id, claim.fencing_token)
 
     async def is_cut() -> bool:
         return not open_one.is_open
 
-    await World.until(is_cut, "the open stream is cut", 60)
+    await until(is_cut, "the open stream is cut", 60)
+    await open_one.close()
     with pytest.raises(LeaseLostError):
         await machine.read("true")
     await observers.close()
@@ -156,19 +159,35 @@ async def connect(app: App, grant: AccessGrant, key: asyncssh.SSHKey) -> Machine
     return await connect_over(stream, grant, machine, key)
 
 
-async def check_restricted(app: App, grant: AccessGrant, key: asyncssh.SSHKey) -> None:
+async def check_restricted(app: App, grant: AccessGrant, files: SshFiles) -> None:
     """No way through the machine to others, and no terminal."""
-    connection = await connect(app, grant, key)
-    ssh = connection._ssh
-    with pytest.raises(asyncssh.ChannelOpenError):
-        await ssh.open_connection("127.0.0.1", 22)
-    with pytest.raises(asyncssh.Error):
-        await ssh.create_process("true", term_type="xterm")
-    await connection.close()
+    (machine,) = grant.machines
+    stream = {"id": grant.id, "host_authority": grant.host_authority}
+    principal, certificate = machine.host_principal, grant.certificate
+    _, *words = files.words(machine.allocation_id, grant.login, stream, certificate=certificate, principal=principal)
+    environment = {**os.environ, "GPUAAS_API_URL": app.client.api_url, "GPUAAS_TOKEN": await app.client.token()}
+
+    async def ssh(*command: str, options: Sequence[str] = ()) -> tuple[str, str]:
+        process = await asyncio.create_subprocess_exec(
+            *("ssh", *options, *words, *command),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        return out.decode().strip(), err.decode()
+
+    entered = await ssh("echo entered")
+    assert entered[0] == "entered", entered
+    forwarded = await ssh(options=["-W", "127.0.0.1:22"])
+    assert (forwarded[0], "prohibited" in forwarded[1]) == ("", True), forwarded
+    terminal = await ssh("echo entered", options=["-tt"])
+    assert (terminal[0], "PTY allocation request failed" in terminal[1]) == ("", True), terminal
 
 
-async def test_an_observer_can_look_and_nothing_else(stack: Stack, cli: CommandLine, node: str) -> None:
-    made = cli.json("allocation", "create", "--name", "watched", *SMALL, "--wait")
+async def test_an_observer_can_look_and_nothing_else(stack: Stack, cli: CommandLine, node: str, tmp_path: Path) -> None:
+    made = make(cli, "watched")["watched"]
     async with app_on(stack, made["project_id"], made["id"]) as app:
-        await check_observer(app, made["id"])
+        await check_observer(app, made["id"], SshFiles(tmp_path))
     release(cli, "watched")

@@ -4,10 +4,10 @@ import json
 import subprocess
 
 from gpuaas_stack.stack import Stack
+from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
 from tests.machines.conftest import ENVIRONMENT, kill, leftovers
-from tests.machines.test_life import SMALL, release
-from tests.support.waiting import wait_until
+from tests.machines.slices import SMALL, release
 
 OTHER_IMAGE = f"{ENVIRONMENT}/other"
 
@@ -15,7 +15,7 @@ OTHER_IMAGE = f"{ENVIRONMENT}/other"
 def reaches(cli: CommandLine, machine: str, address: str) -> bool:
     """Whether sshd there answers from here; a refusal and a silence are both no."""
     probe = f"timeout 5 bash -c '</dev/tcp/{address}/22' 2>/dev/null && echo yes || echo no"
-    return cli.ssh(machine, probe).strip() == "yes"
+    return cli.on(machine, probe).strip() == "yes"
 
 
 def test_a_tenants_machine_beside_several_of_a_project(cli: CommandLine, node: str) -> None:
@@ -29,12 +29,11 @@ def test_a_tenants_machine_beside_several_of_a_project(cli: CommandLine, node: s
     assert reaches(cli, both[0]["id"], both[1]["address"]), "machines of one owner reach each other"
     assert not reaches(cli, both[0]["id"], own["address"])
     assert not reaches(cli, own["id"], both[0]["address"])
-    for machine in (*both, own):
-        release(cli, machine["id"])
+    release(cli, *(machine["id"] for machine in (*both, own)))
     assert leftovers() == []
 
 
-def test_the_image_that_was_asked_for(stack: Stack, cli: CommandLine, node: str) -> None:
+def test_the_image_that_was_asked_for(stack: Stack, cli: CommandLine, platform: Platform, node: str) -> None:
     unknown = cli.call("allocation", "create", "--name", "other", "--image", OTHER_IMAGE, *SMALL)
     assert unknown.returncode != 0
     assert stack.settings.image_alias in unknown.stderr
@@ -43,20 +42,20 @@ def test_the_image_that_was_asked_for(stack: Stack, cli: CommandLine, node: str)
     try:
         # What a host has is read anew with each connection of its agent.
         kill(stack, "agent")
-        wait_until(lambda: OTHER_IMAGE in images(cli), "the agent has told of the other image")
+        platform.wait_until(lambda: OTHER_IMAGE in images(platform), "the agent has told of the other image")
         made = cli.json("allocation", "create", "--name", "other", "--image", OTHER_IMAGE, *SMALL, "--wait")
         assert made["image"] == OTHER_IMAGE
         told = cli.json("allocation", "timeline", "other", "--step", "instance")
         assert OTHER_IMAGE in told[0]["message"]
-        assert cli.ssh("other", "echo here").strip() == "here"
+        assert cli.on("other", "echo here").strip() == "here"
         release(cli, "other")
     finally:
         lxc("image", "alias", "delete", OTHER_IMAGE)
 
 
-def images(cli: CommandLine) -> list[str]:
-    (host,) = [node for node in cli.json("node", "list") if node["name"] == "host-one"]
-    return list(host["inventory"]["images"])
+def images(platform: Platform) -> list[str]:
+    (host,) = [node for node in platform.ask(lambda client: client.nodes.list().all()) if node.name == "host-one"]
+    return list(host.inventory.images) if host.inventory else []
 
 
 def lxc(*words: str) -> str:

@@ -1,8 +1,8 @@
 """The reference app's whole life on real slices, as another team would run it, with all that can go wrong meanwhile.
 
 First undisturbed. Then each step on a machine fails half-way and runs twice, and controller and API are killed at
-boundaries of steps: the world must be the same after every operation. `make test` kills at a few boundaries (others
-with another GPUAAS_SEED), `make soak` at all of them."""
+boundaries of steps: the world must be the same after every operation. `make test` kills at a few boundaries, others
+in each run; `make soak` at all of them."""
 
 import asyncio
 import os
@@ -29,9 +29,11 @@ from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController, NetworkOfOne
 from tests.machines.conftest import ENVIRONMENT, kill_and_start
-from tests.machines.rollcall import SLUG, SMALL, Controllers, controllers, publish
+from tests.machines.rollcall import SLUG, Controllers, controllers, publish
 from tests.machines.rollcall_life import NAMES, VERSIONS, Life
-from tests.support.kills import SEED, end_leases, killing, sample
+from tests.machines.slices import make, release
+from tests.support.chance import SEED
+from tests.support.kills import end_leases, killing, sample
 
 ROOT = Path(__file__).parents[2]
 STUMBLING = [sys.executable, str(Path(__file__).parent / "stumbling_rollcall.py")]
@@ -63,9 +65,8 @@ class Lived:
 
 @pytest.fixture(scope="module")
 def machines(cli: CommandLine, node: str) -> Iterator[Machines]:
-    yield {name: cli.json("allocation", "create", "--name", name, *SMALL, "--wait") for name in NAMES}
-    for name in NAMES:
-        cli.json("allocation", "release", name, "--yes", "--force", "--wait")
+    yield make(cli, *NAMES)
+    release(cli, *NAMES, force=True)
 
 
 @pytest.fixture(scope="module")
@@ -153,14 +154,17 @@ class Disturbance:
 
 
 def disturbance_of(life: str, boundaries: list[Boundary], stack: Stack) -> Disturbance:
+    def after_kill() -> None:
+        end_leases(stack.postgres.database_url())
+
     if life == "sampled":
-        drawn = sample(boundaries, 2 * SAMPLED_KILLS)
-        api = sample(sorted(drawn), SAMPLED_KILLS)
-        return Disturbance(drawn - api, api, STUMBLING)
+        drawn = sample(boundaries, 2 * SAMPLED_KILLS, SEED)
+        api = sample(sorted(drawn), SAMPLED_KILLS, SEED)
+        return Disturbance(drawn - api, api, STUMBLING, after_kill)
     victim, _, moment = life.partition(" killed ")
     at = {boundary for boundary in boundaries if boundary.moment == moment}
     controller, api = (at if victim == killed else set() for killed in ("controller", "API"))
-    return Disturbance(controller, api, LIVES[life], lambda: end_leases(stack.postgres.database_url()))
+    return Disturbance(controller, api, LIVES[life], after_kill)
 
 
 @pytest.mark.parametrize("life", list(LIVES) if "GPUAAS_SOAK" in os.environ else ["sampled"])

@@ -12,13 +12,13 @@ from websockets.sync.client import ClientConnection, connect
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
 from tests.machines.people import PASSWORD, Person, make_person
-from tests.machines.test_life import SMALL, release
+from tests.machines.slices import make, release
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
 def machine(cli: CommandLine, node: str) -> Iterator[str]:
-    yield cli.json("allocation", "create", "--name", "seen", *SMALL, "--wait")["id"]
+    yield make(cli, "seen")["seen"]["id"]
     release(cli, "seen")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
-from tests.machines.rollcall import SMALL
+from tests.machines.slices import SMALL, make
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorials" / "write-your-first-app.md"
@@ -22,8 +22,7 @@ MACHINES = ["demo-1", "demo-2"]
 def demo(cli: CommandLine, node: str) -> Iterator[None]:
     cli.json("tenant", "create", "demo")
     cli.json("project", "create", "demo", "--tenant", "demo")
-    for name in MACHINES:
-        cli.json("allocation", "create", "--project", "demo", "--name", name, *SMALL, "--wait")
+    make(cli, *MACHINES, shape=["--project", "demo", *SMALL])
     yield
     for name in MACHINES:
         cli.json("allocation", "release", name, "--project", "demo", "--yes", "--wait")
@@ -51,7 +50,7 @@ def test_the_tutorial_works_as_it_is_written(
     home = tmp_path / "work"
     home.mkdir()
     environment = {
-        **cli._environment,
+        **cli.environment,
         "GPUAAS_PROJECT": "demo",
         "WHEELS": str(wheels),
         "PIP_CONSTRAINT": str(constraints(tmp_path)),

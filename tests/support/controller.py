@@ -1,6 +1,7 @@
 """A whole app controller in a hundred lines: it does every kind of operation in the shortest possible way."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Condition, ConditionStatus, Instance, Member, MemberStatus
@@ -17,21 +18,26 @@ class Work:
         self.operation_id = operation.id
         self.fencing_token = fencing_token
 
-    async def step(self, key: str, status: StepStatus = StepStatus.SUCCEEDED, **more: object) -> Operation:
+    @property
+    def instance_id(self) -> str:
+        assert self.operation.instance_id is not None
+        return self.operation.instance_id
+
+    async def step(self, key: str, status: StepStatus = StepStatus.SUCCEEDED, **more: Any) -> Operation:
         title = key.replace("_", " ").capitalize()
         return await self.client.operations.report_step(
             self.operation_id, self.fencing_token, key=key, title=title, status=status, **more
         )
 
     async def members(self) -> list[Member]:
-        return await self.client.instances.members(self.operation.instance_id, removed=False).all()
+        return await self.client.instances.members(self.instance_id, removed=False).all()
 
     async def report(self, member_id: str | None, status: MemberStatus) -> Member:
         assert member_id is not None
         return await self.client.members.report(member_id, self, status=status, observed_runtime="echo 7")
 
     async def report_ready(self, ready: bool = True) -> Instance:
-        instance = await self.client.instances.get(self.operation.instance_id)
+        instance = await self.client.instances.get(self.instance_id)
         status = ConditionStatus.TRUE if ready else ConditionStatus.FALSE
         condition = Condition(type="Ready", status=status, observed_generation=instance.generation)
         runtime = instance.versions.expected_runtime

@@ -1,70 +1,65 @@
-"""A platform of its own for tests of the change feed: settings can be chosen, processes killed, a second one added."""
+"""A platform for tests of the change feed: settings can be chosen, processes killed, a second one added."""
 
-import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from pydantic import SecretStr
 
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials, StaticToken
 from gpuaas_sdk.events import Event, parse_events
 from gpuaas_sdk.retry import RetryPolicy
-from gpuaas_stack import platform_services
-from gpuaas_stack.service import Ready, Service
+from gpuaas_stack.postgres import DATABASE
 from gpuaas_stack.settings import Settings
-from gpuaas_stack.stack import Stack
-from tests.support.services import admin_credentials, free_port, own_stack
-from tests.support.waiting import wait_until
+from tests.support.processes import ApiProcess, fresh_database
+from tests.support.services import admin_credentials, free_port, openbao_of
 
 PATIENT = RetryPolicy(attempts=60, first_delay=0.1, longest_delay=0.5)
+FIRST = "api"
 
 
 @dataclass
 class FeedPlatform:
-    stack: Stack
     settings: Settings
     database_url: str
-    vault_addr: str
-    vault_token_file: Path
-    service: Service
+    running: ExitStack
+    environment: dict[str, str]
+    processes: dict[str, ApiProcess] = field(default_factory=dict)
 
     @property
     def api_url(self) -> str:
         return self.settings.api_url
 
-    def add_process(self, name: str) -> str:
+    @property
+    def vault_addr(self) -> str:
+        return openbao_of(self.settings).address
+
+    @property
+    def vault_token_file(self) -> Path:
+        return openbao_of(self.settings).token_file
+
+    def add_process(self, name: str, port: int | None = None, **environment: str) -> str:
         """Another API process over the same database; returns its address."""
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
-        env = {**self.service.env, "GPUAAS_API_PORT": str(port)}
-        service = replace(self.service, name=name, env=env, ready=Ready("http", f"{url}/readyz"))
-        self.stack.supervision.ensure_service(service)
-        self.stack.supervision.wait_ready(name)
-        return url
+        process = ApiProcess(self.settings, port=port, **{**self.environment, **environment})
+        self.processes[name] = process
+        return self.running.enter_context(process.serving())
 
-    def pid(self, name: str = "api") -> int:
-        state = next(state for state in self.stack.supervision.states() if state.name == name)
-        assert state.process is not None
-        return state.process.pid
+    def stop(self, name: str) -> None:
+        """Asks it to end, and waits until it has."""
+        self.processes[name].end(signal.SIGTERM)
 
-    def end(self, name: str, how: signal.Signals) -> None:
-        """The supervisor starts it again; returns when the new one answers."""
-        old = self.pid(name)
-        os.kill(old, how)
-        wait_until(lambda: self._is_back(name, old), f"{name} runs again after {how.name}")
+    def restart(self, name: str, how: signal.Signals) -> None:
+        """As a supervisor does after its end; returns when the new one answers."""
+        self.processes[name].end(how)
+        self.processes[name].start()
+        self.processes[name].wait_ready()
 
-    def _is_back(self, name: str, old: int) -> bool:
-        found = [state for state in self.stack.supervision.states() if state.name == name]
-        return (
-            bool(found) and found[0].phase == "ready" and found[0].process is not None and found[0].process.pid != old
-        )
-
-    def memory_mib(self, name: str = "api") -> float:
-        status = Path(f"/proc/{self.pid(name)}/status").read_text()
+    def memory_mib(self) -> float:
+        status = Path(f"/proc/{self.processes[FIRST].pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
     @asynccontextmanager
@@ -75,17 +70,13 @@ class FeedPlatform:
 
 
 @contextmanager
-def feed_platform(environment: str, **env: str) -> Iterator[FeedPlatform]:
-    with own_stack(environment) as stack:
-        settings = stack.settings
-        database_url = stack._ensure_database()
-        vault_addr, token_file = stack._ensure_vault()
-        platform_services.ensure_admin_file(settings)
-        service = platform_services.api_service(settings, database_url, vault_addr, token_file)
-        service = replace(service, env={**service.env, **env})
-        stack.supervision.ensure_service(service)
-        stack.supervision.wait_ready(service.name)
-        yield FeedPlatform(stack, settings, database_url, vault_addr, token_file, service)
+def feed_platform(servers: Settings, **environment: str) -> Iterator[FeedPlatform]:
+    """In the servers of the run, with a database of its own."""
+    with fresh_database(servers, DATABASE) as url, ExitStack() as running:
+        settings = servers.model_copy(update={"api_port": free_port(), "database_url": SecretStr(url)})
+        platform = FeedPlatform(settings, url, running, environment)
+        platform.add_process(FIRST, settings.api_port)
+        yield platform
 
 
 @asynccontextmanager

@@ -9,7 +9,6 @@ may start the process again at once; a new controller process waits for the end 
 `end_leases` ends it."""
 
 import asyncio
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -19,9 +18,7 @@ import psycopg
 
 from gpuaas_conformance.boundaries import Boundaries, Boundary
 from gpuaas_conformance.proxy import FaultProxy
-
-SEED = int(os.environ.get("GPUAAS_SEED") or 1)
-"""Not another one every day: a kill is minutes of a run, and `make soak` has them all."""
+from tests.support.chance import SEED
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any, Self
 import httpx
 
 from gpuaas_stack.settings import Settings
-from tests.support.processes import openbao_of
+from tests.support.services import openbao_of
 
 
 class Vault:

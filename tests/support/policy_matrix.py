@@ -116,7 +116,12 @@ class Matrix:
 
 
 async def walk(settings: Settings) -> Matrix:
-    async with policy_world(settings) as world, httpx.AsyncClient(base_url=settings.api_url, timeout=30) as http:
+    # Below the five seconds after which the server closes a connection: on a busy machine both could meet.
+    limits = httpx.Limits(keepalive_expiry=1)
+    async with (
+        policy_world(settings) as world,
+        httpx.AsyncClient(base_url=settings.api_url, timeout=60, limits=limits) as http,
+    ):
         matrix = Matrix([asker.name for asker in world.askers])
         # The link of the world's own node comes last: a second connection takes its place.
         for row in sorted(rows(), key=lambda row: row.path.endswith("/agent/link")):

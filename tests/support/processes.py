@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import secrets
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,21 +16,25 @@ from psycopg import sql
 from pydantic import SecretStr
 
 from gpuaas_stack import platform_services
-from gpuaas_stack.openbao import OpenBao
 from gpuaas_stack.postgres import DATABASE, ROLE
 from gpuaas_stack.settings import Settings
 from tests.support import warm
 from tests.support.database import database_url, postgres_of
-from tests.support.services import free_port
+from tests.support.services import free_port, openbao_of
 from tests.support.waiting import wait_until
+
+FOR_TESTS = {
+    # A password is hashed in no time, and one administrator logs in for all tests.
+    "GPUAAS_PASSWORD_MEMORY_KIB": "32",
+    "GPUAAS_LOGINS_PER_MINUTE": "6000",
+    # Where the machine is slow, a test that holds a lease is slow, too, and heart-beats come late.
+    "GPUAAS_OPERATION_LEASE_SECONDS": "300",
+    "GPUAAS_NODE_OFFLINE_AFTER_SECONDS": "300",
+}
 
 
 def log_file(settings: Settings) -> Path:
     return settings.state_dir / "logs" / f"api-{settings.api_port}.log"
-
-
-def openbao_of(settings: Settings) -> OpenBao:
-    return OpenBao(settings.state_dir / "openbao", settings.openbao_port, settings.openbao_cluster_port)
 
 
 @contextmanager
@@ -67,13 +72,14 @@ class ApiProcess:
         self.url = own.api_url
         self._program = service.argv[0]
         changed = {f"GPUAAS_{name.upper()}": value for name, value in environment.items()}
-        self._environment = {"PATH": os.environ["PATH"], **service.env, **changed}
+        inherited = {name: os.environ[name] for name in ("PATH", "SSL_CERT_DIR") if name in os.environ}
+        self._environment = {**inherited, **FOR_TESTS, **service.env, **changed}
         self.log = log_file(own)
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """Until it ends by itself."""
         return subprocess.run(
-            [self._program, command], env=self._environment, capture_output=True, text=True, timeout=60, check=False
+            [self._program, command], env=self._environment, capture_output=True, text=True, timeout=300, check=False
         )
 
     @contextmanager
@@ -85,13 +91,26 @@ class ApiProcess:
     @contextmanager
     def starting(self) -> Iterator[str]:
         """Without waiting for it."""
-        self._process = warm.start(self._environment, self.log)
+        self.start()
         try:
             yield self.url
         finally:
             # It is not asked to end: nothing may depend on that, and nobody has to wait for it.
-            self._process.kill()
-            self._process.join(30)
+            self.end(signal.SIGKILL)
+
+    def start(self) -> None:
+        self._process = warm.start(self._environment, self.log)
+
+    def end(self, how: signal.Signals) -> None:
+        if self._process.is_alive():
+            os.kill(self.pid, how)
+        self._process.join(30)
+        assert not self._process.is_alive(), f"the API at {self.url} does not end after {how.name}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
 
     def wait_ready(self) -> None:
         wait_until(self._is_ready, f"the API at {self.url} is ready", 60, every=0.02)

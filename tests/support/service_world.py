@@ -43,6 +43,7 @@ from tests.support.lifecycle import manifest
 
 T = TypeVar("T")
 SLUG = "echo"
+FOR_EVER = 3_600
 
 
 class _RolledBack(Exception):  # noqa: N818 - not an error
@@ -202,7 +203,7 @@ class ServiceWorld:
     async def claim(self, operation_id: str, number: int = 0) -> Claim:
         caller = self.controller(number)
         body = ClaimRequest(holder=caller.name)
-        return await self.act(lambda tx: work.claim_operation(tx, caller, operation_id, body), caller)
+        return await self.act(lambda tx: work.claim_operation(tx, caller, operation_id, body, FOR_EVER), caller)
 
     async def complete(self, operation: Operation, token: int, number: int = 0, **statuses: MemberStatus) -> Operation:
         caller = self.controller(number)
@@ -222,7 +223,7 @@ class ServiceWorld:
 
     async def heartbeat(self, operation_id: str, token: int, number: int = 0) -> Operation:
         caller = self.controller(number)
-        return await self.act(lambda tx: work.heartbeat(tx, caller, operation_id, token), caller)
+        return await self.act(lambda tx: work.heartbeat(tx, caller, operation_id, token, FOR_EVER), caller)
 
     async def step(self, operation_id: str, token: int, number: int = 0, key: str = "step") -> Operation:
         caller = self.controller(number)
@@ -235,7 +236,7 @@ class ServiceWorld:
         return await self.act(lambda tx: reports.report_member(tx, caller, member_id, body), caller)
 
     async def report_ready(self, claim: Claim, number: int = 0) -> Instance:
-        caller, id = self.controller(number), claim.operation.instance_id
+        caller, id = self.controller(number), instance_of(claim.operation)
         generation = (await self.instance(id)).generation
         ready = Condition(type="Ready", status=ConditionStatus.TRUE, observed_generation=generation)
         body = InstanceReport(operation_id=claim.operation.id, fencing_token=claim.fencing_token, conditions=[ready])
@@ -244,7 +245,7 @@ class ServiceWorld:
     async def finish(self, claim: Claim, number: int = 0) -> Operation:
         """End it well, with the statuses that its kind leads to."""
         operation = claim.operation
-        members = [m for m in await self.members(operation.instance_id) if m.status != MemberStatus.REMOVED]
+        members = [m for m in await self.members(instance_of(operation)) if m.status != MemberStatus.REMOVED]
         if operation.kind in {"deploy", "start", "restart", "upgrade", "configure"}:
             await self.report_ready(claim, number)
         return await self.complete(operation, claim.fencing_token, number, **outcome(operation, members))
@@ -270,6 +271,11 @@ class ServiceWorld:
             await work.fail_overdue(tx)
         async with self.database.system_transaction() as tx:
             await work.notice_expired(tx)
+
+
+def instance_of(operation: Operation) -> str:
+    assert operation.instance_id is not None
+    return operation.instance_id
 
 
 def outcome(operation: Operation, members: list[Member]) -> dict[str, MemberStatus]:

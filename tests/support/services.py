@@ -10,11 +10,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
+from argon2 import PasswordHasher
+from psycopg import sql
+
 from gpuaas_stack import users
+from gpuaas_stack.openbao import OpenBao
 from gpuaas_stack.progress import Progress
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
 from gpuaas_stack.supervision import Supervision
+from tests.support.database import postgres_of
 
 PARENT = Path("/var/tmp")
 IN_USE = "tests.lock"
@@ -77,13 +83,47 @@ def platform_services(environment: str) -> Iterator[Settings]:
         yield stack.settings
 
 
+def mend(settings: Settings) -> None:
+    """Start the servers of a platform that are stopped, and wait until it is whole again."""
+    supervision = Supervision(settings.state_dir)
+    for service in (postgres_of(settings).service(), openbao_of(settings).service()):
+        supervision.ensure_service(service)
+    for name in ("postgres", "openbao", "api"):
+        supervision.wait_ready(name)
+
+
 @contextmanager
-def template_servers(environment: str) -> Iterator[Settings]:
+def bare_servers(environment: str) -> Iterator[Settings]:
     """PostgreSQL with a database to clone, and OpenBao. The API made the database ready, and left."""
     with own_stack(environment) as stack:
         stack.ensure_platform()
         stack.supervision.remove_service("api")
         yield stack.settings
+
+
+@contextmanager
+def template_servers(environment: str) -> Iterator[Settings]:
+    """The same for tests, which make hundreds of clones and of logins."""
+    with bare_servers(environment) as settings:
+        _hurry(settings)
+        yield settings
+
+
+def _hurry(settings: Settings) -> None:
+    """No database of these tests outlives its server, and nobody guesses the administrator's password."""
+    postgres = postgres_of(settings)
+    with psycopg.connect(postgres.admin_url(), autocommit=True) as connection:
+        for name in ("fsync", "full_page_writes", "synchronous_commit"):
+            connection.execute(sql.SQL("ALTER SYSTEM SET {} = off").format(sql.Identifier(name)))
+        connection.execute("SELECT pg_reload_conf()")
+    email, password = admin_credentials(settings)
+    quick = PasswordHasher(memory_cost=32).hash(password)
+    with psycopg.connect(postgres.database_url()) as connection:
+        connection.execute("UPDATE users SET password_hash = %s WHERE email = %s", (quick, email))
+
+
+def openbao_of(settings: Settings) -> OpenBao:
+    return OpenBao(settings.state_dir / "openbao", settings.openbao_port, settings.openbao_cluster_port)
 
 
 def admin_credentials(settings: Settings) -> tuple[str, str]:

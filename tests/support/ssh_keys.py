@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -16,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 from gpuaas_sdk.secret_value import SecretValue
 
 
-def openssh(key: object) -> str:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()  # type: ignore[attr-defined]
+def openssh(key: PrivateKeyTypes) -> str:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
 
 
 def keygen(kind: str, *words: str, passphrase: str = "") -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from gpuaas_stack.settings import Settings
-from tests.support.processes import openbao_of
+from tests.support.services import openbao_of
 
 TOKEN_KEY = "gpuaas-tokens"
 
@@ -20,7 +20,7 @@ def encode(part: bytes | dict[str, Any]) -> str:
 
 def decode(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     header, claims, _ = token.split(".")
-    return tuple(json.loads(base64.urlsafe_b64decode(part + "==")) for part in (header, claims))  # type: ignore[return-value]
+    return json.loads(base64.urlsafe_b64decode(header + "==")), json.loads(base64.urlsafe_b64decode(claims + "=="))
 
 
 class SigningKey:

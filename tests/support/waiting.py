@@ -1,7 +1,8 @@
 """Waiting for a condition, with a deadline and a sentence that says what for."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -14,3 +15,14 @@ def wait_until(condition: Callable[[], Found], what: str, seconds: float = 60, e
             return found
         assert time.monotonic() < deadline, f"waited {seconds} s until {what}"
         time.sleep(every)
+
+
+async def until(
+    condition: Callable[[], Awaitable[Found | None]], what: str, seconds: float = 60, every: float = 0.05
+) -> Found:
+    deadline = time.monotonic() + seconds
+    while True:
+        if found := await condition():
+            return found
+        assert time.monotonic() < deadline, f"waited {seconds} s until {what}"
+        await asyncio.sleep(every)

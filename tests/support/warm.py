@@ -2,6 +2,8 @@
 
 What runs in them is `gpuaas-platform serve`, with an environment, a port and a log of its own."""
 
+import gc
+import importlib
 import multiprocessing
 import os
 import sys
@@ -21,8 +23,17 @@ _LATE = (
 )
 """What a server would import only when it starts."""
 
+for name in _LATE:
+    importlib.import_module(name)
+# What is there now stays. A server collects garbage when it starts, and would copy all the memory that it shares here.
+gc.collect()
+gc.freeze()
+
+# A test that has imported the command line has made all models lazy, also for the processes that it starts.
+os.environ["GPUAAS_LAZY_MODELS"] = ""
+
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__, *_LATE])
+_context.set_forkserver_preload([__name__])
 
 
 def start(environment: dict[str, str], log: Path) -> BaseProcess:

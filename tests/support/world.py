@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import websockets
@@ -41,6 +42,8 @@ from gpuaas_contract.volumes import Volume
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.correlation import current_correlation_id
 from gpuaas_sdk.credentials import ServiceAccountCredentials
+from gpuaas_sdk.retry import RetryPolicy
+from tests.support.waiting import until
 
 
 def make_key() -> tuple[str, str]:
@@ -60,7 +63,7 @@ def sign_assertion(
     return jwt.encode(header, {**claims, **overrides}, key, algorithms=["Ed25519"])
 
 
-MANIFEST = {
+MANIFEST: dict[str, Any] = {
     "schema": "gpuaas.app/v1",
     "title": "Echo",
     "version": "1.0.0",
@@ -183,7 +186,14 @@ class World:
 
     @classmethod
     @asynccontextmanager
-    async def create(cls, admin: GpuaasClient, name: str, capacity: Capacity = LARGE) -> "AsyncIterator[World]":
+    async def create(
+        cls,
+        admin: GpuaasClient,
+        name: str,
+        capacity: Capacity = LARGE,
+        *,
+        controller_retry: RetryPolicy | None = None,
+    ) -> "AsyncIterator[World]":
         tenant = await admin.tenants.create(f"ten-{name}")
         project = await admin.projects.create(tenant.id, f"prj-{name}")
         app_slug = f"echo-{name}"
@@ -197,26 +207,21 @@ class World:
         node = SimulatedNode(enrolment.node_id, node_private, admin.api_url, capacity=capacity)
         link = asyncio.create_task(node.run())
         credentials = ServiceAccountCredentials(account.id, private)
-        async with GpuaasClient(admin.api_url, credentials) as controller:
-            world = cls(admin, tenant, project, account, controller, app_slug, node)
-            await world.until(world.node_is_ready, "the simulated node is ready")
-            yield world
-        link.cancel()
-        # A node that was retired or replaced in the test lost its link by itself.
-        with suppress(asyncio.CancelledError, websockets.WebSocketException):
-            await link
+        try:
+            async with GpuaasClient(admin.api_url, credentials, retry=controller_retry) as controller:
+                world = cls(admin, tenant, project, account, controller, app_slug, node)
+                await world.until(world.node_is_ready, "the simulated node is ready")
+                yield world
+        finally:
+            link.cancel()
+            # A node that was retired or replaced in the test lost its link by itself.
+            with suppress(asyncio.CancelledError, websockets.WebSocketException):
+                await link
 
     async def node_is_ready(self) -> bool:
         return (await self.admin.nodes.get(self.node.node_id)).status == "ready"
 
-    @staticmethod
-    async def until(condition, what: str, seconds: float = 60):  # type: ignore[no-untyped-def]
-        deadline = time.monotonic() + seconds
-        while True:
-            if found := await condition():
-                return found
-            assert time.monotonic() < deadline, f"waited {seconds} s until {what}"
-            await asyncio.sleep(0.05)
+    until = staticmethod(until)
 
     async def allocation(self, name: str = "one") -> Allocation:
         created = await self.admin.allocations.create(self.project.id, name)

@@ -53,7 +53,10 @@ async def test_a_worker_leaves_what_the_controller_beside_it_needs() -> None:
 
 
 async def test_what_could_not_be_looked_at_is_not_clean() -> None:
-    answers = {"ps -e": MachineUnreachableError("gone"), "getent": CommandResult(0, "rollcall", "")}
+    answers: dict[str, CommandResult | Exception] = {
+        "ps -e": MachineUnreachableError("gone"),
+        "getent": CommandResult(0, "rollcall", ""),
+    }
     machine = FakeMachine(answers=answers)
     found = {check["check"]: check["ok"] for check in await probe(machine, checks([Role.WORKER], [], 7400))}
     assert found == {"units": True, "configuration": True, "processes": None, "users": False, "paths": True}

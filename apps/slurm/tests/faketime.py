@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from lxc_machine import LxcMachine
-
 from slurm_app.bundle import Apt, cache_directory, find_sources
+
+from .lxc_machine import LxcMachine
 
 LIBRARY = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 _DEB = "/tmp/libfaketime.deb"

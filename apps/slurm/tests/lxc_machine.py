@@ -35,7 +35,7 @@ class LxcMachine:
     def __init__(self, name: str, address: str, bundles: dict[str, Path]) -> None:
         self._name = name
         self._address = address
-        self._bundles = bundles
+        self.bundles = bundles
         self.steps: list[tuple[str, float]] = []
 
     @property
@@ -89,7 +89,7 @@ class LxcMachine:
         path = f"/mnt/{digest.replace(':', '-')}.tar"
         if not (await self.read(f"test -e {path}")).ok:
             # Read-only through a device, as the platform does it: no copy.
-            source = self._bundles[digest]
+            source = self.bundles[digest]
             result = await lxc(
                 "config", "device", "add", self._name, "bundle", "disk", f"source={source}", f"path={path}",
                 "readonly=true",
@@ -120,7 +120,7 @@ def machine_address(number: int) -> str:
 
 
 async def make_environment() -> None:
-    """A bridge of the tests' own in the pool that `make machines` gives; what an earlier run left goes first."""
+    """A bridge of the tests' own in the pool that `make slices` gives; what an earlier run left goes first."""
     await remove_environment()
     # Below the bridge, so that nothing leaves the host when the bridge is missing.
     await _ip_route("replace")
@@ -152,11 +152,18 @@ async def launch(name: str, *, address: str, gpus: int = 0, cpus: int = 2, memor
     if not result.ok:
         raise CommandError(f"launch {name}", result)
     for number in range(gpus):
-        await lxc(
-            "config", "device", "add", name, f"nvidia{number}", "unix-char", "source=/dev/null",
-            f"path=/dev/nvidia{number}",
-        )  # fmt: skip
+        await add_gpu(name, number)
     await wait_until_running(name)
+
+
+async def add_gpu(name: str, number: int) -> None:
+    """A stand-in that Slurm takes for one."""
+    device = f"nvidia{number}"
+    result = await lxc(
+        "config", "device", "add", name, device, "unix-char", "source=/dev/null", f"path=/dev/{device}"
+    )  # fmt: skip
+    if not result.ok:
+        raise CommandError(f"add {device} to {name}", result)
 
 
 async def wait_until_running(name: str) -> None:
@@ -168,6 +175,28 @@ async def wait_until_running(name: str) -> None:
         if time.monotonic() > deadline:
             raise CommandError(f"wait for {name} to be running", ready)
         await asyncio.sleep(0.1)
+
+
+async def stop(name: str, *, force: bool = False) -> None:
+    """Cleanly, or at once. A slice that does not run stays as it is."""
+    await lxc("stop", name, *(["--force"] if force else ["--timeout=60"]))
+
+
+async def take_snapshot(name: str, state: str) -> None:
+    """Of a slice that was stopped, or has been quiet for a while: what it holds in memory is not kept."""
+    result = await lxc("snapshot", name, state)
+    if not result.ok:
+        raise CommandError(f"take the snapshot {state} of {name}", result)
+
+
+async def restore_snapshot(name: str, state: str) -> None:
+    """Files, limits and devices as they were; the slice boots anew."""
+    await stop(name, force=True)
+    for command in (("restore", name, state), ("start", name)):
+        result = await lxc(*command)
+        if not result.ok:
+            raise CommandError(f"{command[0]} {name} to {state}", result)
+    await wait_until_running(name)
 
 
 async def remove(name: str) -> None:

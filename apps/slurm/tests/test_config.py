@@ -1,7 +1,8 @@
 """Rendering is pure: facts and names in, text out; bad names never reach a file."""
 
+from typing import Any
+
 import pytest
-from fake_machine import FACTS, SLURMD_C
 
 from slurm_app import names
 from slurm_app.errors import RefusedError
@@ -9,12 +10,14 @@ from slurm_app.slurm import config
 from slurm_app.slurm.facts import NodeShape, parse_facts, parse_shape
 from slurm_app.slurm.overrides import checked_overrides
 
+from .fake_machine import FACTS, SLURMD_C
+
 SHAPE = parse_shape(SLURMD_C, parse_facts(FACTS))
 
 
 def slurm_conf(**changes: str) -> dict[str, str]:
-    values = {"cluster_name": "demo", "partition": "main", "host": "node-1", "address": "10.0.0.1"} | changes
-    text = config.render_slurm_conf(**values, tracking=config.LINUXPROC)
+    values: dict[str, Any] = {"cluster_name": "demo", "partition": "main", "host": "node-1", "address": "10.0.0.1"}
+    text = config.render_slurm_conf(**values | changes, tracking=config.LINUXPROC)
     return dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
 
 

@@ -1,10 +1,11 @@
 import pytest
-from fake_machine import FACTS, SLURMD_C, FakeMachine, said
 
 from gpuaas_sdk.machines.base import CommandError, CommandResult
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm import facts
 from slurm_app.slurm.roles import Role
+
+from .fake_machine import FACTS, SLURMD_C, FakeMachine, said
 
 
 def test_parse() -> None:

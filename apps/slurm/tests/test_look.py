@@ -3,12 +3,13 @@
 import subprocess
 
 import pytest
-from fake_machine import FACTS, FakeMachine, said
 
 from gpuaas_sdk.machines.base import CommandResult
 from slurm_app.errors import SlurmAppError
 from slurm_app.slurm import look
 from slurm_app.slurm.roles import Role
+
+from .fake_machine import FACTS, FakeMachine, said
 
 CLEAN = FACTS + "port=22\npackage=bash\ndisk_mib=4000\n"
 BOTH = frozenset({Role.CONTROLLER, Role.WORKER})

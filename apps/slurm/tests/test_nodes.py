@@ -1,12 +1,13 @@
 """What slurmctld says of nodes, in three values; and draining, which never takes unknown for drained."""
 
 import pytest
-from fake_machine import FakeMachine, said
 
 from gpuaas_sdk.machines.base import CommandResult
 from slurm_app.draining import DrainWish, StillBusyError, ensure_drained
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm import nodes
+
+from .fake_machine import FakeMachine, said
 
 NODE = "NodeName=node-1 Arch=x86_64 Version=22.05.8 State={state} CfgTRES=cpu=2,mem=2G,billing=2,gres/gpu=2 {why}\n"
 BY_US = "Reason=gpuaas: drain op_1 [root@2026-11-15T21:25:04] Comment=mem_1"

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fake_machine import FakeMachine, said
-
 from gpuaas_contract.instances import Condition, MemberStatus
 from gpuaas_sdk import ObserveContext
 from gpuaas_sdk.machines.base import CommandResult
 from slurm_app.reconcilers.cluster import condition
 from slurm_app.reconcilers.observe import observe
+
+from .fake_machine import FakeMachine, said
 
 LINE = "NodeName={} Arch=x86_64 Version=22.05.8 State={} CfgTRES=cpu=2 Comment=x \n"
 
@@ -45,10 +45,13 @@ class Context:
 
 
 async def look(
-    text: str | CommandResult, *workers: SimpleNamespace, ready: bool = True, **answers: CommandResult
+    text: str | CommandResult,
+    *workers: SimpleNamespace,
+    ready: bool = True,
+    answers: dict[str, CommandResult] | None = None,
 ) -> Context:
     answer = said(text) if isinstance(text, str) else text
-    context = Context(answer, [member("controller", "head"), *workers], ready, answers)
+    context = Context(answer, [member("controller", "head"), *workers], ready, answers or {})
     await observe(cast(ObserveContext, context))
     return context
 
@@ -75,14 +78,17 @@ async def test_a_node_is_silent_because_munge_refuses_it() -> None:
     late = "STATUS:          Rewound credential (16)\nENCODE_TIME:     x (4600)\nDECODE_TIME:     y (1000)\n"
     # The longer answer first: one of them is asked with what the other gave.
     answers = {"unmunge": said(late), "munge": said("MUNGE:AwQFAAD+/=:\n")}
-    found = await look(silent, member("worker", "a"), **answers)
+    found = await look(silent, member("worker", "a"), answers=answers)
     assert found.said_of_members["mem_a"].reason == "ClockSkew"
     assert "is 3600 s ahead of that on" in found.said_of_members["mem_a"].message
     assert "Rewound credential" in found.said_of_instance[0].message
     answers["unmunge"] = said("unmunge: Error: Invalid credential\n")
-    assert (await look(silent, member("worker", "a"), **answers)).said_of_members["mem_a"].reason == "MungeRefused"
+    assert (await look(silent, member("worker", "a"), answers=answers)).said_of_members[
+        "mem_a"
+    ].reason == "MungeRefused"
     answers["unmunge"] = said("STATUS:          Success (0)\n")
-    assert (await look(silent, member("worker", "a"), **answers)).said_of_members["mem_a"].reason == "Observed"
+    found = await look(silent, member("worker", "a"), answers=answers)
+    assert found.said_of_members["mem_a"].reason == "Observed"
 
 
 async def test_a_worker_in_work_is_no_ghost() -> None:

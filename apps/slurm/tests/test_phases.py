@@ -1,10 +1,10 @@
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from fake_machine import FACTS, SLURMD_C, FakeMachine, said
 
 from gpuaas_sdk import CommandError, CommandResult, OperationContext, OperationFailed
 from slurm_app.absent import AbsentMachine
@@ -12,10 +12,8 @@ from slurm_app.decommission_phases import DECOMMISSION_PHASES
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.phases import (
     CONTROLLER_PHASES,
-    DEPLOY_PHASES,
     FIT,
     PREPARE_PHASES,
-    WORKER_PHASES,
     Evidence,
     Phase,
     ensure_munge_running,
@@ -24,6 +22,9 @@ from slurm_app.phases import (
 from slurm_app.reconcilers import seam
 from slurm_app.scope import Scope
 from slurm_app.slurm.roles import Role
+
+from .fake_machine import FACTS, SLURMD_C, FakeMachine, said
+from .memory_platform import CONTROLLER, WORKER, MemoryPlatform, evidence_of
 
 DIGEST = "sha256:" + "0" * 64
 
@@ -56,6 +57,7 @@ def machine(**changes: Any) -> FakeMachine:
         "getent passwd gpuaas": said("10000\nend\n"),
         "show node": said("NodeName=node-1 Arch=x86_64 State=IDLE CfgTRES=cpu=2,gres/gpu=2 Comment=mem_1 \n"),
         "install-packages": said("missing=\nadded=37\n"),
+        '"$daemon" -V': said("slurmctld=slurm-wlm 22.05.8\nslurmd=slurm-wlm 22.05.8\n"),
         "assoc_mgr": said("proj/gpuaas\n"),
         "run-first-job": said("host=node-1\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\n"),
     }
@@ -66,17 +68,33 @@ def scope(controller: FakeMachine, *workers: FakeMachine, **changes: Any) -> Sco
     return Scope("demo", "main", "proj", controller, tuple(workers), DIGEST, **changes)
 
 
-async def test_deploy_reports_every_phase_with_evidence() -> None:
-    one, operation = machine(), Operation()
-    results = await run_phases(operation, scope(one, one), DEPLOY_PHASES)
-    assert list(results) == [phase.key for phase in DEPLOY_PHASES] == list(operation.steps)
-    assert operation.steps["run-first-job"].evidence["batch_state"] == "COMPLETED"
-    assert operation.steps["install-packages"].evidence["node-1"]["roles"] == ["controller", "worker"]
+@pytest.fixture
+def one() -> FakeMachine:
+    return machine()
 
 
-async def test_associations_come_before_slurmctld_and_the_barrier_before_the_job() -> None:
-    one = machine()
-    await run_phases(Operation(), scope(one, one), DEPLOY_PHASES)
+@pytest.fixture
+def platform(tmp_path: Path, one: FakeMachine) -> MemoryPlatform:
+    """Of an instance with controller and worker on one machine."""
+    platform = MemoryPlatform(tmp_path, DIGEST)
+    for component in (CONTROLLER, WORKER):
+        platform.place(component, one)
+    return platform
+
+
+async def test_deploy_reports_every_phase_with_evidence(platform: MemoryPlatform) -> None:
+    deploy = await platform.deploy()
+    phases = [phase.key for phase in CONTROLLER_PHASES]
+    assert [step.key for step in deploy.steps] == [*phases, "wait-for-workers", "run-first-job"]
+    evidence = evidence_of(deploy)
+    assert evidence["run-first-job"]["batch_state"] == "COMPLETED"
+    assert evidence["install-packages"]["node-1"]["roles"] == ["controller", "worker"]
+
+
+async def test_associations_come_before_slurmctld_and_the_barrier_before_the_job(
+    platform: MemoryPlatform, one: FakeMachine
+) -> None:
+    await platform.deploy()
     order = [name for name, _ in one.steps]
     assert order.index("make-associations") < order.index("start-slurmctld") < order.index("join-worker-node-1")
     assert order[-1] == "run-first-job"
@@ -87,14 +105,15 @@ async def test_the_controllers_phases_need_no_worker() -> None:
     assert list(results)[-1] == "start-slurmctld"
 
 
-async def test_add_does_not_start_the_controllers_daemons() -> None:
-    one = machine()
-    await run_phases(Operation(), scope(one, one), WORKER_PHASES)
+async def test_add_does_not_start_the_controllers_daemons(platform: MemoryPlatform, one: FakeMachine) -> None:
+    await platform.deploy()
+    one.steps.clear()
+    await platform.run("recover", platform.member_on(one))
     assert not {"start-slurmctld", "start-database"} & {name for name, _ in one.steps}
     # Until then slurmctld would not know it any more after a crash.
     name, script = one.steps[-1]
     assert name == "save-node-node-1"
-    assert "--quiet alc_1 /var/lib/slurm/slurmctld/node_state" in script
+    assert f"--quiet {platform.member_on(one).id} /var/lib/slurm/slurmctld/node_state" in script
 
 
 async def test_decommission_stops_slurmd_before_the_record_is_deleted() -> None:
@@ -121,7 +140,7 @@ async def test_a_failing_phase_ends_the_run_with_its_words() -> None:
 
     operation = Operation()
     with pytest.raises(OperationFailed, match="cannot x: y"):
-        await run_phases(operation, scope(machine()), [Phase("a", "A", fail), *DEPLOY_PHASES])
+        await run_phases(operation, scope(machine()), [Phase("a", "A", fail), *CONTROLLER_PHASES])
     assert list(operation.steps) == ["a"]
 
 

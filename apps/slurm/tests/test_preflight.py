@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fake_machine import FACTS, FakeMachine, said
-
 from gpuaas_sdk import MachineUnreachableError, PreflightContext
 from slurm_app.reconcilers.preflight import check
+
+from .fake_machine import FACTS, FakeMachine, said
 
 CLEAN = FACTS + "port=22\npackage=bash\ndisk_mib=4000\n"
 

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from gpuaas_contract.manifest import Manifest
 from slurm_app import publishing
+from slurm_app.bundle import ARTIFACT
 from slurm_app.main import main
 
 MANIFEST = Path(__file__).parents[1] / "manifest.yaml"
@@ -84,5 +85,5 @@ def test_where_to_and_as_whom(home: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_it_publishes_what_the_manifest_names() -> None:
     manifest = Manifest.model_validate(yaml.safe_load(MANIFEST.read_text()))
     (slot,) = manifest.artifacts
-    named = (publishing.APP, publishing.ARTIFACT, publishing.MEDIA_TYPE)
+    named = (publishing.APP, ARTIFACT, publishing.MEDIA_TYPE)
     assert (manifest.slug, slot.name, slot.media_type) == named

@@ -28,7 +28,7 @@ def step(title: str, *evidence: dict[str, Any], ok: bool | None = True) -> dict[
 @pytest.fixture
 def results() -> dict[str, Any]:
     """A run in which everything worked, with the steps that the gates name."""
-    evidence = {DEPLOY: [COMMAND, FIRST_JOB, VERSIONS], DECOMMISSION: [RECEIPT]}
+    evidence: dict[str, list[dict[str, Any]]] = {DEPLOY: [COMMAND, FIRST_JOB, VERSIONS], DECOMMISSION: [RECEIPT]}
     titles: list[str] = []
     for gate in GATES:
         titles += [title for title in gate.steps if titles.count(title) < gate.steps.count(title)]

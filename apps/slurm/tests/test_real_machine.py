@@ -1,203 +1,195 @@
-"""The whole machine layer on a real slice: install, run, repeat, break, remove, compare, again.
+"""A whole cluster on one real slice, by the shipped reconcilers: deploy, repeat, break, remove, compare, deploy again.
 
-The tests of this file share one slice and go in order, because an install is the expensive part.
+Each test finds the cluster as the deploy left it, or the slice bare: it goes back to a snapshot where the test before
+left it otherwise.
 """
 
-import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from lxc_machine import LxcMachine, lxc, machine_name, wait_until_running
-from real_cluster import assert_clean, differences, everything, machines, run, wait_for
 
-from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, CommandError
-from slurm_app.decommission_phases import DECOMMISSION_PHASES
-from slurm_app.errors import RefusedError
-from slurm_app.phases import BASELINE, DEPLOY_PHASES, FIT, WORKER_PHASES, ensure_packages_installed
-from slurm_app.scope import Scope
+from gpuaas_contract.operations import Operation
+from gpuaas_sdk import OperationFailed
+from gpuaas_sdk.machines.base import COPIED_ARTIFACTS
 from slurm_app.slurm import facts, logs, nodes, quick_route
 from slurm_app.slurm.owned import EVERYTHING
 from slurm_app.slurm.receipt import read_receipt
 
-pytestmark = [pytest.mark.machines, pytest.mark.asyncio(loop_scope="module")]
+from .kept_cluster import Cluster, read_pids
+from .lxc_machine import LxcMachine, lxc, wait_until_running
+from .memory_platform import CONTROLLER, WORKER, MemoryPlatform, evidence_of
+from .real_machine import assert_clean, everything, wait_for
+from .slices import BARE
+from .victim import INSTALLED, Victim
 
-NAME = machine_name("one")
+pytestmark = [pytest.mark.machines, pytest.mark.asyncio(loop_scope="session")]
+
 GPUS = 2
 QUICK = "ip route show table local | grep quickack"
 
 
 @dataclass
-class Cluster:
-    machine: LxcMachine
-    scope: Scope
-    before: set[str]
+class Deployed:
+    cluster: Cluster
+    operation: Operation
+    errors: list[str]
+    """In the logs, right after the deploy."""
 
 
-async def pids(machine: LxcMachine) -> list[str]:
-    names = " ".join(EVERYTHING.units)
-    return (await machine.read(f"systemctl show --property=MainPID --value {names}")).stdout.split()
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def deployed(victim: Victim) -> AsyncIterator[Deployed]:
+    cluster = Cluster(victim.slices, victim.digest, victim.machine, (victim.machine,))
+    await victim.slices.go_back(victim.machine, INSTALLED, cluster)
+    operation = await cluster.platform.deploy()
+    errors = await logs.read_unexpected_errors(cluster.head)
+    await cluster.keep()
+    yield Deployed(cluster, operation, errors)
+    await cluster.rest()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    async with machines(tmp_path_factory.mktemp("bundle"), {"one": GPUS}) as (found, digest):
-        machine = found["one"]
-        scope = Scope("demo", "main", "proj", machine, (machine,), digest)
-        yield Cluster(machine, scope, await everything(machine))
+@pytest_asyncio.fixture(loop_scope="session")
+async def cluster(deployed: Deployed, has_failed: Callable[[], bool]) -> AsyncIterator[Cluster]:
+    await deployed.cluster.ensure_as_kept()
+    yield deployed.cluster
+    deployed.cluster.spoiled = has_failed()
 
 
-async def test_deploy_ends_with_a_real_job(cluster: Cluster) -> None:
-    evidence = await run(DEPLOY_PHASES, cluster.scope, title="first deploy")
-    job = evidence["run-first-job"]
-    assert job["srun_hosts"] == [NAME]
+@pytest_asyncio.fixture(loop_scope="session")
+async def decommissioned(deployed: Deployed, has_failed: Callable[[], bool]) -> AsyncIterator[Cluster]:
+    await deployed.cluster.ensure_decommissioned()
+    yield deployed.cluster
+    deployed.cluster.spoiled = has_failed()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def bare(victim: Victim) -> LxcMachine:
+    """A slice on which nothing of the app is. Who uses it leaves it as it was, or somebody else's."""
+    slices, machine = victim.slices, victim.machine
+    if not slices.is_owner(machine, BARE):
+        await slices.go_back(machine, BARE, BARE)
+    slices.give_up(machine)
+    return machine
+
+
+def same_node(directory: Path, digest: str, machine: LxcMachine, *, project: str = "proj") -> MemoryPlatform:
+    platform = MemoryPlatform(directory, digest, project=project)
+    for component in (CONTROLLER, WORKER):
+        platform.place(component, machine)
+    return platform
+
+
+async def test_deploy_ends_with_a_real_job(deployed: Deployed, cluster: Cluster) -> None:
+    job = deployed.operation.result["first_job"]
+    assert job["srun_hosts"] == [cluster.head.hostname]
     assert job["gpus_visible"] == GPUS
     assert job["batch_state"] == "COMPLETED"
     assert job["account"] == "proj"
-    assert evidence["start-slurmctld"]["associations_loaded"] == ["proj/gpuaas"]
-    versions = await facts.read_versions(cluster.machine)
+    assert evidence_of(deployed.operation)["start-slurmctld"]["associations_loaded"] == ["proj/gpuaas"]
+    versions = await facts.read_versions(cluster.head)
     assert set(versions) == {"slurmctld", "slurmdbd", "slurmd"}
     assert all(version.endswith("22.05.8") for version in versions.values())
 
 
-async def test_the_logs_are_clean(cluster: Cluster) -> None:
-    assert await logs.read_unexpected_errors(cluster.machine) == []
+async def test_the_logs_are_clean(deployed: Deployed) -> None:
+    assert deployed.errors == []
 
 
-async def test_every_phase_twice_changes_nothing(cluster: Cluster) -> None:
-    before = await pids(cluster.machine)
+async def test_every_operation_twice_changes_nothing(cluster: Cluster) -> None:
+    before = await read_pids(cluster.head, *EVERYTHING.units)
+    errors = await logs.read_unexpected_errors(cluster.head)
     assert "0" not in before
-    await run(DEPLOY_PHASES, cluster.scope, title="the same again")
-    await run(WORKER_PHASES, cluster.scope, title="the worker's phases again")
-    assert await pids(cluster.machine) == before
-    assert await logs.read_unexpected_errors(cluster.machine) == []
+    await cluster.platform.deploy()
+    await cluster.run("add", cluster.head)
+    await cluster.run("recover", cluster.head)
+    assert await read_pids(cluster.head, *EVERYTHING.units) == before
+    assert await logs.read_unexpected_errors(cluster.head) == errors
 
 
 async def test_gpus_are_counted_and_pmix_works(cluster: Cluster) -> None:
     run_one = "cd /; runuser -u gpuaas -- timeout 30 srun --mpi=pmix --gres=gpu:1 true"
-    result = await cluster.machine.read(run_one)
+    result = await cluster.head.read(run_one)
     assert result.ok, result.stderr
-    node = await cluster.machine.read("timeout 10 scontrol --oneliner show node")
+    node = await cluster.head.read("timeout 10 scontrol --oneliner show node")
     assert f"gres/gpu={GPUS}" in node.stdout
     rows = "timeout 20 sacct --allusers --allocations --noheader --parsable2 --format=alloctres"
-    await wait_for(cluster.machine, "the GPU in sacct", f"{rows} | grep gres/gpu=1")
+    await wait_for(cluster.head, "the GPU in sacct", f"{rows} | grep gres/gpu=1")
 
 
 async def test_a_node_survives_slurmctld_killed_right_after_the_join(cluster: Cluster) -> None:
-    await cluster.machine.read("systemctl kill --signal=KILL slurmctld.service")
-    await wait_for(cluster.machine, "slurmctld to come back", "timeout 10 scontrol ping | grep -q 'is UP'")
+    (before,) = await read_pids(cluster.head, "slurmctld.service")
+    await cluster.run("recover", cluster.head)
+    await cluster.head.read("systemctl kill --signal=KILL slurmctld.service")
+    back = f"timeout 10 scontrol ping | grep -q 'is UP' && test $(systemctl show -P MainPID slurmctld) != {before}"
+    await wait_for(cluster.head, "slurmctld to come back", back)
     # The end of a job that slurmctld had not written down yet is lost with it; this is about the node.
-    assert (await cluster.machine.read("timeout 20 scancel --user=gpuaas")).ok
-    state = f"said=$(timeout 10 sinfo --noheader --nodes={NAME} --format=%T); echo $said; [ $said = idle ]"
-    await wait_for(cluster.machine, "the node to be idle", state, seconds=120)
-    record = await nodes.read_node(cluster.machine, NAME)
+    assert (await cluster.head.read("timeout 20 scancel --user=gpuaas")).ok
+    await cluster.wait_until_idle()
+    record = await nodes.read_node(cluster.head, cluster.head.hostname)
     assert record.present == "yes"
 
 
 async def test_a_persons_drain_is_not_undone(cluster: Cluster) -> None:
-    drain = f"timeout 10 scontrol update nodename={NAME} state=DRAIN reason=mine"
-    assert (await cluster.machine.read(drain)).ok
-    with pytest.raises(RefusedError, match="does not undo that"):
-        await next(phase for phase in DEPLOY_PHASES if phase.key == "join-workers").run(cluster.scope)
-    record = await nodes.read_node(cluster.machine, NAME)
+    name = cluster.head.hostname
+    drain = f"timeout 10 scontrol update nodename={name} state=DRAIN reason=mine"
+    assert (await cluster.head.read(drain)).ok
+    with pytest.raises(OperationFailed, match="does not undo that"):
+        await cluster.run("recover", cluster.head)
+    record = await nodes.read_node(cluster.head, name)
     assert (record.reason, record.reason_by) == ("mine", "root")
     assert "DRAIN" in record.state
-    resume = f"touch /run/test-mark; timeout 10 scontrol update nodename={NAME} state=RESUME"
-    assert (await cluster.machine.read(resume)).ok
+    assert (await cluster.head.read(f"timeout 10 scontrol update nodename={name} state=RESUME")).ok
+    await cluster.run("recover", cluster.head)
 
 
 async def test_a_restart_of_the_machine_is_survived(cluster: Cluster) -> None:
+    name = cluster.head.hostname
     # slurmctld writes its state down some seconds after a change: what a person did just before is not lost.
+    update = f"timeout 10 scontrol update nodename={name}"
+    resume = f"{update} state=DRAIN reason=mine && touch /run/test-mark && {update} state=RESUME"
+    assert (await cluster.head.read(resume)).ok
     saved = "[ /var/lib/slurm/slurmctld/node_state -nt /run/test-mark ]"
-    await wait_for(cluster.machine, "slurmctld to save its state", saved)
-    assert (await lxc("restart", "--force", NAME)).ok
-    await wait_until_running(NAME)
-    await wait_for(cluster.machine, "the node to be idle", "timeout 10 sinfo --noheader --format=%T | grep -x idle")
-    await run(DEPLOY_PHASES, cluster.scope, title="after a restart of the machine")
-
-
-async def test_a_route_that_was_left_quick_is_seen_by_the_probe(cluster: Cluster) -> None:
-    """As a controller leaves it that is killed before slurmctld runs; the decommission below puts it back."""
-    assert not (await cluster.machine.read(QUICK)).ok, "no deploy leaves it so"
-    await cluster.machine.run_step("quicken", quick_route.quicken(cluster.machine.address))
-    assert (await cluster.machine.read(QUICK)).ok
-    assert "routes" in {check.check for check in (await read_receipt(cluster.machine)).left}
+    await wait_for(cluster.head, "slurmctld to save its state", saved)
+    assert (await lxc("restart", "--force", name)).ok
+    await wait_until_running(name)
+    await cluster.wait_until_idle()
+    await cluster.platform.deploy()
 
 
 async def test_decommission_with_a_running_job_leaves_nothing(cluster: Cluster) -> None:
-    submit = "cd /; runuser -u gpuaas -- sbatch --parsable --output=/dev/null --wrap='sleep 1000'"
-    assert (await cluster.machine.read(submit)).ok
-    running = "timeout 10 squeue --noheader --format=%T | grep -x RUNNING"
-    await wait_for(cluster.machine, "the job to run", running)
-    evidence = await run(DECOMMISSION_PHASES, cluster.scope, title="decommission")
-    assert evidence["cancel-jobs"]["jobs"] == "1 cancelled, 0 left"
-    assert_clean(evidence)
-    assert differences(cluster.before, await everything(cluster.machine)) == []
-    assert (await cluster.machine.read("pgrep -f 'sleep 1000'")).exit_status == 1
+    machine = cluster.head
+    # As a controller leaves it that is killed before slurmctld runs.
+    assert not (await machine.read(QUICK)).ok, "no deploy leaves it so"
+    await machine.run_step("quicken", quick_route.quicken(machine.address))
+    assert (await machine.read(QUICK)).ok
+    assert "routes" in {check.check for check in (await read_receipt(machine)).left}
+    await cluster.submit(machine)
+    first = await cluster.platform.run("decommission", outcome_lost=True)
+    assert evidence_of(first)["cancel-jobs"]["jobs"] == "1 cancelled, 0 left"
+    await cluster.slices.assert_as_before(machine)
+    assert (await machine.read("pgrep -f 'sleep 1000'")).exit_status == 1
+    assert_clean((await cluster.run("decommission")).result)
 
 
-async def test_decommission_twice(cluster: Cluster) -> None:
-    assert_clean(await run(DECOMMISSION_PHASES, cluster.scope, title="decommission again"))
-
-
-async def test_redeploy_at_once_and_remove_again(cluster: Cluster) -> None:
+async def test_redeploy_at_once_and_remove_again(decommissioned: Cluster) -> None:
+    slices, machine = decommissioned.slices, decommissioned.head
     # For another project: the user's default account is another one, and the old one is nowhere.
-    other = await run(DEPLOY_PHASES, replace(cluster.scope, account="other"), title="redeploy")
-    assert other["run-first-job"]["account"] == "other"
+    other = same_node(slices.directory, await slices.digest(machine), machine, project="other")
+    assert (await other.deploy()).result["first_job"]["account"] == "other"
     accounts = "timeout 20 sacctmgr --noheader --parsable2 show associations user=gpuaas format=account,user"
-    assert (await cluster.machine.read(accounts)).stdout.split() == ["other|gpuaas"]
-    assert await logs.read_unexpected_errors(cluster.machine) == []
-    found = await read_receipt(cluster.machine)
+    assert (await machine.read(accounts)).stdout.split() == ["other|gpuaas"]
+    assert await logs.read_unexpected_errors(machine) == []
+    found = await read_receipt(machine)
     assert {"packages", "processes", "units", "users", "groups", "ports", "paths"} <= {
         check.check for check in found.left
     }
-    assert (await cluster.machine.read("echo mine >/etc/slurm/mine.conf")).ok
-    assert_clean(await run(DECOMMISSION_PHASES, cluster.scope, title="second decommission"))
-    kept = await cluster.machine.read("cat /etc/slurm/*; rm -r /etc/slurm")
+    assert (await machine.read("echo mine >/etc/slurm/mine.conf")).ok
+    assert_clean((await other.run("decommission")).result)
+    kept = await machine.read("cat /etc/slurm/*; rm -r /etc/slurm")
     assert kept.stdout == "mine\n", "what a person made stays, and nothing else"
-    assert differences(cluster.before, await everything(cluster.machine)) == []
-
-
-async def test_decommission_in_the_middle_of_an_install(cluster: Cluster) -> None:
-    await FIT.run(cluster.scope)
-    await BASELINE.run(cluster.scope)
-    install = asyncio.create_task(ensure_packages_installed(cluster.scope))
-    unpacked = "dpkg-query -W -f '${db:Status-Status}' munge | grep -v not-installed"
-    await wait_for(cluster.machine, "the install to be half-way", unpacked)
-    await cluster.machine.read("systemctl kill --signal=KILL gpuaas-test-install-packages.service")
-    with pytest.raises(CommandError):
-        await install
-    # What a person makes meanwhile is not ours, wherever it lies.
-    mine = "/etc/mine.conf /opt/mine /etc/slurm/mine.conf /usr/local/bin/mine"
-    made = f"mkdir -p /etc/slurm; for file in {mine}; do echo mine >$file; done"
-    assert (await cluster.machine.read(made)).ok
-    evidence = await run(DECOMMISSION_PHASES, cluster.scope, title="decommission of half an install")
-    assert_clean(evidence)
-    assert (await cluster.machine.read(f"cat {mine}")).stdout == "mine\n" * 4
-    (found,) = evidence["prove-removal"]["receipts"]
-    kept = next(check for check in found["checks"] if check["check"] == "kept")
-    assert kept["found"] == "/etc/slurm/mine.conf"
-    assert (await cluster.machine.read(f"rm {mine}; rmdir /etc/slurm")).ok
-    assert differences(cluster.before, await everything(cluster.machine)) == []
-
-
-async def test_an_interrupted_install_is_taken_up_again(cluster: Cluster) -> None:
-    await BASELINE.run(cluster.scope)
-    install = asyncio.create_task(ensure_packages_installed(cluster.scope))
-    unpacked = "dpkg-query -W -f '${db:Status-Status}' munge | grep -v not-installed"
-    await wait_for(cluster.machine, "the install to be half-way", unpacked)
-    await cluster.machine.read("systemctl kill --signal=KILL gpuaas-test-install-packages.service")
-    with pytest.raises(CommandError):
-        await install
-    # The worst moment that dpkg knows: it has begun with a package and cannot go on with it.
-    worst = "/^Package: munge$/,/^Status:/ s/^Status:.*/Status: install reinstreq half-installed/"
-    files = "/var/lib/dpkg/status $(find /var/lib/dpkg/updates -type f)"
-    assert (await cluster.machine.read(f"sed -i '{worst}' {files}")).ok
-    await run(DEPLOY_PHASES, cluster.scope, title="deploy after a killed install")
-    assert_clean(await run(DECOMMISSION_PHASES, cluster.scope, title="third decommission"))
-    assert differences(cluster.before, await everything(cluster.machine)) == []
+    await slices.assert_as_before(machine)
 
 
 class Misfit(LxcMachine):
@@ -214,19 +206,20 @@ class Misfit(LxcMachine):
         return "/tmp/misfit.tar"
 
 
-async def test_a_bundle_that_does_not_fit_the_image_is_refused_before_anything_is_changed(cluster: Cluster) -> None:
-    misfit = Misfit(NAME, cluster.machine.address, {})
-    scope = replace(cluster.scope, controller=misfit, workers=(misfit,))
-    before = await everything(misfit)
-    await BASELINE.run(scope)
-    with pytest.raises(RefusedError, match="libmunge2") as caught:
-        await ensure_packages_installed(scope)
+async def test_a_bundle_that_does_not_fit_the_image_is_refused_before_anything_is_changed(
+    bare: LxcMachine, victim: Victim, tmp_path: Path
+) -> None:
+    platform = same_node(tmp_path, victim.digest, Misfit(bare.hostname, bare.address, bare.bundles))
+    before = await everything(bare)
+    with pytest.raises(OperationFailed, match="libmunge2") as caught:
+        await platform.run("deploy")
     assert caught.value.code == "bundle_does_not_fit"
     assert "nothing was changed" in caught.value.detail
-    assert before ^ await everything(misfit) == set(), "not even a record of ours"
-    assert_clean(await run(DECOMMISSION_PHASES, scope, title="decommission after a bundle that does not fit"))
-    assert before ^ await everything(misfit) == set()
-    await misfit.read("rm -r /tmp/misfit /tmp/misfit.tar")
+    assert before ^ await everything(bare) == set(), "not even a record of ours"
+    assert_clean((await platform.run("decommission")).result)
+    assert before ^ await everything(bare) == set()
+    await bare.read("rm -r /tmp/misfit /tmp/misfit.tar")
+    victim.slices.own(bare, BARE)
 
 
 class NoBundle(LxcMachine):
@@ -239,24 +232,28 @@ class NoBundle(LxcMachine):
         return path
 
 
-async def test_a_file_that_is_no_bundle_is_refused_before_anything_is_changed(cluster: Cluster) -> None:
-    machine = NoBundle(NAME, cluster.machine.address, {})
-    scope = replace(cluster.scope, controller=machine, workers=(machine,))
-    before = await everything(machine)
-    await BASELINE.run(scope)
-    with pytest.raises(RefusedError, match="not a file that slurm-app bundle has made") as caught:
-        await ensure_packages_installed(scope)
+async def test_a_file_that_is_no_bundle_is_refused_before_anything_is_changed(
+    bare: LxcMachine, victim: Victim, tmp_path: Path
+) -> None:
+    platform = same_node(tmp_path, victim.digest, NoBundle(bare.hostname, bare.address, {}))
+    before = await everything(bare)
+    with pytest.raises(OperationFailed, match="not a file that slurm-app bundle has made") as caught:
+        await platform.run("deploy")
     assert caught.value.code == "bundle_does_not_fit"
-    after = await everything(machine)
+    after = await everything(bare)
     assert {line.split()[1] for line in before ^ after} <= {str(Path(COPIED_ARTIFACTS).parent)}
-    await machine.read(f"rmdir {Path(COPIED_ARTIFACTS).parent}")
+    await bare.read(f"rmdir {Path(COPIED_ARTIFACTS).parent}")
+    victim.slices.own(bare, BARE)
 
 
-async def test_other_peoples_files_are_refused_and_left_alone(cluster: Cluster) -> None:
+async def test_other_peoples_files_are_refused_and_left_alone(bare: LxcMachine, victim: Victim, tmp_path: Path) -> None:
     made = "mkdir -p /etc/slurm && echo mine >/etc/slurm/slurm.conf"
-    assert (await cluster.machine.read(made)).ok
-    with pytest.raises(RefusedError, match=r"slurm\.conf"):
-        await BASELINE.run(cluster.scope)
-    evidence = await run(DECOMMISSION_PHASES, cluster.scope, title="decommission of a refused machine")
-    assert_clean(evidence)
-    assert (await cluster.machine.read("cat /etc/slurm/slurm.conf")).stdout == "mine\n"
+    assert (await bare.read(made)).ok
+    platform = same_node(tmp_path, victim.digest, bare)
+    with pytest.raises(OperationFailed, match=r"slurm\.conf"):
+        await platform.run("deploy")
+    assert_clean((await platform.run("decommission")).result)
+    assert (await bare.read("cat /etc/slurm/slurm.conf")).stdout == "mine\n"
+    assert (await bare.read("rm -r /etc/slurm")).ok
+    await victim.slices.assert_as_before(bare)
+    victim.slices.own(bare, BARE)

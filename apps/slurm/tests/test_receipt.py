@@ -1,10 +1,11 @@
 import pytest
-from fake_machine import FakeMachine, said
 
 from gpuaas_sdk.machines.base import CommandError, CommandResult, MachineUnreachableError
 from slurm_app.slurm import receipt
 from slurm_app.slurm.going import EVERYTHING, Going
 from slurm_app.slurm.roles import Role
+
+from .fake_machine import FakeMachine, said
 
 CHECKS = receipt.checks(EVERYTHING)
 LISTINGS = receipt.listings(EVERYTHING)

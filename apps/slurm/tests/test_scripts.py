@@ -3,7 +3,6 @@
 import subprocess
 
 import pytest
-from fake_machine import FACTS, SLURMD_C, FakeMachine, said
 
 from gpuaas_sdk.machines.base import CommandResult
 from slurm_app.errors import NotReadyError, RefusedError
@@ -27,6 +26,8 @@ from slurm_app.slurm import (
 from slurm_app.slurm.config import LINUXPROC
 from slurm_app.slurm.going import EVERYTHING, Going
 from slurm_app.slurm.roles import Role
+
+from .fake_machine import FACTS, SLURMD_C, FakeMachine, said
 
 WORKER_LEAVES = Going(frozenset({Role.WORKER}), frozenset({Role.CONTROLLER}))
 SHAPE = facts.parse_shape(SLURMD_C, facts.parse_facts(FACTS))

@@ -8,12 +8,12 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from agent_test_authority import Authority
 from joserfc import jwt
 from joserfc.jwk import OKPKey
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -32,6 +32,8 @@ from gpuaas_contract.agent_link import (
     task_spec_adapter,
 )
 from gpuaas_contract.ids import CORRELATION, NODE, STREAM, TASK, new_id
+
+from .agent_test_authority import Authority
 
 TOKEN = "join-token-of-the-test"
 REGISTRY_TOKEN = "registry-token-of-the-test"
@@ -137,7 +139,8 @@ class Platform:
     # The wire
 
     @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator["Platform"]:
+    async def listening(self, at: socket.socket | None = None) -> AsyncIterator["Platform"]:
+        """Answer on a port of its own, or on the socket that was bound before."""
         inner: Server = await serve(self._websocket, "127.0.0.1", 0, max_size=None, compression=None)
         inner_port = next(iter(inner.sockets)).getsockname()[1]
 
@@ -150,7 +153,7 @@ class Platform:
                     await self._http(head.decode(), reader, writer)
             writer.close()
 
-        outer = await asyncio.start_server(front, "127.0.0.1", 0)
+        outer = await asyncio.start_server(front, sock=at or bound_socket())
         self.port = outer.sockets[0].getsockname()[1]
         try:
             yield self
@@ -253,6 +256,13 @@ class Platform:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def bound_socket() -> socket.socket:
+    """Take a free port of this host without listening on it yet."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    return bound
 
 
 async def splice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, head: bytes) -> None:

@@ -4,16 +4,13 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from agent_test_host import DEVICES, ENVIRONMENT, RANGE, AgentProcess, list_tagged, reap, run
-from agent_test_platform import TOKEN, Platform
+from .agent_test_host import DEVICES, ENVIRONMENT, RANGE, AgentProcess, list_tagged, reap, run
+from .agent_test_platform import TOKEN, Platform
 
 
 @pytest.fixture
@@ -53,7 +50,7 @@ def pool() -> Iterator[str]:
     """Everything that the machine tests need on this host, reaped by tag before and after."""
     pool = os.environ.get("GPUAAS_TEST_POOL")
     if pool is None:
-        pytest.skip("needs machines: make machines")
+        pytest.skip("needs machines: make slices")
     reap(pool)
     # Were a bridge missing, packets for its range end here instead of leaving the host.
     run("ip", "route", "replace", "unreachable", RANGE, "metric", "4278198272")

@@ -6,7 +6,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from agent_test_platform import Platform, digest_of
 
 from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.artifacts import ArtifactManager, PartialDownload
@@ -14,6 +13,8 @@ from gpuaas_agent.errors import PermanentError, RetryLaterError
 from gpuaas_agent.identity import Identity, load_or_make_key, public_key_pem
 from gpuaas_agent.lxd import Instance
 from gpuaas_contract.agent_link import DeliverArtifact
+
+from .agent_test_platform import Platform, digest_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
 

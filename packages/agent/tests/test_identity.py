@@ -5,11 +5,12 @@ import stat
 from pathlib import Path
 
 import pytest
-from agent_test_platform import TOKEN, Platform
 
 from gpuaas_agent.errors import PermanentError
 from gpuaas_agent.identity import KEY_FILE, NODE_FILE, ensure_identity
 from gpuaas_agent.settings import Settings
+
+from .agent_test_platform import TOKEN, Platform, bound_socket
 
 pytestmark = pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
 
@@ -53,15 +54,20 @@ async def test_a_used_token_is_explained(tmp_path: Path, platform: Platform) -> 
     assert (await ensure_identity(again)).key_pem == key
 
 
-async def test_waits_for_a_platform_that_is_not_up_yet(tmp_path: Path) -> None:
+async def test_waits_for_a_platform_that_is_not_up_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = tmp_path / "platform"
     directory.mkdir()
-    async with Platform(directory).listening() as closed:
-        port = closed.port
-    waiting = asyncio.create_task(ensure_identity(make_settings(tmp_path, port)))
-    await asyncio.sleep(0.3)
+    # Bound and not listening: the port is refused, and nobody else can take it meanwhile.
+    at = bound_socket()
+    waiting = asyncio.create_task(ensure_identity(make_settings(tmp_path, at.getsockname()[1])))
+    async with asyncio.timeout(60):
+        while caplog.text.count("cannot enrol yet") < 2 and not waiting.done():  # noqa: ASYNC110 - the log has no event
+            await asyncio.sleep(0.01)
     assert not waiting.done()
-    waiting.cancel()
+    async with Platform(directory).listening(at) as platform:
+        identity = await asyncio.wait_for(waiting, 60)
+        assert identity.node_id == platform.node_id
+        platform.check_token(f"Bearer {identity.token()}")
 
 
 async def test_without_a_token_it_says_so(tmp_path: Path, platform: Platform) -> None:

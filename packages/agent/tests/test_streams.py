@@ -61,11 +61,11 @@ async def test_all_bytes_arrive_before_the_end_in_both_directions() -> None:
     port = port_server.sockets[0].getsockname()[1]
     async with serve(platform, "127.0.0.1", 0) as server:
         where = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
-        async with connect(where, max_queue=4) as connection, asyncio.timeout(20):
+        async with connect(where, max_queue=4) as connection, asyncio.timeout(60):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             sent, got = await pump(reader, writer, connection)
             writer.close()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 60)
     port_server.close()
     assert (sent, got) == (len(answer), len(question))
     assert heard == [question]
@@ -87,7 +87,7 @@ async def test_the_machine_is_let_go_when_the_platform_ends() -> None:
     port = port_server.sockets[0].getsockname()[1]
     async with serve(platform, "127.0.0.1", 0) as server:
         where = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
-        async with connect(where) as connection, asyncio.timeout(5):
+        async with connect(where) as connection, asyncio.timeout(60):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             await pump(reader, writer, connection)
             writer.close()

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from agent_test_host import AgentProcess
-from agent_test_platform import Platform
-from test_machines import create_spec, delete_spec, inside, name_of
 
 from gpuaas_contract.ids import ALLOCATION, VOLUME, new_id
+
+from .agent_test_host import AgentProcess
+from .agent_test_platform import Platform
+from .test_machines import create_spec, delete_spec, inside, name_of
 
 pytestmark = [
     pytest.mark.machines,

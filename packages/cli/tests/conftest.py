@@ -1,7 +1,6 @@
 """A platform of canned answers on a real port, and a home directory of its own."""
 
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from cli_test_platform import StubPlatform
+from .cli_test_platform import StubPlatform
 
 
 @pytest.fixture

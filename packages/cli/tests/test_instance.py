@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from cli_test_platform import AT, PROJECT, StubPlatform
 
 from gpuaas_cli.main import run
+
+from .cli_test_platform import AT, PROJECT, StubPlatform
 
 INSTANCE = {
     "id": "ins_00000000000000000000000001",

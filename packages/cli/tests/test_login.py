@@ -6,10 +6,11 @@ import stat
 from pathlib import Path
 
 import pytest
-from cli_test_platform import StubPlatform
 
 from gpuaas_cli.main import run
 from gpuaas_sdk.profile import config
+
+from .cli_test_platform import StubPlatform
 
 TOKEN = {"access_token": "t0ken", "token_type": "Bearer", "expires_in": 3600}
 

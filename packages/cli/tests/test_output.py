@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import yaml
-from cli_test_platform import AT, PROJECT, StubPlatform
 
 from gpuaas_cli.errors import next_command
 from gpuaas_cli.main import run
 from gpuaas_contract.problems import AllowedAction
+
+from .cli_test_platform import AT, PROJECT, StubPlatform
 
 
 def allocation(number: int, name: str, status: str = "active") -> dict[str, Any]:

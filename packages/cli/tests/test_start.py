@@ -6,7 +6,7 @@ import sys
 import pytest
 from cyclopts import App
 
-from gpuaas_cli.main import _NOUNS, app, run
+from gpuaas_cli.main import NOUNS, app, run
 
 HEAVY = {"httpx", "pydantic", "asyncssh", "cryptography", "websockets", "yaml", "gpuaas_sdk.client"}
 
@@ -25,7 +25,7 @@ print(sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)
 
 def commands() -> list[list[str]]:
     found = [["login"], ["logout"], ["whoami"], ["ssh"], ["ssh-config"]]
-    for noun in _NOUNS:
+    for noun in NOUNS:
         group = app[noun]
         assert isinstance(group, App)
         found += [[noun, name] for name in group if not name.startswith("-")]

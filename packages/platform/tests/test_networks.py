@@ -2,7 +2,7 @@
 
 from ipaddress import IPv4Network
 
-from gpuaas_platform.domain.networks import FIRST_HOST, free_address, owner_subnet
+from gpuaas_platform.domain.networks import FIRST_HOST, bridge_name, free_address, gateway_cidr, owner_subnet
 
 RANGE = IPv4Network("10.83.0.0/16")
 
@@ -22,3 +22,18 @@ def test_addresses_run_out() -> None:
         taken.add(address)
     assert len(taken) == 255 - FIRST_HOST
     assert "10.83.1.255" not in taken
+
+
+def test_the_lowest_free_address_is_given_and_never_the_gateway() -> None:
+    subnet = IPv4Network("10.83.1.0/24")
+    assert gateway_cidr(subnet) == "10.83.1.1/24"
+    assert free_address(subnet, []) == "10.83.1.10"
+    assert free_address(subnet, ["10.83.1.10", "10.83.1.12"]) == "10.83.1.11"
+
+
+def test_a_bridge_has_a_name_that_linux_takes_and_nobody_else_has() -> None:
+    owners = [f"prj_{number}" for number in range(500)]
+    names = {bridge_name(environment, owner) for environment in ("demo", "tests") for owner in owners}
+    assert len(names) == 2 * len(owners)
+    assert all(len(name) <= 15 and name.isalnum() for name in names)
+    assert bridge_name("demo", "prj_1") == bridge_name("demo", "prj_1")

@@ -6,19 +6,17 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from sdk_test_machines import SshdPlatform, have_sshd, make_host_key, sshd_config
-
 from gpuaas_sdk.testing import VirtualTimeLoop
 
-ENVIRONMENT = "sdktest"
+from .sdk_test_machines import SshdPlatform, have_sshd, make_host_key, sshd_config
+
+ENVIRONMENT = f"sdk-{os.environ.get('GPUAAS_ENVIRONMENT', 'tests')}"
+"""Another one for each run: those beside each other reap only what is their own."""
 IMAGE = "gpuaas/debian-12"
 
 
@@ -61,7 +59,7 @@ def slice_name() -> Iterator[str]:
     """A machine as tenants get it, without a network: the tests speak SSH through `lxc exec`."""
     pool = os.environ.get("GPUAAS_TEST_POOL")
     if pool is None:
-        pytest.skip("needs machines: make machines")
+        pytest.skip("needs machines: make slices")
     reap()
     name = f"{ENVIRONMENT}-{secrets.token_hex(3)}"
     tag = f"user.gpuaas.environment={ENVIRONMENT}"

@@ -43,6 +43,8 @@ class MemoryPlatform:
         self.log: list[str] = []
         self.lists = 0
         self.away = False
+        self.turned_away = 0
+        """Requests that had no answer because the platform was away."""
         self.refuses: Code | None = None
         """Every request, with this: a disabled account, for example."""
         self.kind = PrincipalKind.SERVICE_ACCOUNT
@@ -50,6 +52,7 @@ class MemoryPlatform:
         self.tokens = 0
         self.feeds: list[asyncio.Queue[Change | Relist]] = []
         self.operations = self
+        self._news = asyncio.Event()
 
     # What a test does
 
@@ -94,8 +97,9 @@ class MemoryPlatform:
 
     async def until(self, id: str, state: str, seconds: float = 60) -> Operation:
         async with asyncio.timeout(seconds):
-            while self.rows[id]["state"] != state:  # noqa: ASYNC110 - a test looks from outside
-                await asyncio.sleep(0.005)
+            while self.rows[id]["state"] != state:
+                self._news.clear()
+                await self._news.wait()
         return self.model(id)
 
     def model(self, id: str) -> Operation:
@@ -235,6 +239,7 @@ class MemoryPlatform:
 
     def _answer(self) -> None:
         if self.away:
+            self.turned_away += 1
             raise TransportError("cannot reach http://platform.test: refused")
         if self.refuses is not None:
             raise refusal(self.refuses)
@@ -264,6 +269,7 @@ class MemoryPlatform:
             correlation_id=f"cor_{id}",
             at=datetime.now(UTC),
         )
+        self._news.set()
         for feed in self.feeds:
             feed.put_nowait(change)
 

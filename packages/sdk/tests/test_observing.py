@@ -1,11 +1,21 @@
 """A look that finds nothing new only reads: what is known already is not sent again."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import pytest
 
-from gpuaas_contract.instances import Condition, ConditionStatus, Instance, Member, Versions
+from gpuaas_contract.instances import (
+    Condition,
+    ConditionStatus,
+    DesiredState,
+    Instance,
+    InstanceStatus,
+    Member,
+    MemberStatus,
+    Versions,
+)
 from gpuaas_sdk import GpuaasError
 from gpuaas_sdk.runtime.observing import ObserveContext
 from gpuaas_sdk.testing import ScriptedPlatform, problem
@@ -24,9 +34,33 @@ def platform() -> ScriptedPlatform:
 @pytest.fixture
 def context(platform: ScriptedPlatform) -> ObserveContext:
     known = [condition().model_copy(update={"changed_at": datetime.now(UTC)})]
-    versions = Versions(app="1", expected_runtime="7", observed_runtime="7")
-    instance = Instance.model_construct(id="ins_1", conditions=known, versions=versions)
-    member = Member.model_construct(id="mem_1", conditions=known, adapter_detail={"node": "a"})
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    stored: dict[str, Any] = {"revision": 1, "created_at": at, "updated_at": at, "correlation_id": "cor_1"}
+    instance = Instance(
+        **stored,
+        id="ins_1",
+        project_id="prj_1",
+        app_slug="demo",
+        app_version_id="apv_1",
+        name="one",
+        inputs={},
+        placement_intent=[],
+        desired_state=DesiredState.RUNNING,
+        generation=1,
+        status=InstanceStatus.RUNNING,
+        conditions=known,
+        versions=Versions(app="1", expected_runtime="7", observed_runtime="7"),
+    )
+    member = Member(
+        **stored,
+        id="mem_1",
+        instance_id="ins_1",
+        component_key="worker",
+        allocation_id="alc_1",
+        status=MemberStatus.READY,
+        conditions=known,
+        adapter_detail={"node": "a"},
+    )
     return ObserveContext(platform.client(), 1, None, instance, [member])  # type: ignore[arg-type]
 
 

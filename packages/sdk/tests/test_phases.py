@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from sdk_test_platform import MemoryPlatform
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_sdk import (
@@ -18,6 +17,8 @@ from gpuaas_sdk import (
 )
 from gpuaas_sdk.errors import ProtocolError
 from gpuaas_sdk.testing import FakeMachine
+
+from .sdk_test_platform import MemoryPlatform
 
 FACTS = """\
 hostname=node-1

@@ -1,10 +1,11 @@
 """The commands that go to machines, and how answers are read: nothing here runs."""
 
 import pytest
-from sdk_test_machines import claim
 
 from gpuaas_sdk import CommandError, MachineFencedError, ProtocolError
 from gpuaas_sdk.machines.remote import Fence, check_file_written, file_command, step_command, step_result, unit_name
+
+from .sdk_test_machines import claim
 
 
 def test_unit_names_are_valid_whatever_a_step_is_called() -> None:

@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def example(annotation: Any, file: Path) -> Any:
         return [example(typing.get_args(annotation)[0], file)]
     if annotation in made:
         return made[annotation]
-    if inspect.isclass(annotation) and hasattr(annotation, "__members__"):
+    if inspect.isclass(annotation) and issubclass(annotation, Enum):
         return next(iter(annotation))
     assert not (inspect.isclass(annotation) and issubclass(annotation, BaseModel)), f"give an example of {annotation}"
     return Lease()

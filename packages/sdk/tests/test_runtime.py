@@ -6,16 +6,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from sdk_test_platform import LEASE_SECONDS, MemoryPlatform
 
 from gpuaas_contract.identity import PrincipalKind
 from gpuaas_contract.problems import Code
 from gpuaas_sdk import OperationContext, OperationFailed, RetryLater
 from gpuaas_sdk.correlation import current_correlation_id
+from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_sdk.runtime import controller as controller_module
 from gpuaas_sdk.runtime.breaker import OPEN_SECONDS, OPENS_AFTER
 from gpuaas_sdk.runtime.controller import Controller, default_holder
 from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError
+
+from .sdk_test_platform import LEASE_SECONDS, MemoryPlatform
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def platform() -> MemoryPlatform:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = controller_module.RetryPolicy(first_delay=0.01, longest_delay=0.05)
+    quick = RetryPolicy(first_delay=0.01, longest_delay=0.05)
     monkeypatch.setattr(controller_module, "PLATFORM_AWAY", quick)
     monkeypatch.setattr(controller_module, "TRY_AGAIN", quick)
 
@@ -39,6 +41,11 @@ async def running(*controllers: Controller) -> AsyncIterator[None]:
         for controller in controllers:
             controller.stop()
         await asyncio.gather(*tasks)
+
+
+async def settle() -> None:
+    """Let happen all that needs no time: the loop's time is virtual and stands still meanwhile."""
+    await asyncio.sleep(0.001)
 
 
 async def test_a_handler_runs_its_steps_and_its_result_completes_the_operation(platform: MemoryPlatform) -> None:
@@ -70,7 +77,8 @@ async def test_a_new_operation_is_taken_because_the_feed_says_so(platform: Memor
         pass
 
     async with running(platform.controller({"deploy": deploy}, resync_seconds=60)):
-        await asyncio.sleep(0.1)
+        await settle()
+        assert (platform.lists > 0, len(platform.feeds)) == (True, 1), "it has looked once and follows the feed"
         await platform.until(platform.request("deploy"), "succeeded", seconds=30)
 
 
@@ -84,31 +92,32 @@ async def test_the_next_one_of_an_instance_is_claimed_without_another_look(platf
             looks = platform.lists
             await platform.until(platform.request("deploy"), "succeeded")
             assert number == 0 or platform.lists == looks
-            while controller._jobs:  # noqa: ASYNC110 - it is about to be done with that one
-                await asyncio.sleep(0.005)
+            await settle()
 
 
 async def test_an_instance_that_is_gone_is_forgotten(platform: MemoryPlatform) -> None:
+    """An operation of a known instance is claimed at once; for one of a forgotten instance the controller looks."""
+
     async def handle(context: OperationContext) -> None:
         pass
 
-    controller = platform.controller({"deploy": handle, "decommission": handle}, resync_seconds=60)
-    async with running(controller):
+    async def looks_for(kind: str, instance: str) -> int:
+        await settle()
+        before = platform.lists
+        await platform.until(platform.request(kind, member=None, instance=instance), "succeeded", seconds=30)
+        return platform.lists - before
+
+    async with running(platform.controller({"deploy": handle, "decommission": handle}, resync_seconds=60)):
         for number in range(3):
             instance = f"ins_{number}"
-            await platform.until(platform.request("deploy", member=None, instance=instance), "succeeded")
-            assert controller._own_instances == {instance}
-            await platform.until(platform.request("decommission", member=None, instance=instance), "succeeded")
+            assert await looks_for("deploy", instance) == 1, "the first one tells that the instance is ours"
+            assert await looks_for("decommission", instance) == 0
             platform.decommissioned(instance)
-            await asyncio.sleep(0.01)
-            assert controller._own_instances == set()
+            assert await looks_for("deploy", instance) == 1, "forgotten"
         # Where the feed has a gap, nobody says any more that one of them is gone.
-        await platform.until(platform.request("deploy", member=None), "succeeded")
-        assert controller._own_instances == {"ins_1"}
+        assert await looks_for("deploy", "ins_2") == 0
         platform.cut_feeds()
-        await asyncio.sleep(0.01)
-        assert controller._own_instances == set()
-        await platform.until(platform.request("deploy", member=None), "succeeded")
+        assert await looks_for("deploy", "ins_2") == 1
 
 
 async def test_one_that_arrives_while_its_member_is_busy_waits_for_its_turn(platform: MemoryPlatform) -> None:
@@ -317,7 +326,10 @@ async def test_a_controller_starts_before_the_platform_does(platform: MemoryPlat
     platform.away = True
     async with running(platform.controller({"deploy": deploy})):
         operation_id = platform.request("deploy")
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(60):
+            while platform.turned_away < 3:
+                await settle()
+        assert platform.log == []
         platform.away = False
         await platform.until(operation_id, "succeeded")
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from sdk_test_platform import MemoryPlatform, NoMachines
 
 from gpuaas_contract.changes import Change
 from gpuaas_sdk import OperationContext, OperationFailed, Relist, RetryLater, clock
 from gpuaas_sdk.errors import TransportError
 from gpuaas_sdk.runtime.controller import Controller
 from gpuaas_sdk.testing import VirtualTimeLoop
+
+from .sdk_test_platform import MemoryPlatform, NoMachines
 
 SEEDS = int(os.environ.get("GPUAAS_SIMULATION_SEEDS", "1000"))
 CHUNK = 50
@@ -31,7 +32,7 @@ MUTATIONS = {"claim", "heartbeat", "yield_lease", "report_step", "complete", "fa
 class World:
     """What the simulated machines saw, and who was allowed to touch them."""
 
-    platform: MemoryPlatform
+    platform: "FaultyPlatform"
     broken_rules: list[str] = field(default_factory=list)
     at_work: dict[tuple[str, str], str] = field(default_factory=dict)
     finished: list[str] = field(default_factory=list)
@@ -92,7 +93,7 @@ class Connection:
 
         return call
 
-    async def _network(self) -> None:
+    async def travel(self) -> None:
         """The way to the platform or back: quick, slow, or a cut that lasts a while."""
         loop = asyncio.get_running_loop()
         if self.platform.faulty:
@@ -106,7 +107,7 @@ class Connection:
             raise TransportError("the connection was cut")
 
     async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        await self._network()
+        await self.travel()
         # As the platform does: the same key again gives the first answer again, whatever happened since.
         key = kwargs.get("idempotency_key")
         if key is None or key not in self.platform.answers:
@@ -117,11 +118,11 @@ class Connection:
                 self.platform.answers[key] = answer
         else:
             answer = self.platform.answers[key]
-        await self._network()
+        await self.travel()
         return answer
 
     async def principal(self) -> Any:
-        await self._network()
+        await self.travel()
         return await self.platform.principal()
 
     def list(self, **query: Any) -> Any:
@@ -129,7 +130,7 @@ class Connection:
 
         class Later:
             async def all(self) -> Any:
-                await connection._network()
+                await connection.travel()
                 return await connection.platform.list(**query).all()
 
         return Later()
@@ -196,7 +197,7 @@ class Simulation:
     def _handler(self, holder: str) -> Any:
         async def handle(context: OperationContext) -> dict[str, Any]:
             operation = context.operation
-            key = (holder, operation.member_id or operation.instance_id)
+            key = (holder, str(operation.member_id or operation.instance_id))
             self.world.rule(key not in self.world.at_work, f"{holder} works twice at once on {key[1]}")
             self.world.at_work[key] = operation.id
             try:

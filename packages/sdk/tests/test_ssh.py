@@ -5,11 +5,12 @@ import tracemalloc
 from collections.abc import AsyncGenerator
 
 import pytest
-from sdk_test_machines import SshdPlatform, keygen, make_host_key
 
 from gpuaas_sdk import MachineUnreachableError
 from gpuaas_sdk.errors import DeliveryFailedError
 from gpuaas_sdk.machines import connection, ssh
+
+from .sdk_test_machines import SshdPlatform, keygen, make_host_key
 
 
 async def test_a_script_is_read_over_one_connection(sshd: SshdPlatform) -> None:
@@ -144,7 +145,7 @@ async def test_large_content_is_never_held_as_a_whole(sshd: SshdPlatform) -> Non
     await machine.read("true")
     tracemalloc.start()
     try:
-        answer = await machine._run("sha256sum", large, 600)
+        answer = await machine.run_repeatable("sha256sum", large, 600)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -166,13 +167,13 @@ async def test_large_content_is_read_anew_where_the_connection_was_cut(sshd: Ssh
             if begun == 1 and number == PIECES // 2:
                 await sshd.cut()
 
-    answer = await machine._run("wc -c", content, 600)
+    answer = await machine.run_repeatable("wc -c", content, 600)
     assert (answer.exit_status, int(answer.stdout), begun) == (0, LARGE, 2)
 
 
 async def test_a_command_that_has_heard_enough_is_not_sent_the_rest(sshd: SshdPlatform) -> None:
     machine = await sshd.machine()
-    answer = await machine._run("head -c 10; echo enough >&2; exit 3", large, 600)
+    answer = await machine.run_repeatable("head -c 10; echo enough >&2; exit 3", large, 600)
     assert (answer.exit_status, answer.stdout, answer.stderr) == (3, PIECE[:10], b"enough\n")
 
 
@@ -185,7 +186,7 @@ async def test_content_that_cannot_be_read_on_ends_the_command(sshd: SshdPlatfor
         raise DeliveryFailedError("the registry has something else")
 
     with pytest.raises(DeliveryFailedError):
-        await machine._run(
+        await machine.run_repeatable(
             f"head -c {LARGE} >{part}; [ $(stat -c %s {part}) != {LARGE} ] || touch {whole}", broken, 600
         )
     assert (await machine.read("echo well")).stdout == "well\n"

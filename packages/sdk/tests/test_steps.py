@@ -4,9 +4,10 @@ import asyncio
 import time
 
 import pytest
-from sdk_test_machines import SshdPlatform
 
 from gpuaas_sdk import CommandError, MachineFencedError
+
+from .sdk_test_machines import SshdPlatform
 
 pytestmark = pytest.mark.machines
 

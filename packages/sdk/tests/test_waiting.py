@@ -4,13 +4,14 @@ from datetime import UTC, datetime
 
 import httpx
 import pytest
-from sdk_test_platform import NoMachines
 
 from gpuaas_contract.instances import Member, MemberStatus
 from gpuaas_contract.operations import Claim, Operation, OperationState
 from gpuaas_sdk import OperationContext
 from gpuaas_sdk.runtime.context import LOOKS_FOR_EACH_END
 from gpuaas_sdk.testing import ScriptedPlatform
+
+from .sdk_test_platform import NoMachines
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 OWNED = {"revision": 1, "created_at": NOW, "updated_at": NOW, "correlation_id": "cor_1"}

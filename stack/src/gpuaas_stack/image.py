@@ -92,6 +92,8 @@ def ensure_image(cache: Path) -> tuple[SliceImage, bool]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if image.directory.is_dir():
             return image, False
+        for killed in cache.glob(".build-*"):
+            shutil.rmtree(killed)
         with tempfile.TemporaryDirectory(dir=cache, prefix=".build-") as work:
             _build(Path(work), sources)
             finished = Path(work) / "finished"
@@ -116,10 +118,10 @@ def _build(work: Path, sources: AptSources) -> None:
     subprocess.run(
         ["mksquashfs", str(rootfs), target, "-comp", "lz4", "-noappend", "-quiet", "-no-progress"], check=True
     )
-    _write_metadata(finished / "metadata.tar.gz", int(rootfs.stat().st_mtime))
+    write_metadata(finished / "metadata.tar.gz", int(rootfs.stat().st_mtime))
 
 
-def _write_metadata(path: Path, created: int) -> None:
+def write_metadata(path: Path, created: int) -> None:
     templates = {target: {"when": ["create", "copy"], "template": name} for target, (name, _) in TEMPLATES.items()}
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(_architecture(), _architecture())
     properties = {"description": "GPUaaS slice, Debian 12", "os": "debian", "release": SUITE}

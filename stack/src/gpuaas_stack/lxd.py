@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
@@ -20,12 +21,15 @@ ROUTE_METRIC = "4278198272"
 
 
 class LxdEnvironment:
-    def __init__(self, api: LxdApi, environment: str, pool: str, subnet: IPv4Network, lxd_dir: Path) -> None:
+    def __init__(
+        self, api: LxdApi, environment: str, pool: str, subnet: IPv4Network, lxd_dir: Path, network: str | None = None
+    ) -> None:
         self.api = api
         self.environment = environment
         self.pool = pool
         self.subnet = subnet
         self.lxd_dir = lxd_dir
+        self.network = network
 
     def _tagged(self, collection: str) -> list[dict[str, Any]]:
         return self.api.tagged(collection, ENVIRONMENT_TAG, self.environment)
@@ -34,7 +38,7 @@ class LxdEnvironment:
 
     def ensure_route(self) -> None:
         """Packets for a machine whose bridge is missing must not leave through the host's uplink."""
-        _ip("route", "replace", "unreachable", str(self.subnet), "metric", ROUTE_METRIC)
+        self._ip("route", "replace", "unreachable", str(self.subnet), "metric", ROUTE_METRIC)
 
     def ensure_pool(self, size: str) -> None:
         known = self.api.find(f"/1.0/storage-pools/{self.pool}")
@@ -48,7 +52,7 @@ class LxdEnvironment:
 
     def ensure_networks_started(self) -> None:
         for network in self._tagged("networks"):
-            if network["managed"] and not _link_exists(network["name"]):
+            if network["managed"] and not self.link_exists(network["name"]):
                 self._restart_network(network)
 
     def _restart_network(self, network: dict[str, Any]) -> None:
@@ -97,7 +101,7 @@ class LxdEnvironment:
                 self.api.request("DELETE", f"/1.0/networks/{name}")
             else:
                 self._end_dnsmasq(name)
-                _ip("link", "delete", name, check=False)
+                self._ip("link", "delete", name, check=False)
             stopped.append(name)
         return stopped
 
@@ -112,7 +116,7 @@ class LxdEnvironment:
             end(process)
 
     def remove_route(self) -> None:
-        _ip("route", "delete", "unreachable", str(self.subnet), "metric", ROUTE_METRIC, check=False)
+        self._ip("route", "delete", "unreachable", str(self.subnet), "metric", ROUTE_METRIC, check=False)
 
     # -- for good ---------------------------------------------------------------------------------------
 
@@ -120,9 +124,9 @@ class LxdEnvironment:
         """Deletes every machine, network, rule set, volume and the pool of this environment."""
         deleted = []
         self.stop_instances()
-        for item in self._tagged("instances"):
-            self._delete_instance(item["name"])
-            deleted.append(f"machine {item['name']}")
+        for name in sorted({str(item["name"]) for item in self._tagged("instances")} | self._on_pool()):
+            self._delete_instance(name)
+            deleted.append(f"machine {name}")
         for kind in ("networks", "network-acls"):
             for item in self._tagged(kind):
                 self.api.request("DELETE", f"/1.0/{kind}/{item['name']}")
@@ -135,14 +139,24 @@ class LxdEnvironment:
             deleted.append(f"storage pool {self.pool}")
         return deleted
 
+    def _on_pool(self) -> set[str]:
+        """The machines that live on the pool, of whatever tag: a test that was killed may have left one."""
+        users = (self.api.find(f"/1.0/storage-pools/{self.pool}") or {}).get("used_by") or []
+        return {path.removeprefix("/1.0/instances/") for path in users if re.fullmatch("/1.0/instances/[^/?]+", path)}
+
     def _delete_instance(self, name: str) -> None:
         try:
             self.api.request("DELETE", f"/1.0/instances/{name}")
         except LxdError as error:
-            # It was being started when it was stopped, on behalf of an agent that is gone by now.
-            if "is running" not in error.reason:
+            if "is running" in error.reason:
+                # It was being started when it was stopped, on behalf of an agent that is gone by now.
+                self._set_state(name, {"action": "stop", "force": True, "timeout": 30})
+            elif "Could not get subvolume flags" in error.reason:
+                # LXD was killed after it had made the directory and before the subvolume in it.
+                directory = self.lxd_dir / "storage-pools" / self.pool / "containers" / name
+                (self.api.root() / directory.relative_to("/")).rmdir()
+            else:
                 raise
-            self._set_state(name, {"action": "stop", "force": True, "timeout": 30})
             self.api.request("DELETE", f"/1.0/instances/{name}")
 
     def machines(self) -> list[dict[str, Any]]:
@@ -161,12 +175,13 @@ class LxdEnvironment:
             for future in [pool.submit(action, name) for name in names]:
                 future.result()
 
+    def link_exists(self, name: str) -> bool:
+        return self._ip("link", "show", name, check=False)
 
-def _link_exists(name: str) -> bool:
-    return Path(f"/sys/class/net/{name}").exists()
-
-
-def _ip(*arguments: str, check: bool = True) -> None:
-    done = subprocess.run(["ip", *arguments], check=False, capture_output=True, text=True)
-    if check and done.returncode != 0:
-        raise StackError(f"cannot run ip {' '.join(arguments)}: {done.stderr.strip()}")
+    def _ip(self, *arguments: str, check: bool = True) -> bool:
+        """Where the bridges are: on this machine, or in the network namespace of its LXD. Says whether it worked."""
+        where = [] if self.network is None else ["-n", self.network]
+        done = subprocess.run(["ip", *where, *arguments], check=False, capture_output=True, text=True)
+        if check and done.returncode != 0:
+            raise StackError(f"cannot run ip {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.returncode == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -12,9 +14,9 @@ from gpuaas_stack.errors import StackError
 
 
 class LxdApi:
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
-        transport = httpx.HTTPTransport(uds=str(socket))
+    def __init__(self, path: Path) -> None:
+        self.socket = path
+        transport = httpx.HTTPTransport(uds=str(path))
         self._client = httpx.Client(transport=transport, base_url="http://lxd", timeout=300)
 
     def answers(self) -> bool:
@@ -22,6 +24,13 @@ class LxdApi:
             return self._client.get("/1.0", timeout=5).is_success
         except httpx.TransportError:
             return False
+
+    def root(self) -> Path:
+        """The file system as LXD sees it, which may have mounts of its own."""
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(str(self.socket))
+            pid, _, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return Path(f"/proc/{pid}/root")
 
     def request(self, method: str, path: str, **options: Any) -> Any:
         """Does it, waits for the operation if there is one, and returns the metadata."""

@@ -109,6 +109,7 @@ def lxd_service(settings: Settings) -> Service:
             "GPUAAS_ENVIRONMENT": settings.environment,
             "GPUAAS_LXD_SOCKET": str(settings.lxd_socket),
             "GPUAAS_LXD_RUN_DIR": str(settings.lxd_run_dir),
+            **({"GPUAAS_LXD_NETWORK": settings.lxd_network} if settings.lxd_network else {}),
         },
     )
 
@@ -118,7 +119,7 @@ def agent_service(settings: Settings) -> Service:
     own = users.ensure_dir(settings.state_dir / "agent", "root", 0o700)
     return Service(
         name="agent",
-        argv=[program("gpuaas-agent"), "run"],
+        argv=[*_within(settings.lxd_network), program("gpuaas-agent"), "run"],
         order=AGENT_ORDER,
         cwd=str(own),
         env={
@@ -134,6 +135,10 @@ def agent_service(settings: Settings) -> Service:
             "GPUAAS_JOIN_TOKEN_FILE": str(settings.join_token_file),
         },
     )
+
+
+def _within(network: str | None) -> list[str]:
+    return [] if network is None else ["nsenter", f"--net=/run/netns/{network}"]
 
 
 def write_join_token(settings: Settings, token: str) -> None:

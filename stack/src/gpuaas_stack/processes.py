@@ -3,12 +3,17 @@ belongs to, it names one process for ever, so that nothing else is ever ended by
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from gpuaas_stack import users
+from gpuaas_stack.errors import StackError
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,27 @@ def _send(process: ProcessId, number: signal.Signals) -> None:
         pass
     finally:
         os.close(handle)
+
+
+def start(argv: list[str], env: dict[str, str], record: Path, log: Path) -> None:
+    """Starts a daemon that outlives us, and records which process it is."""
+    users.ensure_dir(log.parent, mode=0o700)
+    with log.open("ab") as file:
+        # Detached through a shell that ends at once, so that init is the parent and reaps it.
+        script = 'setsid "$@" </dev/null >&2 & echo $!'
+        words = ["sh", "-c", script, "sh", *argv]
+        done = subprocess.run(words, check=True, env=env, cwd="/", stdout=subprocess.PIPE, stderr=file, text=True)
+    process = identify(int(done.stdout))
+    if process is None:
+        raise StackError(f"cannot start {record.stem}: it ended at once, see {log}")
+    users.write_private(record, json.dumps(process.to_json()))
+
+
+def recorded(record: Path) -> ProcessId | None:
+    try:
+        return ProcessId.from_json(json.loads(record.read_text()))
+    except FileNotFoundError:
+        return None
 
 
 def end(process: ProcessId, number: signal.Signals = signal.SIGTERM, timeout: float = 20.0) -> None:

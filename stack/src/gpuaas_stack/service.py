@@ -66,6 +66,8 @@ class Service:
     ready: Ready = field(default_factory=Ready)
     stop_signal: str = "TERM"
     stop_timeout: float = 20.0
+    longest_pause: float = 30.0
+    """Before it is started again, where it keeps ending."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)

@@ -43,9 +43,14 @@ class Settings(BaseSettings):
     pool_size: str = Field("30GiB", description="size of the loop file that slices live on; sparse")
     lxd_socket: Path = Path("/var/lib/lxd/unix.socket")
     lxd_run_dir: Path = Path("/run/gpuaas/lxd")
+    lxd_network: str | None = Field(
+        None, description="network namespace in which LXD and the agent run, beside those of the machine itself"
+    )
     image_cache: Path = Path("/var/cache/gpuaas/images")
     image_alias: str = "gpuaas/debian-12"
     gpu_stand_ins: int = Field(4, description="character devices that stand for GPUs where there are none")
+
+    longest_pause: float = Field(30, description="seconds before a service that keeps ending is started again")
 
     cpu_overcommit: float = Field(4.0, description="CPUs that the agent offers per CPU of this machine")
 

@@ -48,17 +48,18 @@ class Stack:
         self.settings = settings
         self.progress = progress
         state = settings.state_dir
-        self.supervision = Supervision(state)
+        self.supervision = Supervision(state, settings.longest_pause)
         self.postgres = Postgres(state / "postgres", settings.postgres_port)
         self.openbao = OpenBao(state / "openbao", settings.openbao_port, settings.openbao_cluster_port)
         self.registry = Registry(settings.registry_dir, settings.registry_port, settings.api_url)
-        self.lxd_daemon = LxdDaemon(settings.lxd_socket, settings.lxd_run_dir)
+        self.lxd_daemon = LxdDaemon(settings.lxd_socket, settings.lxd_run_dir, settings.lxd_network)
         self.lxd = LxdEnvironment(
             self.lxd_daemon.api,
             settings.environment,
             settings.storage_pool,
             settings.subnet,
             settings.lxd_socket.parent,
+            settings.lxd_network,
         )
         self.packs: list[Pack] = []
         self.image: SliceImage | None = None

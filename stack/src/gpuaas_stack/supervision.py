@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from gpuaas_stack.errors import StackError
@@ -23,8 +24,9 @@ HOPELESS_AFTER = 4
 
 
 class Supervision:
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, longest_pause: float = 30.0) -> None:
         self.state_dir = state_dir
+        self.longest_pause = longest_pause
         self.run_dir = state_dir / "run"
         self.services_dir = state_dir / "services"
         self.logs_dir = state_dir / "logs"
@@ -76,6 +78,7 @@ class Supervision:
 
     def ensure_service(self, service: Service) -> None:
         """Wishes for a service; one whose description is unchanged is left alone."""
+        service = replace(service, longest_pause=self.longest_pause)
         path = self.services_dir / f"{service.name}.json"
         if not path.exists() or path.read_text() != service.to_json():
             write_service(self.services_dir, service)

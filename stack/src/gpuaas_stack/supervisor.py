@@ -25,7 +25,7 @@ from gpuaas_stack.service import Service, ServiceState, read_states
 from gpuaas_stack.users import run_as
 
 LOCK_NAME = "supervisor.lock"
-FIRST_PAUSE, LONGEST_PAUSE, STEADY_AFTER = 0.5, 30.0, 60.0
+FIRST_PAUSE, STEADY_AFTER = 0.5, 60.0
 LOG_LIMIT = 50 * 1024 * 1024
 Phase = Literal["starting", "ready", "backing-off", "stopped"]
 
@@ -143,7 +143,7 @@ class Supervisor:
         self._note(child, f"ended with {child.last_exit}; next start in {child.pause:.1f} s")
         child.popen, child.process, child.phase = None, None, "backing-off"
         child.start_at = now + child.pause
-        child.pause = min(child.pause * 2, LONGEST_PAUSE)
+        child.pause = min(child.pause * 2, child.service.longest_pause)
 
     def _stop(self, child: Child) -> None:
         popen = child.popen

@@ -20,12 +20,22 @@ APPS = "gpuaas-apps"
 
 
 def ensure_user(name: str) -> None:
+    if _exists(name):
+        return
+    command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
+    command += ["--shell", "/usr/sbin/nologin", "--comment", "GPUaaS", name]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    # Another stack that comes up at the same moment may have been quicker.
+    if done.returncode != 0 and not _exists(name):
+        raise StackError(f"cannot make the user {name}: {done.stderr.strip()}")
+
+
+def _exists(name: str) -> bool:
     try:
         pwd.getpwnam(name)
     except KeyError:
-        command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
-        command += ["--shell", "/usr/sbin/nologin", "--comment", "GPUaaS", name]
-        subprocess.run(command, check=True)
+        return False
+    return True
 
 
 def ensure_users() -> None:

@@ -148,13 +148,11 @@ async def ensure_workers_joined(scope: Scope) -> Evidence:
     return await on_each(scope.workers, join)
 
 
-async def ensure_first_job_finished(scope: Scope) -> Evidence:
-    """Over all workers of the scope; a job that needs GPUs asks the worker that has most."""
-    return await run_first_job(scope, tuple(worker.hostname for worker in scope.workers))
-
-
 async def run_first_job(scope: Scope, hosts: tuple[str, ...]) -> Evidence:
-    """Only the controller is asked: the workers need not be machines of the operation."""
+    """Over all these workers; a job that needs GPUs asks the one that has most.
+
+    Only the controller is asked: the workers need not be machines of the operation.
+    """
     known = await nodes.read_nodes(scope.controller)
     if missing := [host for host in hosts if host not in known]:
         raise NotReadyError("node_missing", f"slurmctld has no node {', '.join(missing)}")
@@ -205,7 +203,6 @@ ASSOCIATIONS = Phase("make-associations", "Create cluster, account and users", e
 SLURMCTLD = Phase("start-slurmctld", "Start slurmctld", ensure_slurmctld_running)
 WORKER_CONFIGURATION = Phase("configure-worker", "Write the worker's configuration", ensure_workers_configured)
 WORKERS = Phase("join-workers", "Join the workers", ensure_workers_joined)
-FIRST_JOB = Phase("run-first-job", "Run the first job", ensure_first_job_finished)
 PROVE_WORKER = Phase("run-first-job", "Run a job on the worker", ensure_worker_proven)
 SAVE_WORKER = Phase("save-worker", "Wait until slurmctld has written the worker down", ensure_worker_saved)
 
@@ -222,5 +219,3 @@ CONTROLLER_PHASES = (
 )
 # What a worker's machine needs before there is a controller to join; both are made ready at the same time.
 PREPARE_PHASES = (FIT, BASELINE, PACKAGES, MUNGE)
-WORKER_PHASES = (*PREPARE_PHASES, WORKERS, PROVE_WORKER, SAVE_WORKER)
-DEPLOY_PHASES = (*CONTROLLER_PHASES, WORKERS, FIRST_JOB)

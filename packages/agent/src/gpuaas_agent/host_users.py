@@ -14,6 +14,7 @@ from gpuaas_contract.access import OBSERVER_ID, OBSERVER_LOGIN, PERSON_LOGIN
 
 SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - to be cleaned, not to be written to
 TRACE_DIRECTORIES = ("/var/mail", "/var/spool/mail", "/var/spool/cron/crontabs", "/var/lib/systemd/linger")
+ACCOUNT_FILES = ("passwd", "shadow", "group", "gshadow", "subuid", "subgid")
 END_SECONDS = 15
 
 
@@ -59,6 +60,19 @@ async def remove_users() -> None:
     """The sudo rule is gone before, so that nothing of theirs starts again; nothing here minds being repeated."""
     for user in USERS:
         await _remove(user)
+    remove_abandoned_locks(Path("/etc"))
+
+
+def remove_abandoned_locks(directory: Path) -> None:
+    """Delete what a killed useradd or userdel leaves beside the files that it changes: `shadow.524`, with the number of
+    its process inside or still empty, and `shadow.lock`, the same file once it holds the lock."""
+    for file in directory.iterdir():
+        name, _, suffix = file.name.partition(".")
+        if name not in ACCOUNT_FILES or not (suffix == "lock" or suffix.isdigit()) or not file.is_file():
+            continue
+        process = file.read_bytes().strip(b"\0\n").decode(errors="replace") or suffix
+        if process.isdigit() and not Path(f"/proc/{process}").exists():
+            file.unlink(missing_ok=True)
 
 
 async def remove_people() -> None:

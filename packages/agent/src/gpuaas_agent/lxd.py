@@ -5,6 +5,9 @@ It knows LXD and nothing of allocations: what is asked for is in `slice_config`,
 """
 
 import asyncio
+import contextlib
+import socket
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import httpx
 from gpuaas_agent.errors import LxdError, LxdUnavailableError
 
 OPERATION_SECONDS = 300
+_NO_SUBVOLUME = "Could not get subvolume flags"
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,11 @@ class PushedFile:
 
 
 class Lxd:
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
+    def __init__(self, path: Path) -> None:
+        self._socket = path
         self._client = httpx.AsyncClient(
             # A proxy from the environment must not come between us and a local socket.
-            transport=httpx.AsyncHTTPTransport(uds=str(socket)),
+            transport=httpx.AsyncHTTPTransport(uds=str(path)),
             base_url="http://lxd",
             timeout=httpx.Timeout(10, read=60),
             trust_env=False,
@@ -115,7 +119,25 @@ class Lxd:
         await self._change_state(name, {"action": "stop", "timeout": seconds, "force": False})
 
     async def delete_instance(self, name: str) -> None:
-        await self._request("DELETE", f"/1.0/instances/{quote(name, safe='')}")
+        path = f"/1.0/instances/{quote(name, safe='')}"
+        try:
+            await self._request("DELETE", path)
+        except LxdError as error:
+            if _NO_SUBVOLUME not in str(error):
+                raise
+            await self._remove_empty_root(name)
+            await self._request("DELETE", path)
+
+    async def _remove_empty_root(self, name: str) -> None:
+        """LXD was killed after it had made the directory and before the subvolume in it: it cannot delete that itself.
+        Looked at where LXD sees it, which may have mounts of its own."""
+        found = await self.find_instance(name)
+        if found is not None:
+            below = f"storage-pools/{found.devices['root']['pool']}/containers/{name}"
+            where = self._socket.parent.relative_to("/") / below
+            # Only an empty one: anything else is somebody's.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread((_root_of(self._socket) / where).rmdir)
 
     async def push_file(self, name: str, file: PushedFile) -> None:
         """Works on a stopped instance too. LXD applies the mode only to a file that is new."""
@@ -267,6 +289,14 @@ class Lxd:
                 return found["metadata"]
             if asyncio.get_running_loop().time() > deadline:
                 raise LxdUnavailableError(f"LXD has not finished {found['description']!r} within {OPERATION_SECONDS} s")
+
+
+def _root_of(path: Path) -> Path:
+    """The file system as the process sees it that listens on the socket."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(str(path))
+        pid, _, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Path(f"/proc/{pid}/root")
 
 
 def _instance(item: dict[str, Any]) -> Instance:

@@ -37,7 +37,7 @@ app = App(
     result_action="return_value",
 )
 
-_NOUNS = {
+NOUNS = {
     "allocation": "Machines of a project.",
     "app": "The catalogue: apps and their versions.",
     "entitlement": "Which tenants may have which apps.",
@@ -64,7 +64,7 @@ _NOUNS = {
     "changes": "What changes, live.",
     "context": "Named platforms that you are logged in to.",
 }
-for _name, _help in _NOUNS.items():
+for _name, _help in NOUNS.items():
     app.command(f"gpuaas_cli.commands.{_name.replace('-', '_')}:app", name=_name, help=_help)
 
 app.command("gpuaas_cli.commands.login:login", name="login", help="Log in and remember the token.")

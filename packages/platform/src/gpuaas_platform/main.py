@@ -73,9 +73,12 @@ def build_platform(settings: Settings) -> Platform:
             Cursors(database, openbao),
             streams_per_principal=settings.feed_streams_per_principal,
             retention_hours=settings.feed_retention_hours,
+            heartbeat_seconds=settings.feed_heartbeat_seconds,
         ),
         audit=AuditService(database, openbao),
         secrets=SecretKeeper(database, openbao),
+        offline_after_seconds=settings.node_offline_after_seconds,
+        lease_seconds=settings.operation_lease_seconds,
         fingerprints=Fingerprints(database, openbao),
         stream_limits=StreamLimits(settings.streams_per_principal, settings.terminal_idle_seconds),
         limits=Limits.from_rates(settings.requests_per_second, settings.logins_per_minute),
@@ -96,6 +99,7 @@ class Server(uvicorn.Server):
 
 
 async def serve(settings: Settings) -> None:
+    users.use_memory(settings.password_memory_kib)
     platform = build_platform(settings)
     await platform.database.open()
     await platform.tokens.keys.start()

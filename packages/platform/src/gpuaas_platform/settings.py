@@ -3,7 +3,11 @@
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from gpuaas_contract.agent_link import OFFLINE_AFTER_SECONDS
+from gpuaas_contract.operations import LEASE_SECONDS
 
 
 class DatabaseSettings(BaseSettings):
@@ -37,16 +41,24 @@ class Settings(DatabaseSettings, VaultSettings):
     """Per principal and process; a burst of two seconds' worth is allowed."""
     logins_per_minute: float = 60
     """Per e-mail address and process, wrong passwords and right ones alike."""
+    password_memory_kib: int = Field(65_536, ge=32)
+    """Memory that it takes to hash one password, and so what guessing costs. Tests, which guess nothing, take less."""
     bootstrap_admin_file: Path | None = None
     """JSON with `email` and `password` of the first administrator, read while there is no user."""
     bootstrap_admin_permanent: bool = False
     """Keep that password, for demonstrations and tests; otherwise it is good for one login."""
     migrate_at_start: bool = False
     """Bring the schema up to date by itself: for a database that belongs to this platform alone."""
+    node_offline_after_seconds: int = Field(OFFLINE_AFTER_SECONDS, ge=1)
+    """A node whose agent is silent for so long is offline."""
+    operation_lease_seconds: int = Field(LEASE_SECONDS, ge=1)
+    """An operation whose controller is silent for so long can be claimed by another."""
     feed_retention_hours: float = 168
     """How long changes are kept; who comes back later than that lists again."""
     feed_streams_per_principal: int = 64
     """Change feeds that one principal may wait on at a time, in one process."""
+    feed_heartbeat_seconds: float = 10
+    """A stream of changes on which nothing happens for so long says that it is still there."""
     streams_per_principal: int = 128
     """Streams to machines that one principal may have open at a time, in one process."""
     terminal_idle_seconds: float = 900

@@ -7,7 +7,7 @@ from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
 from slurm_app.access_notes import access_notes
-from slurm_app.phases import CONTROLLER_PHASES, FIRST_JOB, Phase, run_first_job
+from slurm_app.phases import CONTROLLER_PHASES, Phase, run_first_job
 from slurm_app.reconcilers.cluster import (
     DETAIL_LIMIT,
     PREPARED,
@@ -51,11 +51,11 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     await keep_records(operation, store, scope.prepared)
     cluster = await _wait_for_workers(operation, store)
     hosts = tuple(node_name(worker) for worker in cluster.workers)
-    first_job = Phase(FIRST_JOB.key, FIRST_JOB.title, lambda scope: run_first_job(scope, hosts))
+    first_job = Phase("run-first-job", "Run the first job", lambda scope: run_first_job(scope, hosts))
     job = await run_phases(operation, scope, [first_job])
     seconds = round((datetime.now(UTC) - operation.operation.created_at).total_seconds(), 1)
     await _report_ready(operation, cluster, version, seconds)
-    return {"time_to_first_job_seconds": seconds, "first_job": job[FIRST_JOB.key]}
+    return {"time_to_first_job_seconds": seconds, "first_job": job[first_job.key]}
 
 
 async def _wait_for_workers(operation: OperationContext, store: Store) -> Cluster:

@@ -7,30 +7,17 @@ from dataclasses import dataclass
 from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, CommandError, Machine
 from slurm_app.errors import RefusedError
 from slurm_app.slurm.config import SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT
+from slurm_app.slurm.dpkg import DPKG_FUNCTIONS, POLICY_FUNCTIONS
 from slurm_app.slurm.roles import Role
 from slurm_app.slurm.script import quoted, step
 from slurm_app.slurm.snapshot import BASELINE, SNAPSHOT
 
-POLICY = "/usr/sbin/policy-rc.d"
 DOES_NOT_FIT = 65
 """The exit status of an install whose packages miss something that the machine does not have: it changed nothing."""
 PORTS = (SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT)
 FOREIGN_PACKAGES = re.compile(r"^(slurm|munge\b|mariadb-server|mysql-server|default-mysql-server)")
 # Whole trees: a file of somebody else's anywhere below would be in the way, or we in its.
 FOREIGN_TREES = ("/etc/slurm", "/etc/slurm-llnl", "/etc/munge", "/var/lib/mysql", "/var/lib/slurm")
-
-# A policy-rc.d that was there before is put aside and comes back, also when the step was killed between.
-POLICY_FUNCTIONS = f"""
-forbid_daemon_starts() {{
-    if [ -e {POLICY} ] && ! grep -q gpuaas-slurm {POLICY}; then mv {POLICY} "$state/policy-rc.d.saved"; fi
-    printf '#!/bin/sh\\n# gpuaas-slurm: nothing starts before it is configured\\nexit 101\\n' >{POLICY}
-    chmod 0755 {POLICY}
-}}
-allow_daemon_starts() {{
-    if [ -e {POLICY} ] && grep -q gpuaas-slurm {POLICY}; then rm -f {POLICY}; fi
-    if [ -e "$state/policy-rc.d.saved" ]; then mv "$state/policy-rc.d.saved" {POLICY}; fi
-}}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +76,10 @@ def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
 # apt says what is installed in which order, and dpkg does that at once: apt itself would look at every file once more,
 # and run dpkg several times. While the packages are configured systemctl does not talk to systemd, which would
 # otherwise read all its units anew for each daemon; that is done once, before the first of them starts.
+#
+# An install that was killed left packages in any state, and neither apt nor dpkg goes on from all of them. So apt is
+# asked as if none of ours were there, and all that are not whole are unpacked again, and then configured. Packages
+# that are not ours are neither repaired nor removed.
 _INSTALL = f"""
 refuse_bundle() {{
     rm -rf "$state/bundle.new" "$state/repository" "$state/apt"
@@ -103,26 +94,37 @@ make_ready_for_dpkg() {{
     getent group slurm >/dev/null || groupadd --system --gid 64030 slurm
     getent passwd slurm >/dev/null || useradd --system --uid 64030 --gid slurm --home-dir /nonexistent \\
         --no-create-home --shell /usr/sbin/nologin slurm
-    # Killed while it unpacked one: dpkg wants that one gone before it goes on. Those of others are not touched.
-    broken=$(dpkg-query -W -f '${{db:Status-Eflag}} ${{binary:Package}}\n' | sed -n 's/^reinstreq //p' | sort |
-        comm -13 {BASELINE}/package_names -)
-    if [ -n "$broken" ]; then dpkg --force-unsafe-io --force-remove-reinstreq --force-depends --remove $broken; fi
-    if [ -n "$(dpkg --audit)" ]; then dpkg --force-unsafe-io --configure -a; fi
 }}
-run_dpkg() {{
-    local end=$((SECONDS + 120))
-    until SYSTEMD_OFFLINE=1 dpkg --force-unsafe-io --force-confdef --force-confold "$@" >"$state/install.log" 2>&1; do
-        if ! grep -q 'frontend lock\\|database lock' "$state/install.log" || [ "$SECONDS" -ge "$end" ]; then
-            tail -n 30 "$state/install.log" >&2
-            return 1
-        fi
-        sleep 0.5
+# our_packages PATTERN: the names of those whose wanted and actual state it fits.
+our_packages() {{
+    dpkg-query -W -f '${{db:Status-Want}} ${{db:Status-Status}} ${{binary:Package}}\\n' |
+        sed -En "s/^($1) //p" | sort | comm -13 {BASELINE}/package_names - | sed 's/:.*//' |
+        sort -u | comm -12 - <(cat "$state/bundle.new/names" "$state/bundle/names" 2>/dev/null | sort -u)
+}}
+# For apt: without ours, and without what is broken and not ours, which it would want to repair.
+status_without_ours() {{
+    ours=$(our_packages '[^ ]+ [^ ]+') awk -v RS= -v ORS='\\n\\n' -F '\\n' '
+        BEGIN {{ split(ENVIRON["ours"], names, "\\n"); for (i in names) ours["Package: " names[i]] }}
+        !($1 in ours) && /\\nStatus: [a-z]+ ok (installed|config-files|triggers-[a-z]+)\\n/' /var/lib/dpkg/status
+}}
+# Lines of apt's simulation, "Inst NAME VERSION" and "Conf NAME VERSION", without the packages that are whole.
+not_whole() {{
+    local word name version state_of architecture
+    local -A whole=()
+    while read -r name version state_of architecture; do
+        case $state_of:$architecture in
+            installed:$native | triggers-*:$native | installed:all | triggers-*:all) whole[$name]=$version ;;
+        esac
+    done < <(dpkg-query -W -f '${{Package}} ${{Version}} ${{db:Status-Status}} ${{Architecture}}\\n')
+    while read -r word name version; do
+        [ "${{whole[$name]-}}" = "$version" ] || echo "$word $name"
     done
 }}
-# Lines of apt's simulation, "Inst NAME …" and "Conf NAME …": as many of a kind as follow each other are one run.
+# As many of a kind as follow each other are one run.
 install_as_resolved() {{
     local word name packages=() doing=Inst
     while read -r word name; do
+        [ -n "$word" ] || continue
         if [ "$word" != "$doing" ]; then
             run_batch "$doing" "${{packages[@]}}"
             packages=() doing=$word
@@ -135,11 +137,13 @@ run_batch() {{
     local doing=$1 name files=()
     shift
     [ $# -gt 0 ] || return 0
-    if [ "$doing" = Conf ]; then run_dpkg --configure "$@" </dev/null; return; fi
+    if [ "$doing" = Conf ]; then
+        SYSTEMD_OFFLINE=1 run_dpkg --force-confdef --force-confold --configure "$@"
+        return
+    fi
     for name in "$@"; do files+=("$state/repository/${{name%%:*}}"_*.deb); done
-    run_dpkg --no-triggers --unpack "${{files[@]}}" </dev/null
+    SYSTEMD_OFFLINE=1 run_dpkg --force-confdef --force-confold --no-triggers --unpack "${{files[@]}}"
 }}
-export DEBIAN_FRONTEND=noninteractive
 rm -rf "$state/bundle.new"
 mkdir -p "$state/bundle.new"
 tar -xf "$bundle" -C "$state/bundle.new" --no-same-owner --occurrence=1 names "${{needs[@]}}" "${{roles[@]}}" || {{
@@ -149,31 +153,36 @@ tar -xf "$bundle" -C "$state/bundle.new" --no-same-owner --occurrence=1 names "$
 missing=$(cd "$state/bundle.new" && sort -u "${{roles[@]}}" | while read -r package; do
     [ "$(dpkg-query -W -f '${{db:Status-Status}}' "$package" 2>/dev/null)" = installed ] || echo "$package"
 done)
-if [ -n "$missing" ]; then
-    # What an earlier install left half-done is ours; apt can resolve nothing before dpkg is whole again.
-    began_before=""
-    if [ -d "$state/bundle" ]; then
-        began_before=yes
-        make_ready_for_dpkg
-    fi
+began_before="" broken=""
+if [ -d "$state/bundle" ] && {{ [ -n "$missing" ] || [ ! -e "$state/packages.done" ]; }}; then
+    began_before=yes
+    make_ready_for_dpkg
+    finish_triggers
+    # One that was on its way out, and is not needed, is left to the removal.
+    broken=$(our_packages 'install (half-installed|unpacked|half-configured)')
+fi
+if [ -n "$missing$broken" ]; then
     rm -rf "$state/repository" "$state/apt"
     mkdir -p "$state/repository" "$state/apt/lists/partial" "$state/apt/archives/partial"
     tar -xf "$bundle" -C "$state/repository" --no-same-owner --occurrence=1 Packages
     echo "deb [trusted=yes] file:$state/repository ./" >"$state/apt/sources.list"
+    status_without_ours >"$state/apt/status"
     options=(
         -o Dir::Etc::sourcelist="$state/apt/sources.list" -o Dir::Etc::sourceparts=-
+        -o Dir::State::status="$state/apt/status"
         -o Dir::State::lists="$state/apt/lists" -o Dir::Cache::archives="$state/apt/archives"
         -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
         -o APT::Sandbox::User=root -o APT::Install-Recommends=false
     )
     apt-get -qq "${{options[@]}}" update
-    if ! found=$(apt-get "${{options[@]}}" install --simulate --yes --no-remove $missing 2>&1); then
+    if ! found=$(apt-get "${{options[@]}}" install --simulate --yes --no-remove $missing $broken 2>&1); then
         tail -n 20 <<<"$found" >&2
         case $found in *'held broken packages'* | *'Unable to locate'* | *'no installation candidate'* | \\
             *'remove is disabled'*) refuse_bundle ;; esac
         exit 1
     fi
-    resolved=$(sed -En 's/^(Inst|Conf) ([^ ]+) .*/\\1 \\2/p' <<<"$found")
+    native=$(dpkg --print-architecture)
+    resolved=$(sed -En 's/^(Inst|Conf) ([^ ]+) (\\[[^]]*\\] )?\\(([^ ]+) .*/\\1 \\2 \\4/p' <<<"$found" | not_whole)
     files=$(sed -n 's/^Inst //p' <<<"$resolved" | sed 's/:.*//; s/.*/&_*.deb/')
     if [ -n "$files" ]; then
         tar -xf "$bundle" -C "$state/repository" --no-same-owner --wildcards --files-from=<(echo "$files")
@@ -181,11 +190,12 @@ if [ -n "$missing" ]; then
 fi
 if [ -d "$state/bundle" ]; then mv -f "$state/bundle.new"/* "$state/bundle/" && rmdir "$state/bundle.new"
 else mv "$state/bundle.new" "$state/bundle"; fi
-if [ -n "$missing" ]; then
+if [ -n "$missing$broken" ]; then
     [ -n "$began_before" ] || make_ready_for_dpkg
     touch "$state/reload"
     install_as_resolved <<<"$resolved"
 fi
+if [ -n "$began_before" ]; then finish_triggers; fi
 if [ ! -e "$state/packages.done" ]; then
     allow_daemon_starts
     rm -rf "$state/repository" "$state/apt"
@@ -199,6 +209,7 @@ echo "added=$(dpkg-query -W -f '${{binary:Package}}\n' | sort | comm -13 {BASELI
 def install_script(bundle_path: str, roles: Iterable[Role]) -> str:
     return step(
         POLICY_FUNCTIONS,
+        DPKG_FUNCTIONS,
         f"[ -d {BASELINE} ] || {{ echo 'no baseline was recorded' >&2; exit 1; }}",
         f"bundle={quoted(bundle_path)}",
         f"roles=({' '.join(f'role-{role.value}' for role in sorted(roles))})",

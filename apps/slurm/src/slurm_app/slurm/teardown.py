@@ -6,9 +6,9 @@ Nothing here touches a machine on which the install never began: daemons of some
 from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, Machine
 from slurm_app import names
 from slurm_app.slurm import owned
+from slurm_app.slurm.dpkg import DPKG_FUNCTIONS, POLICY_FUNCTIONS
 from slurm_app.slurm.going import OWNED_PATHS, Going
 from slurm_app.slurm.nodes import delete_node_script
-from slurm_app.slurm.packages import POLICY_FUNCTIONS
 from slurm_app.slurm.quick_route import PUT_BACK
 from slurm_app.slurm.script import STATE_DIRECTORY, quoted, step
 from slurm_app.slurm.snapshot import BASELINE
@@ -136,22 +136,21 @@ half_unpacked() {{
     comm -23 - {BASELINE}/paths >{OWNED_PATHS}.new
 mv {OWNED_PATHS}.new {OWNED_PATHS}
 if [ -n "$added" ]; then
-    export DEBIAN_FRONTEND=noninteractive
+    rm -f "$state/packages.done"
     forbid_daemon_starts
     trap 'allow_daemon_starts' EXIT
     # Debian's purge would take all of /etc/slurm along, also what people put there; ours goes by its names below.
-    sed -i '\\#rm -rf /etc/slurm$#d' /var/lib/dpkg/info/slurm-wlm-basic-plugins.postrm 2>/dev/null || true
-    end=$((SECONDS + 120))
-    until dpkg --force-unsafe-io --force-remove-reinstreq --purge $added >"$state/purge.log" 2>&1; do
-        if ! grep -q 'frontend lock\\|database lock' "$state/purge.log" || [ "$SECONDS" -ge "$end" ]; then
-            tail -n 30 "$state/purge.log" >&2
-            exit 1
-        fi
-        sleep 0.5
-    done
+    script=/var/lib/dpkg/info/slurm-wlm-basic-plugins.postrm
+    if grep -qs 'rm -rf /etc/slurm$' "$script"; then
+        sed '\\#rm -rf /etc/slurm$#d' "$script" >"$state/postrm"
+        chmod 0755 "$state/postrm"
+        mv "$state/postrm" "$script"
+    fi
+    run_dpkg --force-remove-reinstreq --purge $added
     allow_daemon_starts
-    if [ -n "$staying" ]; then rm -f "$state/packages.done"; fi
 fi
+# Also where an earlier run was killed with the last package gone.
+finish_triggers
 echo "packages=$(wc -w <<<"$added")"
 """
 _REMOVE = f"""
@@ -178,7 +177,13 @@ if [ -e {OWNED_PATHS} ]; then
         if {{ [ -e "$path" ] || [ -L "$path" ]; }} && ! system_path "$path"; then
             # A link to a directory is never ours alone.
             if [ -L "$path" ] && [ -d "$path" ]; then continue; fi
-            if [ -d "$path" ]; then rmdir "$path" 2>/dev/null || true; else rm -f "$path"; fi
+            if [ -d "$path" ]; then
+                # Python writes there what no package lists, and no script removes where the package was not configured.
+                rm -rf "$path/__pycache__"
+                rmdir "$path" 2>/dev/null || true
+            else
+                rm -f "$path"
+            fi
             removed=$((removed + 1))
         fi
     done < <(sort -r {OWNED_PATHS})
@@ -196,6 +201,7 @@ def clean_script(going: Going) -> str:
     arrays = {"trees": mine.trees, "files": mine.files, "directories": mine.directories, "users": mine.users}
     return step(
         POLICY_FUNCTIONS,
+        DPKG_FUNCTIONS,
         f"leaving={quoted(going.leaving_lists)} staying={quoted(going.staying_lists)}",
         _REMOVE_COPIES,
         _ONLY_IF_OURS,

@@ -63,7 +63,7 @@ async def seal_audit(platform: Platform) -> None:
 
 async def sweep(platform: Platform) -> None:
     async with platform.database.system_transaction() as tx:
-        await nodes.mark_silent_nodes(tx)
+        await nodes.mark_silent_nodes(tx, platform.offline_after_seconds)
     async with platform.database.system_transaction() as tx:
         await work.fail_overdue(tx)
     async with platform.database.system_transaction() as tx:

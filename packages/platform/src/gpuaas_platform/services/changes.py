@@ -29,7 +29,6 @@ STREAM_PAGE = 100
 REACH = 20_000
 """Positions that one query looks at: who sees little of a busy feed goes through it in steps."""
 MAX_WAIT_SECONDS = 30
-HEARTBEAT_SECONDS = 10
 RECHECK_SECONDS = 30
 """Who reads is asked again when a NOTIFY says so, when the token ends, and this often in any case."""
 SHORTEST_SECONDS = 0.5
@@ -55,10 +54,12 @@ class FeedService:
         *,
         streams_per_principal: int,
         retention_hours: float,
+        heartbeat_seconds: float,
     ) -> None:
         self._database = database
         self._most = streams_per_principal
         self._retention_hours = retention_hours
+        self.heartbeat_seconds = heartbeat_seconds
         self._readers: dict[str, set[FeedReader]] = {}
         """Those who wait, by principal."""
         self.cursors = cursors
@@ -202,7 +203,7 @@ class FeedReader:
     async def batches(self) -> AsyncIterator[Batch]:
         """For ever; an empty batch where nothing came for a while. Ends by raising the reason."""
         while not self._feed.closing:
-            yield await self._next(STREAM_PAGE, HEARTBEAT_SECONDS)
+            yield await self._next(STREAM_PAGE, self._feed.heartbeat_seconds)
         detail = "this process of the platform is ending; connect again and go on from the last id"
         raise Refusal(Code.UNAVAILABLE, detail, retry_after=1)
 

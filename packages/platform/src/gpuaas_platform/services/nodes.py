@@ -4,7 +4,6 @@ import hashlib
 import secrets
 
 from gpuaas_contract import ids
-from gpuaas_contract.agent_link import OFFLINE_AFTER_SECONDS
 from gpuaas_contract.nodes import (
     AgentKey,
     Capacity,
@@ -204,9 +203,9 @@ async def node_hung_up(tx: Transaction, node_id: str, link_id: str) -> None:
         await _mark_offline(tx, node_id, "its agent hung up")
 
 
-async def mark_silent_nodes(tx: Transaction) -> None:
-    for node in await store.list_silent(tx, OFFLINE_AFTER_SECONDS):
-        await _mark_offline(tx, node["id"], f"no heart-beat for {OFFLINE_AFTER_SECONDS} seconds")
+async def mark_silent_nodes(tx: Transaction, seconds: int) -> None:
+    for node in await store.list_silent(tx, seconds):
+        await _mark_offline(tx, node["id"], f"no heart-beat for {seconds} seconds")
 
 
 async def _mark_offline(tx: Transaction, node_id: str, message: str) -> None:

@@ -53,3 +53,7 @@ class Platform:
     fingerprints: Fingerprints
     audit: AuditService
     secrets: SecretKeeper
+    offline_after_seconds: int
+    """Without a heart-beat, a node."""
+    lease_seconds: int
+    """Of an operation; its holder extends it by heart-beats."""

@@ -30,13 +30,21 @@ from gpuaas_platform.storage.database import Database, Row, Transaction
 
 _hasher = PasswordHasher()
 # Verified against when the e-mail is unknown, so that the time of the answer tells nothing.
-_NOBODY = _hasher.hash("nobody")
+_nobody = _hasher.hash("nobody")
 # Hashing takes 64 MiB and a core for a tenth of a second each: a few at a time, and never inside a transaction.
 _hashing = asyncio.Semaphore(2)
 _PROJECT_ROLES = {Role.PROJECT_ADMIN, Role.PROJECT_MEMBER, Role.PROJECT_VIEWER}
 
 
 # Passwords
+
+
+def use_memory(kib: int) -> None:
+    """Hash with this much memory from now on. Hashes that exist stay good: each says how it was made."""
+    global _hasher, _nobody
+    if kib != _hasher.memory_cost:
+        _hasher = PasswordHasher(memory_cost=kib)
+        _nobody = _hasher.hash("nobody")
 
 
 async def hash_password(password: str) -> str:
@@ -55,7 +63,7 @@ async def is_password(password_hash: str, password: str) -> bool:
 async def check_password(database: Database, email: str, password: str) -> Row:
     async with database.system_transaction() as tx:
         user = await store.get_by_email(tx, email.strip().lower())
-    right = await is_password(user["password_hash"] if user else _NOBODY, password)
+    right = await is_password(user["password_hash"] if user else _nobody, password)
     if user is None or not right or user["disabled"]:
         raise Refusal(Code.INVALID_CREDENTIALS, "this e-mail and password do not belong together")
     return user

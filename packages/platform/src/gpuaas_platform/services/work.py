@@ -30,7 +30,9 @@ _TEARDOWNS = {Kind.REMOVE, Kind.REPLACE, Kind.DECOMMISSION}
 CANCELLED = "cancelled"
 
 
-async def claim_operation(tx: Transaction, caller: Caller, operation_id: str, body: ClaimRequest) -> Claim:
+async def claim_operation(
+    tx: Transaction, caller: Caller, operation_id: str, body: ClaimRequest, lease_seconds: int = LEASE_SECONDS
+) -> Claim:
     row = await require_operation(tx, caller, operation_id, Permission.OPERATION_WORK, lock=True)
     tx.match(row)
     if OperationState(row["state"]).is_final:
@@ -39,12 +41,12 @@ async def claim_operation(tx: Transaction, caller: Caller, operation_id: str, bo
         context = {"waits_for": row["waits_for"]}
         raise Refusal(Code.INVALID_STATE, "the operation waits for others that were asked for before", context=context)
     if row["lease_live"]:
-        raise Refusal(Code.LEASE_HELD, f"{row['lease_holder']} holds the lease", retry_after=LEASE_SECONDS)
+        raise Refusal(Code.LEASE_HELD, f"{row['lease_holder']} holds the lease", retry_after=lease_seconds)
     if row["cancel_requested"]:
         raise Refusal(Code.INVALID_STATE, "the operation is being cancelled")
     if row["attempt"]:
         await access_store.end_of_operation(tx, operation_id)
-    claimed = await store.claim(tx, operation_id, body.holder, caller.id, LEASE_SECONDS)
+    claimed = await store.claim(tx, operation_id, body.holder, caller.id, lease_seconds)
     took_over = f", taken over from {row['lease_holder']}" if row["lease_holder"] is not None else ""
     await changed(tx, claimed, "claimed", f"claimed by {body.holder}, attempt {claimed['attempt']}{took_over}")
     await tx.audit(
@@ -56,14 +58,16 @@ async def claim_operation(tx: Transaction, caller: Caller, operation_id: str, bo
     return Claim(
         operation=await shown(tx, row, claimed),
         fencing_token=claimed["fencing_token"],
-        lease_seconds=LEASE_SECONDS,
+        lease_seconds=lease_seconds,
     )
 
 
-async def heartbeat(tx: Transaction, caller: Caller, operation_id: str, fencing_token: int) -> Operation:
+async def heartbeat(
+    tx: Transaction, caller: Caller, operation_id: str, fencing_token: int, lease_seconds: int = LEASE_SECONDS
+) -> Operation:
     """The answer also says whether the operation is to be cancelled."""
     row = await require_lease(tx, caller, operation_id, fencing_token)
-    return await shown(tx, row, await store.extend_lease(tx, operation_id, LEASE_SECONDS))
+    return await shown(tx, row, await store.extend_lease(tx, operation_id, lease_seconds))
 
 
 async def yield_lease(tx: Transaction, caller: Caller, operation_id: str, fencing_token: int) -> Operation:

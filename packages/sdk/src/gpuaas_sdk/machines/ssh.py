@@ -76,7 +76,7 @@ class ObservedSshMachine:
     async def read(self, script: str, *, timeout: float = 30) -> CommandResult:
         content = script.encode()
         command = remote.read_command(self._access.correlation, content, timeout)
-        answer = await self._run(command, content, timeout + SPARE_SECONDS)
+        answer = await self.run_repeatable(command, content, timeout + SPARE_SECONDS)
         return CommandResult(
             answer.exit_status, answer.stdout.decode(errors="replace"), answer.stderr.decode(errors="replace")
         )
@@ -85,8 +85,9 @@ class ObservedSshMachine:
         if self._connection is not None:
             await self._connection.close()
 
-    async def _run(self, command: str, content: bytes | Pieces, timeout: float) -> Answer:
-        """Every command here may be sent twice, so a cut connection is made anew and the command repeated."""
+    async def run_repeatable(self, command: str, content: bytes | Pieces, timeout: float) -> Answer:
+        """Run a command with `content` as its input. A cut connection is made anew and the command repeated, so it must
+        be one that may run twice: those of `remote` are."""
         loop = asyncio.get_running_loop()
         failures, lost_since = 0, 0.0
         while True:
@@ -174,7 +175,7 @@ class SshMachine(ObservedSshMachine):
     async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
         content = script.encode()
         command = remote.step_command(self._fence, step, content, call=uuid.uuid4().hex, timeout=timeout)
-        answer = await self._run(command, content, timeout + WAIT_FOR_OLDER)
+        answer = await self.run_repeatable(command, content, timeout + WAIT_FOR_OLDER)
         what = f"run step {step} on {self.hostname}"
         result = remote.step_result(what, answer.exit_status, answer.stdout, answer.stderr)
         if not result.ok:
@@ -191,7 +192,7 @@ class SshMachine(ObservedSshMachine):
         self, path: str, content: bytes | Pieces, length: int, *, mode: int, owner: str = "root", group: str = "root"
     ) -> None:
         command = remote.file_command(self._fence, path, length, mode=mode, owner=owner, group=group)
-        answer = await self._run(command, content, WAIT_FOR_OLDER)
+        answer = await self.run_repeatable(command, content, WAIT_FOR_OLDER)
         what = f"write {path} on {self.hostname}"
         remote.check_file_written(what, answer.exit_status, answer.stdout, answer.stderr)
 

@@ -64,12 +64,14 @@ async def cancel_operation(ctx: Ctx, operation_id: str) -> Response:
 
 @routes.post("/operations/{operation_id}/claim", Permission.OPERATION_WORK, response_model=Claim)
 async def claim_operation(ctx: Ctx, operation_id: str, body: ClaimRequest) -> Response:
-    return await ctx.mutate(lambda tx: work.claim_operation(tx, ctx.caller, operation_id, body))
+    seconds = ctx.platform.lease_seconds
+    return await ctx.mutate(lambda tx: work.claim_operation(tx, ctx.caller, operation_id, body, seconds))
 
 
 @routes.post("/operations/{operation_id}/heartbeat", Permission.OPERATION_WORK, response_model=Operation)
 async def heartbeat_operation(ctx: Ctx, operation_id: str, body: LeaseRequest) -> Response:
-    return await ctx.mutate(lambda tx: work.heartbeat(tx, ctx.caller, operation_id, body.fencing_token))
+    seconds = ctx.platform.lease_seconds
+    return await ctx.mutate(lambda tx: work.heartbeat(tx, ctx.caller, operation_id, body.fencing_token, seconds))
 
 
 @routes.post("/operations/{operation_id}/yield", Permission.OPERATION_WORK, response_model=Operation)

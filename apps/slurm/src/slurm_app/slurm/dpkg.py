@@ -1,0 +1,55 @@
+"""dpkg on a machine, from whatever state a kill has left it in. Pieces of bash that install and removal share."""
+
+from slurm_app.slurm.snapshot import BASELINE
+
+POLICY = "/usr/sbin/policy-rc.d"
+
+# A policy-rc.d that was there before is put aside and comes back, also when the step was killed between.
+POLICY_FUNCTIONS = f"""
+forbid_daemon_starts() {{
+    if [ -e {POLICY} ] && ! grep -q gpuaas-slurm {POLICY}; then mv {POLICY} "$state/policy-rc.d.saved"; fi
+    # Whole or not at all: what a kill left of ours, without its mark, would be taken for somebody else's.
+    printf '#!/bin/sh\\n# gpuaas-slurm: nothing starts before it is configured\\nexit 101\\n' >{POLICY}.gpuaas-new
+    chmod 0755 {POLICY}.gpuaas-new
+    mv {POLICY}.gpuaas-new {POLICY}
+}}
+allow_daemon_starts() {{
+    rm -f {POLICY}.gpuaas-new
+    if [ -e {POLICY} ] && grep -q gpuaas-slurm {POLICY}; then rm -f {POLICY}; fi
+    if [ -e "$state/policy-rc.d.saved" ]; then mv "$state/policy-rc.d.saved" {POLICY}; fi
+}}
+"""
+# run_dpkg OPTION…: wait for another dpkg or apt, and say the end of what dpkg said where it fails.
+# take_in_journal: a dpkg that was killed left what it did beside its database; any that writes takes that in.
+# finish_triggers: dpkg runs the triggers last, many of them those of packages that were there before us (libc-bin
+#   rebuilds its cache). One that is killed in such a script leaves that package half configured. What was pending or
+#   broken before us is somebody else's.
+DPKG_FUNCTIONS = f"""
+export DEBIAN_FRONTEND=noninteractive
+run_dpkg() {{
+    local end=$((SECONDS + 120))
+    until dpkg --force-unsafe-io "$@" </dev/null >"$state/dpkg.log" 2>&1; do
+        if ! grep -q 'frontend lock\\|database lock' "$state/dpkg.log" || [ "$SECONDS" -ge "$end" ]; then
+            tail -n 30 "$state/dpkg.log" >&2
+            return 1
+        fi
+        sleep 0.5
+    done
+}}
+take_in_journal() {{
+    if [ -n "$(ls /var/lib/dpkg/updates)" ] || [ -s /var/lib/dpkg/triggers/Unincorp ]; then
+        run_dpkg --set-selections
+    fi
+}}
+finish_triggers() {{
+    local pending half
+    take_in_journal
+    half=$(dpkg-query -W -f '${{binary:Package}}\\t${{Version}}\\t${{db:Status-Status}}\\n' |
+        sed -n 's/\\thalf-configured$/\\tinstalled/p' | sort | comm -12 - {BASELINE}/packages | cut -f1)
+    if [ -n "$half" ]; then run_dpkg --configure $half; fi
+    pending=$(dpkg-query -W -f '${{db:Status-Status}} ${{binary:Package}}\\n' |
+        sed -n 's/^triggers-pending //p' | sort |
+        comm -23 - <(sed -n 's/\\t.*\\ttriggers-pending$//p' {BASELINE}/packages))
+    if [ -n "$pending" ]; then run_dpkg --triggers-only $pending; fi
+}}
+"""

@@ -1,0 +1,105 @@
+"""The status of an instance and the conditions that the platform finds by itself."""
+
+from typing import Any
+
+import pytest
+
+from gpuaas_contract.instances import Condition, ConditionStatus, DesiredState, InstanceStatus, MemberStatus
+from gpuaas_contract.manifest import RuntimeLabel
+from gpuaas_contract.operations import Kind
+from gpuaas_platform.domain.instances import derive_status, shown_conditions, version_drift
+
+YES, NO, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
+EXPECTED = RuntimeLabel(name="demo", version="7")
+AS_EXPECTED = version_drift(EXPECTED, "7", 1)
+S = InstanceStatus
+STOPPED, GOING = {"desired_state": DesiredState.STOPPED}, {"desired_state": DesiredState.DECOMMISSIONED}
+
+
+def condition(kind: str, status: ConditionStatus = YES, generation: int = 1) -> dict[str, Any]:
+    return {"type": kind, "status": status, "observed_generation": generation}
+
+
+def instance(*conditions: dict[str, Any], under_way: str | None = None, **facts: Any) -> dict[str, Any]:
+    """One that runs, and whose controller said nothing but the given conditions."""
+    return {
+        "desired_state": DesiredState.RUNNING,
+        "ended_at": None,
+        "failed": False,
+        "live_statuses": [MemberStatus.READY],
+        "open_operations": [{"id": "op_1", "kind": under_way}] if under_way else [],
+        "conditions": [*conditions],
+        "ready_since": 1,
+        "generation": 1,
+        **facts,
+    }
+
+
+READY = condition("Ready")
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (instance(), S.DEPLOYING),
+        (instance(failed=True), S.FAILED),
+        (instance(ready_since=2), S.STARTING),
+        (instance(READY, ready_since=2), S.STARTING),
+        (instance(condition("Ready", NO)), S.DEPLOYING),
+        (instance(condition("Ready", UNKNOWN)), S.DEPLOYING),
+        (instance(READY), S.RUNNING),
+        (instance(condition("Ready", YES, 5), ready_since=2), S.RUNNING),
+        (instance(READY, failed=True), S.DEGRADED),
+        (instance(READY, live_statuses=[MemberStatus.READY, MemberStatus.FAILED]), S.DEGRADED),
+        (instance(READY, condition("Degraded")), S.DEGRADED),
+        (instance(READY, condition("Degraded", NO)), S.RUNNING),
+        (instance(READY, under_way=Kind.UPGRADE), S.UPDATING),
+        (instance(READY, under_way=Kind.CONFIGURE), S.UPDATING),
+        (instance(READY, under_way=Kind.RESTART), S.UPDATING),
+        (instance(READY, under_way=Kind.DRAIN), S.RUNNING),
+        (instance(READY, under_way=Kind.START), S.STARTING),
+        (instance(READY, **STOPPED), S.STOPPED),
+        (instance(READY, under_way=Kind.STOP, **STOPPED), S.STOPPING),
+        (instance(READY, failed=True, **STOPPED), S.FAILED),
+        (instance(READY, failed=True, under_way=Kind.STOP, **STOPPED), S.STOPPING),
+        (instance(READY, **GOING), S.DECOMMISSIONING),
+        (instance(READY, failed=True, **GOING), S.FAILED),
+        (instance(READY, ended_at="2030-01-01", failed=True, **GOING), S.DECOMMISSIONED),
+    ],
+)
+def test_the_status(given: dict[str, Any], status: InstanceStatus) -> None:
+    assert derive_status(given) == status
+
+
+@pytest.mark.parametrize(
+    ("observed", "status"), [(None, UNKNOWN), ("7", NO), ("demo 7", NO), ("8", YES), ("demo 8", YES), ("other 7", YES)]
+)
+def test_the_version(observed: str | None, status: ConditionStatus) -> None:
+    drift = version_drift(EXPECTED, observed, 3)
+    assert (drift.type, drift.status, drift.observed_generation) == ("VersionDrift", status, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "observed", "status", "reason"),
+    [
+        (instance(READY), "7", YES, "Observed"),
+        (instance(READY, under_way=Kind.DRAIN), "7", NO, "UnderWay"),
+        (instance(READY, failed=True), "7", NO, "Failed"),
+        (instance(READY), "8", NO, "VersionDrift"),
+        (instance(READY), None, YES, "Observed"),
+        (instance(), "7", UNKNOWN, "NotObserved"),
+        (instance(READY, generation=2), "7", UNKNOWN, "NotObserved"),
+    ],
+)
+def test_whether_it_is_as_it_is_wanted(
+    given: dict[str, Any], observed: str | None, status: ConditionStatus, reason: str
+) -> None:
+    *_, found = shown_conditions(given, version_drift(EXPECTED, observed, 1))
+    assert isinstance(found, Condition)
+    assert (found.type, found.status, found.reason) == ("InSync", status, reason)
+    assert found.observed_generation == given["generation"]
+
+
+def test_an_app_speaks_of_its_sync_itself_and_never_of_the_drift() -> None:
+    own, forged = condition("InSync", NO), condition("VersionDrift", NO)
+    assert shown_conditions(instance(READY, own, forged), AS_EXPECTED) == [READY, own, AS_EXPECTED]

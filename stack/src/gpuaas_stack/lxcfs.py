@@ -1,0 +1,80 @@
+"""lxcfs, which shows machines their own CPUs and memory. There is one for all LXD daemons of the host, so each
+environment says that it uses it, and the last one out stops it, if it was we who started it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuaas_stack import users
+from gpuaas_stack.errors import StackError
+from gpuaas_stack.processes import alive, end, recorded, start
+
+MOUNT = Path("/var/lib/lxcfs")
+RUN_DIR = Path("/run/gpuaas/lxcfs")
+LOG = Path("/var/log/gpuaas/lxcfs.out")
+
+
+class Lxcfs:
+    def __init__(self, run_dir: Path = RUN_DIR) -> None:
+        self.run_dir = run_dir
+        self.environments = run_dir / "environments"
+        self._record = run_dir / "lxcfs.json"
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        users.ensure_dir(self.run_dir, mode=0o700)
+        users.ensure_dir(self.environments, mode=0o700)
+        with (self.run_dir / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def acquire(self, environment: str) -> bool:
+        """Makes it answer and notes the user. True if it had died: what runs in machines lost it."""
+        with self._locked():
+            (self.environments / environment).touch()
+            if _answers():
+                return False
+            had_died = _mounted()
+            if had_died:
+                # Killed: its mount stays behind and answers nothing but errors.
+                subprocess.run(["umount", "--lazy", str(MOUNT)], check=True)
+            MOUNT.mkdir(parents=True, exist_ok=True)
+            start(
+                ["lxcfs", str(MOUNT)], {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}, self._record, LOG
+            )
+            deadline = time.monotonic() + 20
+            while not _answers():
+                if time.monotonic() > deadline:
+                    raise StackError(f"cannot start lxcfs: see {LOG}")
+                time.sleep(0.02)
+            return had_died
+
+    def release(self, environment: str, *, needed: bool) -> None:
+        """Takes the note away, and stops it where nobody needs it any more: no environment, and no LXD that goes on."""
+        with self._locked():
+            (self.environments / environment).unlink(missing_ok=True)
+            process = recorded(self._record)
+            if needed or process is None or any(self.environments.iterdir()):
+                return
+            if alive(process):
+                end(process)
+            if _mounted():
+                subprocess.run(["umount", "--lazy", str(MOUNT)], check=False)
+            self._record.unlink()
+
+
+def _answers() -> bool:
+    """Reads a file: names and attributes are answered from the kernel's cache also when lxcfs is dead."""
+    try:
+        return _mounted() and bool((MOUNT / "proc" / "uptime").read_text())
+    except OSError:
+        return False
+
+
+def _mounted() -> bool:
+    return any(line.split()[1] == str(MOUNT) for line in Path("/proc/self/mounts").read_text().splitlines())

@@ -1,0 +1,79 @@
+"""A plugin of pytest that records which files each test module uses, in the tests and in the processes they start."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuaas_stack.settings import Settings
+from tests.choose.children import sitecustomize
+from tests.support.processes import cloned_platform
+
+MODULES = "modules"
+"""In the directory of a worker: the test modules in the order of their numbers, which begin with 1."""
+EVERY = 0
+"""The number of what happens for all of them: set-up of the whole run, and what an API does that nobody asks."""
+IDLE_SECONDS = 20.0
+"""An API does all that it does by itself within this time: its sweeps run every few seconds."""
+
+
+class Recording:
+    """The recording of one worker, in a directory of its own, since each worker runs a module of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        (directory / sitecustomize.SHOWN).write_bytes(bytes(2))
+        self._directory = directory
+        self._modules: list[str] = []
+        children = str(Path(sitecustomize.__file__).parent)
+        self._environment = {sitecustomize.DIRECTORY: str(directory), "PYTHONPATH": children}
+        os.environ.update(self._environment)
+        self._record_in_children()
+        self._recorder = sitecustomize.start(str(directory))
+
+    def _record_in_children(self) -> None:
+        """Also in programs that a test gives an environment of its own."""
+        popen, more = subprocess.Popen, self._environment
+
+        class RecordedPopen(popen):  # type: ignore[misc, valid-type]
+            def __init__(self, *args: Any, env: Any = None, **options: Any) -> None:
+                super().__init__(*args, env=None if env is None else {**env, **more}, **options)
+
+        subprocess.Popen = RecordedPopen  # type: ignore[misc]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        name = item.path.stem
+        if name not in self._modules:
+            self._modules.append(name)
+            (self._directory / MODULES).write_text("\n".join(self._modules))
+        self._recorder.show(1 + self._modules.index(name))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        """What is set up once for the whole run is used by every module, not by the first one."""
+        if fixturedef.scope != "session":
+            return (yield)
+        before = self._recorder.show(EVERY)
+        try:
+            return (yield)
+        finally:
+            self._recorder.show(before)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    directory = Path(os.environ["GPUAAS_RECORDINGS"])
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    if worker is not None or not config.getoption("numprocesses"):
+        config.pluginmanager.register(Recording(directory / (worker or "alone")))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _idle_api(servers: Settings) -> None:
+    """Record what an API does that nobody asks."""
+    with cloned_platform(servers):
+        time.sleep(IDLE_SECONDS)

@@ -1,0 +1,88 @@
+"""Runs `make test`, and parts of it: everything side by side, all failures at the end, with a table of times."""
+
+import argparse
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.suite import report
+from tests.suite.load import busy_cores
+from tests.suite.parts import PARTS, ROOT, Part, named
+from tests.suite.results import PartResult, Result
+from tests.suite.running import Suite
+
+DIRECTORY = ROOT / "build" / "test"
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(prog="python -m tests.suite", description=__doc__)
+    root.add_argument("parts", nargs="*", help=f"all, or some of: {', '.join(part.name for part in PARTS)}")
+    root.add_argument("--began", type=float, help="when set-up began, in seconds since 1970: it counts, too")
+    root.add_argument("--rounds", type=int, default=1, help="run everything so many times")
+    root.add_argument("--shake", action="store_true", help="in random order, with every core kept busy beside it")
+    root.add_argument("--limit", type=float, default=40, help="minutes after which a step is ended")
+    return root
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """What all cores have worked, and all that they could have, since the machine started."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    ticks = os.sysconf("SC_CLK_TCK")
+    return (sum(fields) - fields[3] - fields[4]) / ticks, sum(fields) / ticks
+
+
+def commit() -> str:
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+def run_round(parts: tuple[Part, ...], arguments: argparse.Namespace, seed: int) -> bool:
+    os.environ["GPUAAS_SEED"] = str(seed)
+    os.environ["GPUAAS_SHUFFLE"] = "1" if arguments.shake else ""
+    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    began, (busy, possible) = time.time(), cpu_seconds()
+    suite = Suite(parts, DIRECTORY, limit=arguments.limit * 60, shown=len(parts) == 1)
+    suite.say(f"seed {seed}; `GPUAAS_SEED={seed} make test` repeats it; what each part prints is in {DIRECTORY}")
+    results = list(suite.results.values())
+    try:
+        with busy_cores() if arguments.shake else nullcontext():
+            asyncio.run(suite.run())
+    except KeyboardInterrupt:
+        for name in suite.unfinished:
+            suite.results[name].results.append(Result(name, "failed", 0, "stopped by hand before its end"))
+    if arguments.began:
+        results.insert(0, PartResult("set-up", 2, began - arguments.began, [Result("set-up", "passed", 0)]))
+    worked, could = cpu_seconds()
+    notes = [
+        f"seed {seed}, commit {commit()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "
+        f"{100 * (worked - busy) / (could - possible):.0f} % of {os.cpu_count()} cores in use"
+    ]
+    print(report.closing(results, time.time() - (arguments.began or began), notes), flush=True)
+    return not any(result.count("failed") for result in results)
+
+
+def main() -> int:
+    # Where a shell started this in the background, it and all its children would not hear an interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    arguments = parser().parse_args()
+    parts = named(tuple(arguments.parts))
+    given = os.environ.get("GPUAAS_SEED")
+    passed = [
+        run_round(parts, arguments, int(given) if given and arguments.rounds == 1 else secrets.randbelow(2**31))
+        for _ in range(arguments.rounds)
+    ]
+    if arguments.rounds > 1:
+        print(f"{sum(passed)} of {len(passed)} rounds passed")
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
