@@ -17,7 +17,7 @@ from gpuaas_sdk.runtime.breaker import OPEN_SECONDS, OPENS_AFTER
 from gpuaas_sdk.runtime.controller import Controller, default_holder
 from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError
 
-from .sdk_test_platform import LEASE_SECONDS, MemoryPlatform
+from .sdk_test_platform import LEASE_SECONDS, MemoryPlatform, refusal
 
 
 @pytest.fixture
@@ -172,6 +172,25 @@ async def test_a_machine_that_does_not_answer_is_not_a_failure(platform: MemoryP
     async with running(platform.controller({"deploy": deploy})):
         await platform.until(platform.request("deploy"), "succeeded")
     assert len(attempts) == 3
+
+
+@pytest.mark.parametrize(
+    "code", [Code.IDEMPOTENCY_IN_FLIGHT, Code.RATE_LIMITED, Code.UNAVAILABLE, Code.NODE_OFFLINE, Code.INTERNAL]
+)
+async def test_a_platform_that_answers_later_is_not_a_failure(platform: MemoryPlatform, code: Code) -> None:
+    """After all the attempts of one request have failed, with whichever of these the last one ended."""
+    attempts: list[int] = []
+
+    async def deploy(context: OperationContext) -> None:
+        async with context.step("ask", "Ask the platform"):
+            attempts.append(1)
+            if len(attempts) < 3:
+                raise refusal(code)
+
+    async with running(platform.controller({"deploy": deploy})):
+        await platform.until(platform.request("deploy"), "succeeded")
+    assert len(attempts) == 3
+    assert platform.log.count(f"step op_1 ask failed: will be tried again: {refusal(code)}") == 2
 
 
 async def test_it_is_one_once_the_deadline_is_over(platform: MemoryPlatform) -> None:

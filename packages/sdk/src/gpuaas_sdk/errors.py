@@ -18,10 +18,10 @@ GpuaasError
     │   │   NotEmptyError, OperationRunningError, AllocationInUseError, VolumeInUseError, NoCapacityError,
     │   │   QuotaExceededError, AlreadyDeliveredError, ShapeUnsupportedError, ActionNotAllowedError,
     │   │   ComponentLimitError, PolicyNotMetError, SignatureError
-    │   └── LeaseHeldError, StaleLeaseError, IdempotencyInFlightError
+    │   └── LeaseHeldError, StaleLeaseError
     ├── AuthorizationPendingError   nobody has decided yet; ask again
     │   └── SlowDownError     … and less often
-    ├── UnavailableError      ├── NodeOfflineError, RateLimitedError
+    ├── UnavailableError      ├── NodeOfflineError, RateLimitedError, IdempotencyInFlightError
     └── InternalError
 """
 
@@ -204,10 +204,6 @@ class QuotaExceededError(ConflictError):
     """The project's quota does not allow that much."""
 
 
-class IdempotencyInFlightError(ConflictError):
-    """The first request with this key is still being worked on."""
-
-
 class LeaseHeldError(ConflictError):
     """Somebody else holds the lease."""
 
@@ -224,6 +220,10 @@ class RateLimitedError(UnavailableError):
     """Too many requests in a short time; `retry_after` says when there is room again."""
 
 
+class IdempotencyInFlightError(UnavailableError):
+    """The first request with this key is still being worked on: its answer comes later."""
+
+
 class NodeOfflineError(UnavailableError):
     """The host of the machine has lost its connection to the platform."""
 
@@ -231,6 +231,9 @@ class NodeOfflineError(UnavailableError):
 class InternalError(ApiError):
     """A bug in the platform; the correlation id finds it in the logs."""
 
+
+ANSWERS_LATER = (TransportError, UnavailableError, ProtocolError, InternalError)
+"""After these the same request may succeed later: they say nothing about what was asked."""
 
 BY_CODE: dict[Code, type[ApiError]] = {
     Code.INVALID_REQUEST: InvalidRequestError,

@@ -8,16 +8,8 @@ from dataclasses import dataclass
 from gpuaas_contract.access import PERSON_LOGIN
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Condition, ConditionStatus, Instance, Member, MemberStatus
-from gpuaas_sdk import (
-    LeaseLostError,
-    Machine,
-    MachineUnreachableError,
-    OperationContext,
-    OperationFailed,
-    RetryLater,
-    TransportError,
-    UnavailableError,
-)
+from gpuaas_sdk import Machine, MachineUnreachableError, OperationContext, OperationFailed
+from gpuaas_sdk.runtime.phases import COMES_BACK
 from slurm_app import bundle, names
 from slurm_app.absent import AbsentMachine, RememberingMachine
 from slurm_app.errors import SlurmAppError
@@ -155,8 +147,7 @@ async def member_in_work(
     await operation.report_member(member.id, status=status)
     try:
         yield
-    except (RetryLater, MachineUnreachableError, LeaseLostError, TransportError, UnavailableError):
-        # It comes back by itself, or belongs to somebody else by now.
+    except COMES_BACK:
         raise
     except Exception as error:
         detail = {**member.adapter_detail, "error": str(error)[:DETAIL_LIMIT], "operation_id": operation.operation_id}

@@ -12,7 +12,7 @@ from gpuaas_contract.instances import AccessNote, Condition, Instance, Member, M
 from gpuaas_contract.operations import MOST_COMMANDS, Claim, Operation, OperationState, RemoteCommand, StepStatus
 from gpuaas_contract.secrets import SecretSpec
 from gpuaas_sdk.client import GpuaasClient
-from gpuaas_sdk.errors import GpuaasError, LeaseLostError
+from gpuaas_sdk.errors import ANSWERS_LATER, GpuaasError, LeaseLostError
 from gpuaas_sdk.machines.base import CommandError, Machine, MachineUnreachableError
 from gpuaas_sdk.machines.noted import NotedMachine
 from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
@@ -201,7 +201,7 @@ class OperationContext:
         """A step is announced before its effect, so that a successor looks before it repeats.
 
         An exception is reported as the step's failure and goes on; where the operation will come back by
-        itself (RetryLater, a machine that does not answer), the message says so.
+        itself (RetryLater, a machine or a platform that does not answer), the message says so.
         """
         self.check_cancelled()
         step = StepHandle(self, key, title)
@@ -215,7 +215,7 @@ class OperationContext:
             yield step
         except LeaseLostError:
             raise
-        except (RetryLater, MachineUnreachableError) as error:
+        except (RetryLater, MachineUnreachableError, *ANSWERS_LATER) as error:
             await step._report(StepStatus.FAILED, f"will be tried again: {words_for(error)}")
             raise
         except Exception as error:

@@ -7,13 +7,13 @@ from typing import Generic, TypeVar
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import MemberStatus
-from gpuaas_sdk.errors import LeaseLostError, TransportError, UnavailableError
+from gpuaas_sdk.errors import ANSWERS_LATER, LeaseLostError
 from gpuaas_sdk.machines.base import MachineUnreachableError
 from gpuaas_sdk.runtime.context import OperationContext, words_for
 from gpuaas_sdk.runtime.errors import RetryLater
 
 Scope = TypeVar("Scope")
-COMES_BACK = (RetryLater, MachineUnreachableError, LeaseLostError, TransportError, UnavailableError)
+COMES_BACK = (RetryLater, MachineUnreachableError, LeaseLostError, *ANSWERS_LATER)
 """After these the operation goes on later by itself, or belongs to somebody else by now."""
 _DETAIL_LIMIT = 2_000
 

@@ -13,15 +13,13 @@ from gpuaas_sdk import clock
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.correlation import correlation
 from gpuaas_sdk.errors import (
+    ANSWERS_LATER,
     ConflictError,
     DeliveryFailedError,
     GpuaasError,
-    InternalError,
     LeaseLostError,
     NotFoundError,
-    ProtocolError,
     TransportError,
-    UnavailableError,
 )
 from gpuaas_sdk.machines.base import CommandError, MachineUnreachableError
 from gpuaas_sdk.retry import RetryPolicy
@@ -36,7 +34,6 @@ MachineAccessFactory = Callable[[GpuaasClient, Claim], MachineAccess]
 
 REPORT_RETRY = RetryPolicy(first_delay=0.2, longest_delay=3.0)
 HAND_BACK_SECONDS = 5.0
-_PLATFORM_AWAY = (TransportError, UnavailableError, ProtocolError, InternalError)
 
 
 class Worker:
@@ -99,7 +96,7 @@ class Worker:
             await self._fail(OperationFailed("command_failed", str(error), retryable=True))
         except TransportError as error:
             return await self._give_way(PlatformAway(error))
-        except _PLATFORM_AWAY as error:
+        except ANSWERS_LATER as error:
             return await self._give_way(RetryLater(None, f"the platform does not answer: {error}"))
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -179,7 +176,7 @@ class Worker:
             try:
                 await send()
                 return
-            except _PLATFORM_AWAY as error:
+            except ANSWERS_LATER as error:
                 failures += 1
                 logger.warning("%s: cannot report the outcome yet: %s", self._claim.operation.id, error)
                 await asyncio.sleep(REPORT_RETRY.delay(failures))
