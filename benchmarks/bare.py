@@ -161,7 +161,7 @@ def create_app(database_url: str) -> FastAPI:
 
 
 if __name__ == "__main__":
-    # The same settings of the server as in `gpuaas_platform.main`.
+    # The same settings of the server as in `gpuaas_platform.serving`.
     server = uvicorn.Server(
         uvicorn.Config(
             create_app(sys.argv[2]),

@@ -8,7 +8,7 @@ from alembic import command
 from psycopg import sql
 
 from gpuaas_contract import ids
-from gpuaas_platform.storage.migrations import _config
+from gpuaas_platform.storage.migrations import config
 from gpuaas_stack.settings import Settings
 from tests.support.database import connect, database_url
 
@@ -38,12 +38,12 @@ def test_machines_of_before_have_an_owner_and_usage_records(settings: Settings) 
 
 def check_migration(address: str) -> None:
     known = {kind: ids.new_id(prefix) for kind, prefix in _PREFIXES.items()}
-    command.upgrade(_config(address), "0004")
+    command.upgrade(config(address), "0004")
     with psycopg.connect(address, autocommit=True) as database:
         for statement in _BEFORE.split(";\n"):
             if statement.strip():
                 database.execute(statement, known)
-        command.upgrade(_config(address), "head")
+        command.upgrade(config(address), "head")
         machine = database.execute("SELECT tenant_id, project_id, owner_id, image FROM allocations").fetchall()
         assert machine == [(known["tenant"], known["project"], known["project"], None)]
         assert database.execute("SELECT owner_id FROM access_grants").fetchall() == [(known["project"],)]

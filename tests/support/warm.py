@@ -14,8 +14,8 @@ from pathlib import Path
 from gpuaas_platform.main import main
 
 _LATE = (
+    "gpuaas_platform.serving",
     "anyio._backends._asyncio",
-    "sqlalchemy.dialects.postgresql.psycopg",
     "uvicorn.lifespan.on",
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.auto",

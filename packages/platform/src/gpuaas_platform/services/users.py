@@ -1,6 +1,8 @@
 """People, their passwords and their memberships."""
 
 import asyncio
+import base64
+import secrets
 
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error
@@ -29,8 +31,6 @@ from gpuaas_platform.storage import users as store
 from gpuaas_platform.storage.database import Database, Row, Transaction
 
 _hasher = PasswordHasher()
-# Verified against when the e-mail is unknown, so that the time of the answer tells nothing.
-_nobody = _hasher.hash("nobody")
 # Hashing takes 64 MiB and a core for a tenth of a second each: a few at a time, and never inside a transaction.
 _hashing = asyncio.Semaphore(2)
 _PROJECT_ROLES = {Role.PROJECT_ADMIN, Role.PROJECT_MEMBER, Role.PROJECT_VIEWER}
@@ -41,10 +41,17 @@ _PROJECT_ROLES = {Role.PROJECT_ADMIN, Role.PROJECT_MEMBER, Role.PROJECT_VIEWER}
 
 def use_memory(kib: int) -> None:
     """Hash with this much memory from now on. Hashes that exist stay good: each says how it was made."""
-    global _hasher, _nobody
-    if kib != _hasher.memory_cost:
-        _hasher = PasswordHasher(memory_cost=kib)
-        _nobody = _hasher.hash("nobody")
+    global _hasher
+    _hasher = PasswordHasher(memory_cost=kib)
+
+
+def nobodys_hash() -> str:
+    """A hash that no password has, and that takes as long to compare as any: verified against when the e-mail is
+    unknown, so that the time of the answer tells nothing."""
+    lengths = (_hasher.salt_len, _hasher.hash_len)
+    salt, digest = (base64.b64encode(secrets.token_bytes(length)).decode().rstrip("=") for length in lengths)
+    costs = f"m={_hasher.memory_cost},t={_hasher.time_cost},p={_hasher.parallelism}"
+    return f"$argon2id$v=19${costs}${salt}${digest}"
 
 
 async def hash_password(password: str) -> str:
@@ -63,7 +70,7 @@ async def is_password(password_hash: str, password: str) -> bool:
 async def check_password(database: Database, email: str, password: str) -> Row:
     async with database.system_transaction() as tx:
         user = await store.get_by_email(tx, email.strip().lower())
-    right = await is_password(user["password_hash"] if user else _nobody, password)
+    right = await is_password(user["password_hash"] if user else nobodys_hash(), password)
     if user is None or not right or user["disabled"]:
         raise Refusal(Code.INVALID_CREDENTIALS, "this e-mail and password do not belong together")
     return user

@@ -1,0 +1,11 @@
+"""The versions of the schema that the program reads off its files are those that Alembic has."""
+
+from alembic.script import ScriptDirectory
+
+from gpuaas_platform.storage.migrations import config
+from gpuaas_platform.storage.schema import known_versions
+
+
+def test_the_numbers_of_the_files_are_the_versions_in_their_order() -> None:
+    script = ScriptDirectory.from_config(config("postgresql://nowhere/none"))
+    assert [revision.revision for revision in script.walk_revisions()] == known_versions()[::-1]
