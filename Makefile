@@ -11,8 +11,7 @@ BASE ?= origin/main
 PARTS ?=
 ROUNDS ?= 1
 # Addresses of the registry stay out of the lock, so that it installs from any.
-UV := build/uv/bin/uv
-COMPILE := $(UV) pip compile --quiet --python-version 3.11 --generate-hashes \
+COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --no-header
 
 help: ## this list
@@ -113,10 +112,6 @@ bench-slurm: setup ## a Slurm cluster by the app, against a bare script and Ansi
 bench-runtime: setup ## one controller with 10,000 members, against a timer for each of them
 	$(BIN)/python -m benchmarks.runtime
 
-$(UV): | setup
-	$(BIN)/python -m venv build/uv
-	build/uv/bin/pip install --quiet uv
-
-lock: $(UV) ## renew requirements/*.txt from requirements/*.in
+lock: setup ## renew requirements/*.txt from requirements/*.in
 	$(COMPILE) requirements/runtime.in --output-file requirements/runtime.txt
 	$(COMPILE) requirements/dev.in --output-file requirements/dev.txt

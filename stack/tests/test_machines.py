@@ -128,6 +128,7 @@ def test_a_slice_boots_stops_and_comes_back(lxd: LxdEnvironment) -> None:
     assert lxd.ensure_instances_resumed() == [NAME]
     assert lxd.ensure_instances_resumed() == []
     eventually(addressed, "the pinned address again")
+    assert lxd.addresses([NAME, "another"]) == {NAME: ADDRESS}
     assert inside("test", "-e", "/root/kept").returncode == 0
 
     deleted = lxd.delete_everything()

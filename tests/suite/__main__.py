@@ -60,6 +60,7 @@ def run_round(parts: tuple[Part, ...], arguments: argparse.Namespace, seed: int)
             suite.results[name].results.append(Result(name, "failed", 0, "stopped by hand before its end"))
     if arguments.began:
         results.insert(0, PartResult("set-up", 2, began - arguments.began, [Result("set-up", "passed", 0)]))
+    (DIRECTORY / "times.txt").write_text("\n".join(report.slowest(results)) + "\n")
     worked, could = cpu_seconds()
     notes = [
         f"seed {seed}, commit {commit()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "

@@ -36,9 +36,9 @@ def part_rows(parts: Iterable[PartResult]) -> list[list[str]]:
     return rows
 
 
-def slowest(parts: Iterable[PartResult]) -> list[str]:
+def slowest(parts: Iterable[PartResult], most: int | None = None) -> list[str]:
     every = [(result.seconds, part.name, result.name) for part in parts for result in part.results]
-    rows = [[f"{seconds:.1f} s", part, name] for seconds, part, name in sorted(every, reverse=True)[:SLOWEST]]
+    rows = [[f"{seconds:.1f} s", part, name] for seconds, part, name in sorted(every, reverse=True)[:most]]
     return table([["time", "part", "test"], *rows])
 
 
@@ -52,7 +52,7 @@ def failure(part: str, result: Result) -> list[str]:
 def closing(parts: Sequence[PartResult], seconds: float, notes: Iterable[str] = ()) -> str:
     """Everything that the run came to, failures last, where they are seen."""
     every = [(part.name, result) for part in parts for result in part.results]
-    lines = ["", f"The {SLOWEST} slowest tests", *slowest(parts), ""]
+    lines = ["", f"The {SLOWEST} slowest tests", *slowest(parts, SLOWEST), ""]
     skipped = [(part, result) for part, result in every if result.outcome == "skipped"]
     lines += [f"SKIPPED {part}: {result.name}: {result.words}" for part, result in skipped]
     for part, result in every:

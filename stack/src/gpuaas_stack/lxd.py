@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -76,6 +77,15 @@ class LxdEnvironment:
         names = [item["name"] for item in self._tagged("instances") if item["status"] == "Running"]
         self._each(names, lambda name: self._set_state(name, {"action": "restart", "timeout": 30, "force": True}))
         return names
+
+    def addresses(self, names: Container[str]) -> dict[str, str]:
+        """By the name of the machine, of those that have a pinned address."""
+        found = {}
+        for item in self._tagged("instances"):
+            pinned = [d["ipv4.address"] for d in item["expanded_devices"].values() if "ipv4.address" in d]
+            if item["name"] in names and pinned:
+                found[str(item["name"])] = str(pinned[0])
+        return found
 
     # -- down -------------------------------------------------------------------------------------------
 

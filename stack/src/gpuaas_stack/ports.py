@@ -1,9 +1,10 @@
-"""A port that somebody else uses is said before anything is started."""
+"""Ports: one that somebody else uses is said before anything is started, and one that is to answer is waited for."""
 
 from __future__ import annotations
 
 import errno
 import socket
+import time
 
 from gpuaas_stack.errors import StackError
 
@@ -20,3 +21,15 @@ def ensure_free(host: str, port: int, purpose: str, setting: str) -> None:
                 f"cannot start {purpose}: port {port} on {host} is taken by another program. "
                 f"Stop that program, or choose another port with {setting}"
             ) from error
+
+
+def answers(host: str, port: int, deadline: float) -> bool:
+    """Whether somebody takes connections there, now or before the deadline (of time.monotonic)."""
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=1):
+                return True
+        except OSError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.1)

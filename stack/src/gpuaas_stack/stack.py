@@ -27,6 +27,7 @@ from gpuaas_stack.registry import Registry
 from gpuaas_stack.settings import Settings
 from gpuaas_stack.supervision import Supervision
 
+LOGIN_SECONDS = 60
 # What `reset` removes of the state directory; anything else in it is not ours.
 OWN_STATE = (
     "postgres",
@@ -88,9 +89,10 @@ class Stack:
             with ThreadPoolExecutor(max_workers=1) as pool:
                 machines = pool.submit(self._ensure_machines)
                 self.ensure_platform()
-                machines.result()
+                started = machines.result()
             self.supervision.ensure_service(platform_services.lxd_service(self.settings))
             self.start_enrolled()
+            self._wait_for_logins(started)
 
     def _check_ports(self) -> None:
         chosen = self.settings
@@ -172,7 +174,8 @@ class Stack:
         self.supervision.ensure_service(self.openbao.service())
         self.supervision.wait_ready("openbao")
 
-    def _ensure_machines(self) -> None:
+    def _ensure_machines(self) -> list[str]:
+        """Return the machines that were started again."""
         # First of all, before any bridge can exist or be missing.
         self.lxd.ensure_route()
         with self.progress.phase("LXD") as phase:
@@ -181,14 +184,24 @@ class Stack:
             self.lxd.ensure_networks_started()
             # Machines that start again need their devices.
             ensure_gpus(self.settings.gpu_dir, self.settings.gpu_stand_ins)
-            if lost_lxcfs:
-                self.lxd.restart_instances()
+            restarted = self.lxd.restart_instances() if lost_lxcfs else []
             resumed = self.lxd.ensure_instances_resumed()
             phase.note = f"started again: {', '.join(resumed)}" if resumed else ""
         with self.progress.phase("slice image") as phase:
             self.image, built = ensure_image(self.settings.image_cache)
             ensure_imported(self.lxd.api, self.image, self.settings.image_alias)
             phase.note = "built" if built else "cached"
+        return restarted + resumed
+
+    def _wait_for_logins(self, machines: list[str]) -> None:
+        """They boot while the services start; who types `gpuaas ssh` after `up` is not to be refused."""
+        addresses = self.lxd.addresses(machines)
+        if not addresses:
+            return
+        with self.progress.phase("machines answer") as phase:
+            deadline = time.monotonic() + LOGIN_SECONDS
+            silent = [name for name, address in addresses.items() if not ports.answers(address, 22, deadline)]
+            phase.note = f"not yet: {', '.join(silent)}" if silent else ""
 
     def keep_lxd(self) -> NoReturn:
         """For as long as it runs: LXD is started again when it dies. Machines go on meanwhile."""
