@@ -64,14 +64,15 @@ class LxdEnvironment:
         self.api.patch_config(path, {"ipv4.dhcp.expiry": before})
 
     def ensure_instances_resumed(self) -> list[str]:
-        stopped = [item for item in self._tagged("instances") if item["status"] == "Stopped"]
-        names = [item["name"] for item in stopped if item["config"].get(RESUME_KEY) == "true"]
-        self._each(names, self._resume)
-        return names
+        """Start what `down` has stopped, except what LXD has started already; return the names of both."""
+        suspended = [item for item in self._tagged("instances") if item["config"].get(RESUME_KEY) == "true"]
+        self._each([item["name"] for item in suspended if item["status"] == "Stopped"], self._start)
+        for item in suspended:
+            self.api.patch_config(f"/1.0/instances/{item['name']}", {RESUME_KEY: ""})
+        return [str(item["name"]) for item in suspended]
 
-    def _resume(self, name: str) -> None:
+    def _start(self, name: str) -> None:
         self._set_state(name, {"action": "start", "timeout": 60})
-        self.api.patch_config(f"/1.0/instances/{name}", {RESUME_KEY: ""})
 
     def restart_instances(self) -> list[str]:
         names = [item["name"] for item in self._tagged("instances") if item["status"] == "Running"]

@@ -179,11 +179,11 @@ class Stack:
         # First of all, before any bridge can exist or be missing.
         self.lxd.ensure_route()
         with self.progress.phase("LXD") as phase:
+            # LXD itself starts machines again, and tries for ten seconds where one has no device.
+            ensure_gpus(self.settings.gpu_dir, self.settings.gpu_stand_ins)
             lost_lxcfs = self.lxd_daemon.acquire(self.settings.environment)
             self.lxd.ensure_pool(self.settings.pool_size)
             self.lxd.ensure_networks_started()
-            # Machines that start again need their devices.
-            ensure_gpus(self.settings.gpu_dir, self.settings.gpu_stand_ins)
             restarted = self.lxd.restart_instances() if lost_lxcfs else []
             resumed = self.lxd.ensure_instances_resumed()
             phase.note = f"started again: {', '.join(resumed)}" if resumed else ""
