@@ -1,4 +1,4 @@
-"""The parts of `make test`: what each runs, beside which others, and how many minutes it may then take."""
+"""The parts of `make test`: what each runs, and how many minutes it may take with two others beside it."""
 
 import os
 import sys
@@ -26,7 +26,6 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Part:
     name: str
-    lane: str
     budget: float
     steps: tuple[Step, ...]
 
@@ -45,64 +44,68 @@ def pytest(name: str, *words: str, environment: dict[str, str] | None = None) ->
 
 
 UNIT_TESTS = below("packages/*/tests", "stack/tests", "apps/*/tests")
-ALONE = ("packages/contract", "packages/sdk", *below("apps/*"))
+PACKAGES_ALONE = ("packages/contract", "packages/sdk", *below("apps/*"))
+SMOKE_TESTS = below("tests/e2e/test_smoke*.py")
 # A module's tests share what is expensive, so they stay together.
 TWO_WORKERS = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
 # GPUAAS_SOAK=1 runs everything in its whole length.
 NOT_TOO_LONG = "" if os.environ.get("GPUAAS_SOAK") else "not soak"
-MACHINES = {
-    "GPUAAS_ENVIRONMENT": "tests",
-    "GPUAAS_STATE_DIR": "/var/lib/gpuaas-tests",
-    "GPUAAS_SUBNET": "10.87.0.0/16",
-}
 
 
-def with_machines(step: Step) -> Step:
+def with_machines(step: Step, environment: str, subnet: str) -> Step:
     """The same command with LXD, the slice image and a storage pool while it runs."""
     words = (program("gpuaas-stack"), "with-machines", "--", *step.words)
-    return Step(step.name, words, {**step.environment, **MACHINES})
+    own = {"ENVIRONMENT": environment, "STATE_DIR": f"/var/lib/gpuaas-{environment}", "SUBNET": subnet}
+    return Step(step.name, words, {**step.environment, **{f"GPUAAS_{name}": value for name, value in own.items()}})
 
 
-PARTS = (
-    Part(
-        "lint",
-        "compute",
-        1,
-        (
-            Step("app names", ("scripts/check-app-names",)),
-            Step("style", (program("ruff"), "check", ".")),
-            Step("format", (program("ruff"), "format", "--check", ".")),
-            Step("imports", (program("lint-imports"),)),
-            Step("types", (program("mypy"), "packages", "stack", "apps", "tests", "benchmarks", "conftest.py")),
-        ),
+LINT = Part(
+    "lint",
+    1,
+    (
+        Step("app names", ("scripts/check-app-names",)),
+        Step("style", (program("ruff"), "check", ".")),
+        Step("format", (program("ruff"), "format", "--check", ".")),
+        Step("imports", (program("lint-imports"),)),
+        Step("types", (program("mypy"), "packages", "stack", "apps", "tests", "benchmarks", "conftest.py")),
     ),
-    Part(
-        "unit",
-        "compute",
-        2,
-        (pytest("unit", "-n", "2", "-m", "not machines", *UNIT_TESTS, "tests/suite", "tests/choose"),),
-    ),
-    Part("http", "compute", 11, (pytest("http", *TWO_WORKERS, "-m", NOT_TOO_LONG, "tests/http"),)),
-    Part(
-        "alone",
-        "compute",
-        4,
-        (
-            # The unit tests run a thousand seeds of the simulation already.
-            *(Step(Path(each).name, ("scripts/test-alone", each), {"GPUAAS_SIMULATION_SEEDS": "50"}) for each in ALONE),
-            Step("a new app", ("scripts/test-skeleton",)),
-        ),
-    ),
-    Part(
-        "slices",
-        "apps",
-        11,
-        (with_machines(pytest("slices", "-m", "machines", *UNIT_TESTS)),),
-    ),
-    Part("machines", "machines", 20, (pytest("machines", "-m", NOT_TOO_LONG, "tests/machines"),)),
-    Part("e2e", "apps", 10, (pytest("e2e", "-m", NOT_TOO_LONG, "tests/e2e"),)),
 )
-"""In the order in which each lane runs them: what tells something first comes first."""
+UNIT = Part("unit", 2, (pytest("unit", "-n", "2", "-m", "not machines", *UNIT_TESTS, "tests/suite", "tests/choose"),))
+ALONE = Part(
+    "alone",
+    2,
+    (
+        # The unit tests run a thousand seeds of the simulation already.
+        *(
+            Step(Path(each).name, ("scripts/test-alone", each), {"GPUAAS_SIMULATION_SEEDS": "50"})
+            for each in PACKAGES_ALONE
+        ),
+        Step("a new app", ("scripts/test-skeleton",)),
+    ),
+)
+HTTP = Part("http", 12, (pytest("http", *TWO_WORKERS, "-m", NOT_TOO_LONG, "tests/http"),))
+MACHINES = Part("machines", 20, (pytest("machines", "-m", NOT_TOO_LONG, "tests/machines"),))
+APPS = Part(
+    "apps",
+    12,
+    (with_machines(pytest("apps", "-m", "machines", *below("apps/*/tests")), "tests-apps", "10.88.0.0/16"),),
+)
+SLICES = Part(
+    "slices",
+    4,
+    (
+        with_machines(
+            pytest("slices", "-m", "machines", *below("packages/*/tests", "stack/tests")), "tests", "10.87.0.0/16"
+        ),
+    ),
+)
+E2E = Part("e2e", 10, (pytest("e2e", "-m", NOT_TOO_LONG, *(f"--ignore={each}" for each in SMOKE_TESTS), "tests/e2e"),))
+SMOKE = Part("smoke", 5, (pytest("smoke", *SMOKE_TESTS, environment={"GPUAAS_E2E_SLOT": "1"}),))
+
+BESIDE = 3
+"""So many parts run at a time: those with machines wait often, and those without use the cores meanwhile."""
+PARTS = (LINT, MACHINES, APPS, UNIT, HTTP, E2E, SMOKE, SLICES, ALONE)
+"""In this order they begin: what tells something soon comes first, then what takes longest."""
 
 ALLOWED_SKIPS = {
     "sdk.tests.test_routes::test_every_route_has_a_method": "the OpenAPI document is not in the SDK; unit runs it",

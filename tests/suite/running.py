@@ -1,16 +1,15 @@
-"""Runs the lanes of parts side by side, and every part whatever became of the ones before it."""
+"""Runs the parts, some at a time, and every part whatever became of the ones before it."""
 
 import asyncio
 import os
 import re
 import signal
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.suite.parts import ALLOWED_SKIPS, RESULTS, ROOT, Part, Step
+from tests.suite.parts import ALLOWED_SKIPS, BESIDE, RESULTS, ROOT, Part, Step
 from tests.suite.report import minutes
 from tests.suite.results import Outcome, PartResult, Result, settle_skips, take_results
 
@@ -24,9 +23,7 @@ class Suite:
     def __init__(self, parts: Sequence[Part], directory: Path, *, limit: float, shown: bool) -> None:
         """`limit`: seconds after which a step is ended, so that one that hangs cannot hide the others.
         `shown`: write what the steps print to the terminal, not to files."""
-        self._lanes: dict[str, list[Part]] = defaultdict(list)
-        for part in parts:
-            self._lanes[part.lane].append(part)
+        self._waiting = list(parts)
         self._directory = directory
         self._limit = limit
         self._shown = shown
@@ -39,17 +36,17 @@ class Suite:
         news = asyncio.create_task(self._tell_news())
         try:
             async with asyncio.TaskGroup() as group:
-                for parts in self._lanes.values():
-                    group.create_task(self._run_lane(parts))
+                for _ in range(BESIDE):
+                    group.create_task(self._run_parts())
         finally:
             news.cancel()
 
     def say(self, words: str) -> None:
         print(f"{minutes(time.monotonic() - self._began):>6}  {words}", flush=True)
 
-    async def _run_lane(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            await self._run_part(part)
+    async def _run_parts(self) -> None:
+        while self._waiting:
+            await self._run_part(self._waiting.pop(0))
 
     async def _run_part(self, part: Part) -> None:
         self.say(f"{part.name} …")

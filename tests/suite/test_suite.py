@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.suite.parts import RESULTS, Part, Step, named
+from tests.suite.parts import BESIDE, RESULTS, Part, Step, named
 from tests.suite.report import closing, minutes
 from tests.suite.results import PartResult, Result, settle_skips, take_results
 from tests.suite.running import Suite
@@ -38,8 +38,8 @@ def run(*parts: Part, directory: Path, limit: float = 60) -> dict[str, PartResul
     return suite.results
 
 
-def part(name: str, *steps: Step, lane: str = "only") -> Part:
-    return Part(name, lane, 1, steps)
+def part(name: str, *steps: Step) -> Part:
+    return Part(name, 1, steps)
 
 
 def shell(name: str, script: str) -> Step:
@@ -106,16 +106,18 @@ def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> 
     wait_until(lambda: not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z", "its child ended")
 
 
-def test_lanes_run_beside_each_other(tmp_path: Path) -> None:
-    # Each waits for the other: one after the other they would hang.
-    meet = "touch {0}/{1}; until [ -e {0}/{2} ]; do sleep 0.02; done"
+def test_parts_run_beside_each_other_and_the_next_one_begins_when_one_ends(tmp_path: Path) -> None:
+    # Those that begin together wait for the last one, which begins when the quick one has ended.
+    wait = "until [ -e {}/last ]; do sleep 0.02; done"
+    waiting = [part(f"waits {number}", shell("waits", wait.format(tmp_path))) for number in range(BESIDE - 1)]
     found = run(
-        part("one", shell("one", meet.format(tmp_path, "one", "two")), lane="a"),
-        part("two", shell("two", meet.format(tmp_path, "two", "one")), lane="b"),
+        *waiting,
+        part("quick", shell("quick", "true")),
+        part("last", shell("last", f"touch {tmp_path}/last")),
         directory=tmp_path,
         limit=30,
     )
-    assert [result.count("passed") for result in found.values()] == [1, 1]
+    assert [result.count("passed") for result in found.values()] == [1] * (BESIDE + 1)
 
 
 def test_an_allowed_skip_stays_a_skip() -> None:
@@ -141,5 +143,5 @@ def test_minutes() -> None:
 
 
 def test_an_unknown_part_is_refused() -> None:
-    with pytest.raises(SystemExit, match="there is no part nonsense: choose from lint, unit"):
+    with pytest.raises(SystemExit, match="there is no part nonsense: choose from lint, machines"):
         named(("nonsense",))

@@ -29,7 +29,7 @@ def has_failed(request: pytest.FixtureRequest) -> Callable[[], bool]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def slices(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Slices]:
     if not POOL:
-        pytest.skip("needs machines: make slices")
+        pytest.skip("needs machines: make apps")
     await make_environment()
     try:
         yield Slices(tmp_path_factory.mktemp("slices"))

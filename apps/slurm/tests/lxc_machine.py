@@ -120,7 +120,7 @@ def machine_address(number: int) -> str:
 
 
 async def make_environment() -> None:
-    """A bridge of the tests' own in the pool that `make slices` gives; what an earlier run left goes first."""
+    """A bridge of the tests' own in the pool that `make apps` gives; what an earlier run left goes first."""
     await remove_environment()
     # Below the bridge, so that nothing leaves the host when the bridge is missing.
     await _ip_route("replace")
