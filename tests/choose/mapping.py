@@ -42,6 +42,11 @@ class TestMap:
     def _written(self, users: frozenset[str]) -> str:
         return ALL if len(users) > NEARLY_ALL * len(self.modules) else " ".join(sorted(users))
 
+    def without(self, modules: Collection[str]) -> "TestMap":
+        """Forget modules: they count as never recorded, and so are chosen with any change."""
+        gone = frozenset(modules)
+        return TestMap(self.modules - gone, {path: used - gone for path, used in self.users.items()})
+
     def updated(self, recorded: "TestMap", existing: Collection[str]) -> "TestMap":
         """Return this map with some modules recorded anew, without what is gone. A new file stays unknown, and so
         chooses all, until all modules are recorded: which of the others use it is not known."""
@@ -76,6 +81,12 @@ def read_recording(workers: Iterable[Path], known: Collection[str]) -> tuple[fro
             if path in known:
                 used.setdefault(path, set()).add(names[int(number) - 1] if int(number) else ALL)
     return frozenset(modules), {path: modules if ALL in found else found for path, found in used.items()}
+
+
+def failed_modules(workers: Iterable[Path]) -> set[str]:
+    """A module with a test that failed has not used all that it uses."""
+    files = [worker / "failed" for worker in workers]
+    return {name for file in files if file.exists() for name in file.read_text().split()}
 
 
 def make_map(workers: Iterable[Path], sources: Collection[str], data: Collection[str]) -> TestMap:

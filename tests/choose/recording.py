@@ -15,6 +15,8 @@ from tests.support.processes import cloned_platform
 
 MODULES = "modules"
 """In the directory of a worker: the test modules in the order of their numbers, which begin with 1."""
+FAILED = "failed"
+"""In the same place: those of them that had a test which failed."""
 EVERY = 0
 """The number of what happens for all of them: set-up of the whole run, and what an API does that nobody asks."""
 IDLE_SECONDS = 20.0
@@ -52,6 +54,11 @@ class Recording:
             self._modules.append(name)
             (self._directory / MODULES).write_text("\n".join(self._modules))
         self._recorder.show(1 + self._modules.index(name))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            with (self._directory / FAILED).open("a") as failed:
+                failed.write(f"{Path(report.location[0]).stem}\n")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.choose import mapping
 from tests.choose.choosing import choose, describe
-from tests.choose.mapping import ROOT, TestMap, http_modules, make_map, with_declarations
+from tests.choose.mapping import ROOT, TestMap, failed_modules, http_modules, make_map, with_declarations
 
 AGAIN = "run `make map`"
 MODULES = frozenset({"test_cli", "test_nodes", "test_volumes"})
@@ -124,6 +124,21 @@ def test_a_recording_of_two_workers_becomes_one_map(tmp_path: Path, monkeypatch:
     assert choose(["packages/platform/src/a.py"], unknown, MODULES).modules == MODULES, "without a map, all"
     made.save(file)
     assert TestMap.load(file) == made
+
+
+def test_a_module_that_failed_is_not_in_the_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapping, "imports_of", lambda path: set())
+    workers = [
+        write_recording(tmp_path / "gw0", ["test_a", "test_b"], ["1 x.py", "2 x.py", "2 y.py"]),
+        write_recording(tmp_path / "gw1", ["test_c"], ["1 x.py"]),
+    ]
+    (workers[0] / "failed").write_text("test_b\ntest_b\n")
+    assert failed_modules(workers) == {"test_b"}
+    known = make_map(workers, ["x.py", "y.py"], []).without({"test_b"})
+    assert known == TestMap(
+        frozenset({"test_a", "test_c"}), {"x.py": frozenset({"test_a", "test_c"}), "y.py": frozenset()}
+    )
+    assert choose(["y.py"], known, {"test_a", "test_b", "test_c"}).modules == {"test_b"}, "with any change"
 
 
 def test_some_modules_can_be_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
