@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.choose.choosing import choose, describe
-from tests.choose.mapping import ROOT, TestMap, failed_modules, http_modules, make_map, source_files
+from tests.choose.mapping import DRAWN, ROOT, TestMap, failed_modules, http_modules, make_map, source_files
 
 PYTEST = (sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
 
@@ -50,7 +50,7 @@ def run_chosen(base: str, *, run: bool) -> int:
 def record(modules: set[str]) -> int:
     """Run the modules, or all of them, under the recorder, and write what they use to the map."""
     with tempfile.TemporaryDirectory(prefix="gpuaas-recording-") as directory:
-        command = [*PYTEST, "-p", "tests.choose.recording", *test_files(modules or set(http_modules()))]
+        command = [*PYTEST, "-p", "tests.choose.recording", *test_files((modules or set(http_modules())) - DRAWN)]
         status = subprocess.run(command, cwd=ROOT, env={**os.environ, "GPUAAS_RECORDINGS": directory}).returncode
         return keep(Path(directory), status, whole=not modules)
 

@@ -12,6 +12,8 @@ HTTP_TESTS = ROOT / "tests" / "http"
 ALL = "*"
 NEARLY_ALL = 0.75
 """A file that is used by more than this part of the modules chooses all: the difference is not worth its lines."""
+DRAWN = frozenset({"test_fuzz"})
+"""Modules that draw what they do, another thing in each run: they are not recorded, and use what any other uses."""
 CODE = ("packages/*/src", "stack/src", "apps/*/src")
 DECLARATIONS = "packages/contract/"
 """Models and enums: to use them runs no function of theirs."""
@@ -51,8 +53,9 @@ class TestMap:
         """Return this map with some modules recorded anew, without what is gone. A new file stays unknown, and so
         chooses all, until all modules are recorded: which of the others use it is not known."""
         modules = (self.modules | recorded.modules) & http_modules()
+        anew = recorded.modules - DRAWN
         users = {
-            path: ((used - recorded.modules) | recorded.users.get(path, frozenset())) & modules
+            path: ((used - anew) | recorded.users.get(path, frozenset())) & modules
             for path, used in self.users.items()
             if path in existing
         }
@@ -93,7 +96,8 @@ def make_map(workers: Iterable[Path], sources: Collection[str], data: Collection
     """`data` are files that are no Python and were read; those that nobody read are left out."""
     modules, used = read_recording(workers, {*sources, *data})
     users = {path: frozenset(used.get(path, ())) for path in {*sources, *used}}
-    return TestMap(modules, with_declarations(users, {path: imports_of(path) for path in sources}))
+    found = with_declarations(users, {path: imports_of(path) for path in sources})
+    return TestMap(modules | DRAWN, {path: used | DRAWN if used else used for path, used in found.items()})
 
 
 def with_declarations(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.choose import mapping
 from tests.choose.choosing import choose, describe
-from tests.choose.mapping import ROOT, TestMap, failed_modules, http_modules, make_map, with_declarations
+from tests.choose.mapping import DRAWN, ROOT, TestMap, failed_modules, http_modules, make_map, with_declarations
 
 AGAIN = "run `make map`"
 MODULES = frozenset({"test_cli", "test_nodes", "test_volumes"})
@@ -112,12 +112,12 @@ def test_a_recording_of_two_workers_becomes_one_map(tmp_path: Path, monkeypatch:
         write_recording(tmp_path / "gw1", ["test_c"], ["0 start.py", "1 x.py", "1 data.yaml"]),
     ]
     made = make_map(workers, ["x.py", "start.py", "unused.py"], ["data.yaml", "unread.yaml"])
-    assert made.modules == {"test_a", "test_b", "test_c"}
+    assert made.modules == {"test_a", "test_b", "test_c"} | DRAWN
     assert made.users == {
         "x.py": made.modules,
         "start.py": made.modules,
         "unused.py": frozenset(),
-        "data.yaml": frozenset({"test_c"}),
+        "data.yaml": frozenset({"test_c"}) | DRAWN,
     }
     file = tmp_path / "map.json"
     unknown = TestMap.load(file)
@@ -135,10 +135,11 @@ def test_a_module_that_failed_is_not_in_the_map(tmp_path: Path, monkeypatch: pyt
     (workers[0] / "failed").write_text("test_b\ntest_b\n")
     assert failed_modules(workers) == {"test_b"}
     known = make_map(workers, ["x.py", "y.py"], []).without({"test_b"})
-    assert known == TestMap(
-        frozenset({"test_a", "test_c"}), {"x.py": frozenset({"test_a", "test_c"}), "y.py": frozenset()}
+    recorded = frozenset({"test_a", "test_c"}) | DRAWN
+    assert known == TestMap(recorded, {"x.py": recorded, "y.py": DRAWN})
+    assert choose(["y.py"], known, {"test_a", "test_b", "test_c", *DRAWN}).modules == {"test_b", *DRAWN}, (
+        "with any change"
     )
-    assert choose(["y.py"], known, {"test_a", "test_b", "test_c"}).modules == {"test_b"}, "with any change"
 
 
 def test_some_modules_can_be_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
