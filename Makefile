@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test check map unit alone http slices apps machines e2e shake smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access bench-slurm bench-runtime
+.PHONY: help setup up down status reset lint format test check map unit alone http slices apps machines reference-app e2e shake smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access bench-slurm bench-runtime
 
 BIN := .venv/bin
 SUITE := $(BIN)/python -m tests.suite
@@ -67,6 +67,9 @@ apps: setup ## each app on real machines, without a platform
 machines: setup ## platform and agent on real machines
 	@$(SUITE) $@
 
+reference-app: setup ## the reference app and the conformance kit on real machines
+	@$(SUITE) reference
+
 e2e: setup ## the whole chain on real machines, with the Slurm app
 	@$(SUITE) $@
 
@@ -87,7 +90,7 @@ smoke: setup ## the Slurm app from deploy to decommission on real machines, with
 soak: setup ## the long versions of tests that are sampled in `make test`
 	GPUAAS_FUZZ_SECONDS=1200 $(BIN)/python -m pytest -s tests/http/test_fuzz.py
 	GPUAAS_SOAK=1 $(BIN)/python -m pytest tests/http/test_lifecycle_states.py tests/http/test_lifecycle_races.py
-	GPUAAS_SOAK=1 $(SUITE) apps slices machines e2e smoke --limit 600
+	GPUAAS_SOAK=1 $(SUITE) apps slices machines reference e2e smoke --limit 600
 
 bench: setup ## the API against a bare handler that runs the same statements
 	$(BIN)/python -m benchmarks

@@ -38,6 +38,11 @@ def below(*patterns: str) -> tuple[str, ...]:
     return tuple(sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)))
 
 
+def without(modules: tuple[str, ...]) -> tuple[str, ...]:
+    """The words for pytest that leave out what another part runs."""
+    return tuple(f"--ignore={module}" for module in modules)
+
+
 def pytest(name: str, *words: str, environment: dict[str, str] | None = None) -> Step:
     command = (sys.executable, "-m", "pytest", f"--junitxml={RESULTS}/{name}.xml", *words)
     return Step(name, command, environment or {})
@@ -46,6 +51,7 @@ def pytest(name: str, *words: str, environment: dict[str, str] | None = None) ->
 UNIT_TESTS = below("packages/*/tests", "stack/tests", "apps/*/tests")
 PACKAGES_ALONE = ("packages/contract", "packages/sdk", *below("apps/*"))
 SMOKE_TESTS = below("tests/e2e/test_smoke*.py")
+REFERENCE_TESTS = below(*(f"tests/machines/test_{name}.py" for name in ("conformance", "rollcall_life", "tutorial")))
 # A module's tests share what is expensive, so they stay together.
 TWO_WORKERS = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
 # GPUAAS_SOAK=1 runs everything in its whole length.
@@ -84,7 +90,12 @@ ALONE = Part(
     ),
 )
 HTTP = Part("http", 12, (pytest("http", *TWO_WORKERS, "-m", NOT_TOO_LONG, "tests/http"),))
-MACHINES = Part("machines", 20, (pytest("machines", "-m", NOT_TOO_LONG, "tests/machines"),))
+MACHINES = Part("machines", 13, (pytest("machines", "-m", NOT_TOO_LONG, *without(REFERENCE_TESTS), "tests/machines"),))
+REFERENCE = Part(
+    "reference",
+    10,
+    (pytest("reference", "-m", NOT_TOO_LONG, *REFERENCE_TESTS, environment={"GPUAAS_MACHINES_SLOT": "1"}),),
+)
 APPS = Part(
     "apps",
     12,
@@ -99,12 +110,12 @@ SLICES = Part(
         ),
     ),
 )
-E2E = Part("e2e", 10, (pytest("e2e", "-m", NOT_TOO_LONG, *(f"--ignore={each}" for each in SMOKE_TESTS), "tests/e2e"),))
+E2E = Part("e2e", 10, (pytest("e2e", "-m", NOT_TOO_LONG, *without(SMOKE_TESTS), "tests/e2e"),))
 SMOKE = Part("smoke", 5, (pytest("smoke", *SMOKE_TESTS, environment={"GPUAAS_E2E_SLOT": "1"}),))
 
 BESIDE = 3
 """So many parts run at a time: those with machines wait often, and those without use the cores meanwhile."""
-PARTS = (LINT, MACHINES, APPS, UNIT, HTTP, E2E, SMOKE, SLICES, ALONE)
+PARTS = (LINT, MACHINES, APPS, UNIT, HTTP, REFERENCE, E2E, SMOKE, SLICES, ALONE)
 """In this order they begin: what tells something soon comes first, then what takes longest."""
 
 ALLOWED_SKIPS = {
