@@ -11,9 +11,10 @@ from gpuaas_conformance.machines import WHAT_IS_THERE
 from gpuaas_contract.instances import Instance, InstanceDeploy, InstanceStatus, Member, MemberStatus, Placement
 from gpuaas_contract.operations import Kind, Operation, OperationState
 from gpuaas_sdk.client import GpuaasClient
+from tests.e2e.administrator import LOOK_EVERY
 from tests.e2e.command_line import CommandLine
 from tests.machines.rollcall import SLUG
-from tests.machines.waiting import until
+from tests.support.waiting import until
 
 NAMES = ["life-1", "life-2", "life-3"]
 VERSIONS = ["2.0.0", "2.1.0"]
@@ -83,7 +84,7 @@ class Life:
         async def is_asked() -> str | None:
             return (await self.admin.preflights.deploy(wanted)).operation_id
 
-        operation_id = await until(is_asked, "a controller is there to be asked", PATIENCE)
+        operation_id = await until(is_asked, "a controller is there to be asked", PATIENCE, LOOK_EVERY)
         looked = await self._ended(await self.admin.operations.get(operation_id))
         assert looked.result == {"findings": []}
 
@@ -94,7 +95,9 @@ class Life:
         async def is_repaired() -> bool:
             return any([o.kind == Kind.RECOVER async for o in self.admin.operations.list(instance_id=self.id)])
 
-        await until(is_repaired, "the controller, which looks after the instance, starts a repair", PATIENCE)
+        await until(
+            is_repaired, "the controller, which looks after the instance, starts a repair", PATIENCE, LOOK_EVERY
+        )
         await self._settle()
         assert await self._ssh(name, "systemctl is-active rollcall-worker") == "active"
         await self._note("recover")
@@ -149,7 +152,7 @@ class Life:
             found = await self.admin.operations.get(operation.id)
             return found.state.is_final
 
-        await until(is_over, f"{operation.kind} ends", PATIENCE)
+        await until(is_over, f"{operation.kind} ends", PATIENCE, LOOK_EVERY)
         return found
 
     async def _ended(self, operation: Operation) -> Operation:
@@ -165,14 +168,16 @@ class Life:
 
     async def _note(self, done: str) -> None:
         """When nothing is under way any more, also nothing that the app has asked for itself."""
-        instance = await until(self._steady_instance, f"the instance is steady after {done}", PATIENCE)
+        instance = await until(self._steady_instance, f"the instance is steady after {done}", PATIENCE, LOOK_EVERY)
         members = self.admin.instances.members(self.id)
         names = {machine["id"]: name for name, machine in self.machines.items()}
         self.states[done] = {
             "status": instance.status,
             "runtime": instance.versions.observed_runtime,
             "members": sorted([(m.component_key, names[m.allocation_id], m.status) async for m in members]),
-            "roll": await until(self._roll, "every worker beats", PATIENCE) if instance.status in _USABLE else {},
+            "roll": await until(self._roll, "every worker beats", PATIENCE, LOOK_EVERY)
+            if instance.status in _USABLE
+            else {},
         }
 
     async def _steady_instance(self) -> Instance | None:
@@ -198,7 +203,7 @@ class Life:
             said = await asyncio.to_thread(self.cli.call, "ssh", name, "--direct", "--", command)
             return said if said.returncode == 0 else None
 
-        said = await until(done, f"{name} does {command}", PATIENCE)
+        said = await until(done, f"{name} does {command}", PATIENCE, LOOK_EVERY)
         return str(said.stdout).strip()
 
     async def _member(self, allocation_id: str) -> Member:

@@ -21,7 +21,7 @@ from tests.e2e.command_line import CommandLine
 from tests.machines.controller import App, app_on
 from tests.machines.people import SshFiles
 from tests.machines.slices import make, release
-from tests.machines.waiting import until
+from tests.support.waiting import until
 
 LEASE_RUNS_OUT = 60
 SHARED = {"/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/dev/mqueue"}
