@@ -19,7 +19,7 @@ _run_step = SshMachine.run_step
 
 
 async def stumble(self: SshMachine, step: str, script: str, *, timeout: float = 300) -> CommandResult:
-    name = f"{self._claim.operation.kind}:{step}"
+    name = f"{self.claim.operation.kind}:{step}"
     if (name in CHOSEN or CHOSEN == ["all"]) and name not in _stumbled():
         with STUMBLED.open("a") as notes:
             notes.write(f"{name}\n")

@@ -30,7 +30,7 @@ async def stumble_over_file(
 ) -> None:
     data = content.encode() if isinstance(content, str) else content
     before = await _all_of(self, path)
-    command = remote.file_command(self._fence, path, len(data), mode=mode, owner=owner, group=group)
+    command = remote.file_command(self.fence, path, len(data), mode=mode, owner=owner, group=group)
     # The rest never comes: as where the connection is cut.
     cut = await self.run_repeatable(command, data[: len(data) // 2], 300)
     if cut.exit_status != RECEIVED_LESS or await _all_of(self, path) != before:

@@ -166,15 +166,15 @@ class SshMachine(ObservedSshMachine):
 
     def __init__(self, access: OperationAccess, address: MachineAddress) -> None:
         super().__init__(access, address)
-        self._claim = access.claim
+        self.claim = access.claim
 
     @property
-    def _fence(self) -> remote.Fence:
-        return remote.Fence.of(self._claim)
+    def fence(self) -> remote.Fence:
+        return remote.Fence.of(self.claim)
 
     async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
         content = script.encode()
-        command = remote.step_command(self._fence, step, content, call=uuid.uuid4().hex, timeout=timeout)
+        command = remote.step_command(self.fence, step, content, call=uuid.uuid4().hex, timeout=timeout)
         answer = await self.run_repeatable(command, content, timeout + WAIT_FOR_OLDER)
         what = f"run step {step} on {self.hostname}"
         result = remote.step_result(what, answer.exit_status, answer.stdout, answer.stderr)
@@ -191,13 +191,13 @@ class SshMachine(ObservedSshMachine):
     async def _write(
         self, path: str, content: bytes | Pieces, length: int, *, mode: int, owner: str = "root", group: str = "root"
     ) -> None:
-        command = remote.file_command(self._fence, path, length, mode=mode, owner=owner, group=group)
+        command = remote.file_command(self.fence, path, length, mode=mode, owner=owner, group=group)
         answer = await self.run_repeatable(command, content, WAIT_FOR_OLDER)
         what = f"write {path} on {self.hostname}"
         remote.check_file_written(what, answer.exit_status, answer.stdout, answer.stderr)
 
     async def deliver(self, digest: str) -> str:
-        client, claim = self._access.client, self._claim
+        client, claim = self._access.client, self.claim
         delivery = await client.operations.deliver(
             claim.operation.id, claim.fencing_token, allocation_id=self.allocation_id, digest=digest
         )
