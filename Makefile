@@ -40,8 +40,8 @@ test: ## everything that CI runs, parts side by side; ends with a table of times
 	@began=$$EPOCHREALTIME; scripts/setup; exec $(SUITE) --began "$$began"
 
 check: setup ## what to run every few minutes: lint, unit tests, and the HTTP tests that touch what changed since BASE
-	@$(SUITE) lint unit
-	@$(BIN)/python -m tests.choose --base $(BASE) --run
+	@status=0; $(SUITE) lint unit || status=1; \
+		$(BIN)/python -m tests.choose --base $(BASE) --run || status=1; exit $$status
 
 map: setup ## record which HTTP tests run which source files, for `make check`
 	@$(BIN)/python -m tests.choose record
@@ -87,10 +87,10 @@ smoke: setup ## the Slurm app from deploy to decommission on real machines, with
 	status=0; $(BIN)/python -m pytest -s tests/e2e/test_smoke.py tests/e2e/test_smoke_external.py || status=$$?; \
 		$(BIN)/slurm-app readiness build/smoke.json >docs/slurm/readiness.md; exit $$status
 
-soak: setup ## the long versions of tests that are sampled in `make test`
-	GPUAAS_FUZZ_SECONDS=1200 $(BIN)/python -m pytest -s tests/http/test_fuzz.py
-	GPUAAS_SOAK=1 $(BIN)/python -m pytest tests/http/test_lifecycle_states.py tests/http/test_lifecycle_races.py
-	GPUAAS_SOAK=1 $(SUITE) apps slices machines reference e2e smoke --limit 600
+soak: setup ## the long versions of tests that are sampled in `make test`: many hours
+	@status=0; GPUAAS_SOAK=1 GPUAAS_FUZZ_SECONDS=1200 \
+		$(SUITE) http apps slices machines reference e2e smoke --limit 900 || status=1; \
+		$(BIN)/python -m pytest -m quiet tests/machines || status=1; exit $$status
 
 bench: setup ## the API against a bare handler that runs the same statements
 	$(BIN)/python -m benchmarks

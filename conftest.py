@@ -18,15 +18,14 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shuffle modules, and the tests of each. Modules that go in order keep theirs."""
+    """Shuffle modules, and the tests of each."""
     if not os.environ.get("GPUAAS_SHUFFLE"):
         return
     chance = random.Random(SEED)  # noqa: S311 - an order, not a secret
     modules = [list(tests) for _, tests in groupby(sorted(items, key=_module), key=_module)]
     chance.shuffle(modules)
     for tests in modules:
-        if tests[0].get_closest_marker("in_order") is None:
-            chance.shuffle(tests)
+        chance.shuffle(tests)
     items[:] = [test for tests in modules for test in tests]
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.choose.choosing import choose, describe
-from tests.choose.mapping import DRAWN, ROOT, TestMap, failed_modules, http_modules, make_map, source_files
+from tests.choose.mapping import DRAWN, ROOT, TestMap, failed_modules, http_modules, importers, make_map, source_files
+from tests.suite.parts import TWO_WORKERS
 
-PYTEST = (sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
+PYTEST = (sys.executable, "-m", "pytest", *TWO_WORKERS, "-m", "not soak")
 
 
 def git(*words: str) -> list[str]:
@@ -40,7 +41,7 @@ def test_files(modules: set[str]) -> list[str]:
 
 def run_chosen(base: str, *, run: bool) -> int:
     modules = http_modules()
-    choice = choose(changed_files(base), TestMap.load(), modules)
+    choice = choose(changed_files(base), TestMap.load(), modules, importers())
     print("\n".join(describe(choice, len(modules))), flush=True)
     if not run or not choice.modules:
         return 0

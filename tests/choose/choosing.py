@@ -1,18 +1,14 @@
 """Which HTTP test modules touch what changed, and why."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from pathlib import PurePosixPath
 
 from tests.choose.mapping import TestMap
 
 NO_HTTP = (
     "*/tests/*",
-    "tests/choose/*",
-    "tests/e2e/*",
-    "tests/machines/*",
-    "tests/suite/*",
+    "tests/*.py",
     "benchmarks/*",
     "docs/*",
     "scripts/*",
@@ -37,13 +33,18 @@ class Choice:
         self.reasons[because] = chosen
 
 
-def choose(changed: Iterable[str], known: TestMap, modules: Collection[str]) -> Choice:
-    """Choose among `modules`, all that exist. One that was never recorded is always chosen."""
+def choose(
+    changed: Iterable[str], known: TestMap, modules: Collection[str], importers: Mapping[str, Collection[str]]
+) -> Choice:
+    """Choose among `modules`, all that exist. One that was never recorded is always chosen. `importers`: by file of the
+    tests, the modules that import it."""
     choice = Choice()
     changed = sorted(changed)
     for path in changed:
-        if (name := _module_of(path)) is not None:
-            choice.add({name} & set(modules), path)
+        if path in importers:
+            choice.add(set(importers[path]) & set(modules), path)
+            if set(importers[path]) >= set(modules):
+                choice.all_because.append(f"{path}: all of them import it")
         elif path in known.users:
             _add_users(choice, path, known, modules)
         elif not any(fnmatch(path, pattern) for pattern in NO_HTTP):
@@ -52,12 +53,6 @@ def choose(changed: Iterable[str], known: TestMap, modules: Collection[str]) -> 
     if changed and (new := set(modules) - known.modules):
         choice.add(new, "not recorded yet")
     return choice
-
-
-def _module_of(path: str) -> str | None:
-    file = PurePosixPath(path)
-    is_module = str(file.parent) == "tests/http" and fnmatch(file.name, "test_*.py")
-    return file.stem if is_module else None
 
 
 def _add_users(choice: Choice, path: str, known: TestMap, modules: Collection[str]) -> None:

@@ -4,6 +4,7 @@ import ast
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -120,19 +121,42 @@ def with_declarations(
     return found
 
 
-def imports_of(path: str) -> set[str]:
-    """The files of this repository that a file names in its imports."""
+def importers() -> dict[str, frozenset[str]]:
+    """By file of the tests: the HTTP test modules that import it, or what imports it. Their conftest is everybody's."""
+    found: dict[str, set[str]] = {}
+    everybody = _reached(HTTP_TESTS / "conftest.py")
+    for name in http_modules():
+        for path in _reached(HTTP_TESTS / f"{name}.py") | everybody:
+            found.setdefault(path, set()).add(name)
+    return {path: frozenset(modules) for path, modules in found.items()}
+
+
+def _reached(file: Path) -> set[str]:
+    """The file, and all of the tests that it imports, directly or not."""
+    reached: set[str] = set()
+    waiting = {str(file.relative_to(ROOT))}
+    while waiting:
+        path = waiting.pop()
+        reached.add(path)
+        waiting |= {each for each in imports_of(path, ("",)) if each.startswith("tests/")} - reached
+    return reached
+
+
+@cache
+def imports_of(path: str, places: tuple[str, ...] = CODE) -> frozenset[str]:
+    """The files of this repository that a file names in its imports, of the packages in these places."""
     names: set[str] = set()
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.update({node.module, *(f"{node.module}.{alias.name}" for alias in node.names)})
-    return {file for name in names for file in _files_of(name)}
+    return frozenset(file for name in names for file in _files_of(name, places))
 
 
-def _files_of(module: str) -> Iterable[str]:
+def _files_of(module: str, places: tuple[str, ...]) -> Iterable[str]:
     inside = module.replace(".", "/")
-    for place in CODE:
-        for path in (*ROOT.glob(f"{place}/{inside}.py"), *ROOT.glob(f"{place}/{inside}/__init__.py")):
+    for place in places:
+        pattern = f"{place}/{inside}".removeprefix("/")
+        for path in (*ROOT.glob(f"{pattern}.py"), *ROOT.glob(f"{pattern}/__init__.py")):
             yield str(path.relative_to(ROOT))

@@ -5,8 +5,17 @@ from pathlib import Path
 import pytest
 
 from tests.choose import mapping
-from tests.choose.choosing import choose, describe
-from tests.choose.mapping import DRAWN, ROOT, TestMap, failed_modules, http_modules, make_map, with_declarations
+from tests.choose.choosing import Choice, choose, describe
+from tests.choose.mapping import (
+    DRAWN,
+    ROOT,
+    TestMap,
+    failed_modules,
+    http_modules,
+    importers,
+    make_map,
+    with_declarations,
+)
 
 AGAIN = "run `make map`"
 MODULES = frozenset({"test_cli", "test_nodes", "test_volumes"})
@@ -22,6 +31,18 @@ KNOWN = TestMap(
 )
 
 
+IMPORTERS = {
+    "tests/http/test_cli.py": {"test_cli"},
+    "tests/http/test_nodes.py": {"test_nodes", "test_volumes"},
+    "tests/http/test_volumes.py": {"test_volumes"},
+    "tests/http/conftest.py": MODULES,
+}
+
+
+def chosen_of(changed: list[str], modules: frozenset[str] = MODULES, known: TestMap = KNOWN) -> Choice:
+    return choose(changed, known, modules, IMPORTERS)
+
+
 @pytest.mark.parametrize(
     ("changed", "chosen"),
     [
@@ -31,14 +52,15 @@ KNOWN = TestMap(
         (["packages/agent/src/c.py"], set()),
         (["packages/platform/src/every.py"], set(MODULES)),
         (["tests/http/test_cli.py"], {"test_cli"}),
-        (["tests/http/test_gone.py"], set()),
+        (["tests/http/test_nodes.py"], {"test_nodes", "test_volumes"}),
+        (["tests/http/test_gone.py", "tests/e2e/test_chain.py", "tests/suite/parts.py"], set()),
         (["docs/reference/openapi.json"], {"test_cli"}),
         (["docs/index.md", "README.md", "Makefile", "benchmarks/feed.py"], set()),
         (["packages/platform/tests/test_actions.py", "stack/tests/conftest.py", "tests/machines/conftest.py"], set()),
     ],
 )
 def test_what_uses_a_changed_file_is_chosen(changed: list[str], chosen: set[str]) -> None:
-    assert choose(changed, KNOWN, MODULES).modules == chosen
+    assert chosen_of(changed).modules == chosen
 
 
 @pytest.mark.parametrize(
@@ -46,36 +68,48 @@ def test_what_uses_a_changed_file_is_chosen(changed: list[str], chosen: set[str]
     [
         "packages/platform/src/new.py",
         "packages/platform/src/migrations/9.sql",
-        "tests/http/conftest.py",
         "tests/http/golden/errors.json",
-        "tests/support/world.py",
-        "tests/__init__.py",
         "requirements/runtime.txt",
         "pyproject.toml",
         "packages/sdk/pyproject.toml",
     ],
 )
 def test_a_file_that_is_not_in_the_map_chooses_all_and_says_so(path: str) -> None:
-    choice = choose(["packages/platform/src/b.py", path], KNOWN, MODULES)
+    choice = chosen_of(["packages/platform/src/b.py", path])
     assert choice.modules == MODULES
     assert describe(choice, 3)[1:] == [f"  all, because of {path}: not in the map"]
 
 
+def test_what_everybody_imports_chooses_all_and_says_so() -> None:
+    choice = chosen_of(["tests/http/conftest.py"])
+    assert choice.modules == MODULES
+    assert describe(choice, 3)[1:] == ["  all, because of tests/http/conftest.py: all of them import it"]
+
+
+def test_imports_of_tests_are_followed() -> None:
+    found = importers()
+    assert "test_cli" in found["tests/e2e/warm_command_line.py"], "through tests/e2e/command_line.py"
+    assert "test_nodes" not in found["tests/e2e/warm_command_line.py"]
+    assert {"test_nodes", "test_volumes"} <= found["tests/http/test_nodes.py"]
+    assert found["tests/support/world.py"] == http_modules(), "the conftest has it"
+    assert "tests/e2e/test_chain.py" not in found
+
+
 def test_a_module_that_was_not_recorded_is_chosen_with_any_change() -> None:
     modules = MODULES | {"test_new"}
-    assert choose(["packages/platform/src/b.py"], KNOWN, modules).modules == {"test_cli", "test_new"}
-    assert choose([], KNOWN, modules).modules == set()
+    assert chosen_of(["packages/platform/src/b.py"], modules).modules == {"test_cli", "test_new"}
+    assert chosen_of([], modules).modules == set()
 
 
 def test_the_reason_is_said_for_each_module() -> None:
     changed = ["packages/platform/src/a.py", "tests/http/test_nodes.py"]
-    assert describe(choose(changed, KNOWN, MODULES), 3) == [
+    assert describe(chosen_of(changed), 3) == [
         "2 of 3 HTTP test modules touch what changed:",
         "  test_nodes, because of packages/platform/src/a.py, tests/http/test_nodes.py",
-        "  test_volumes, because of packages/platform/src/a.py",
+        "  test_volumes, because of packages/platform/src/a.py, tests/http/test_nodes.py",
     ]
-    assert describe(choose(["README.md"], KNOWN, MODULES), 3) == ["no HTTP test touches what changed"]
-    assert describe(choose(["packages/platform/src/every.py"], KNOWN, MODULES), 3)[1:] == [
+    assert describe(chosen_of(["README.md"]), 3) == ["no HTTP test touches what changed"]
+    assert describe(chosen_of(["packages/platform/src/every.py"]), 3)[1:] == [
         "  all, because of packages/platform/src/every.py: all of them use it"
     ]
 
@@ -121,7 +155,7 @@ def test_a_recording_of_two_workers_becomes_one_map(tmp_path: Path, monkeypatch:
     }
     file = tmp_path / "map.json"
     unknown = TestMap.load(file)
-    assert choose(["packages/platform/src/a.py"], unknown, MODULES).modules == MODULES, "without a map, all"
+    assert chosen_of(["packages/platform/src/a.py"], known=unknown).modules == MODULES, "without a map, all"
     made.save(file)
     assert TestMap.load(file) == made
 
@@ -137,7 +171,7 @@ def test_a_module_that_failed_is_not_in_the_map(tmp_path: Path, monkeypatch: pyt
     known = make_map(workers, ["x.py", "y.py"], []).without({"test_b"})
     recorded = frozenset({"test_a", "test_c"}) | DRAWN
     assert known == TestMap(recorded, {"x.py": recorded, "y.py": DRAWN})
-    assert choose(["y.py"], known, {"test_a", "test_b", "test_c", *DRAWN}).modules == {"test_b", *DRAWN}, (
+    assert choose(["y.py"], known, {"test_a", "test_b", "test_c", *DRAWN}, {}).modules == {"test_b", *DRAWN}, (
         "with any change"
     )
 
@@ -159,5 +193,7 @@ def test_some_modules_can_be_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_map_speaks_of_what_exists() -> None:
     """A module or a file that it does not know chooses more, never less."""
     known = TestMap.load()
+    assert known.modules, f"there is no map: {AGAIN}"
+    assert known.users, f"there is no map: {AGAIN}"
     assert not known.modules - http_modules(), f"tests of the map that are gone: {AGAIN}"
     assert [path for path in known.users if not (ROOT / path).exists()] == [], f"files of the map are gone: {AGAIN}"

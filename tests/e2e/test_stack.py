@@ -49,6 +49,6 @@ def still_works(cli: CommandLine) -> None:
     assert cli.json("instance", "show", "lasting")["status"] == "running"
     assert cli.json("allocation", "show", "one")["status"] == "active"
     # `up` waits until a machine lets people in; the cluster on it comes back by itself.
-    assert cli.on("one", "hostname").strip() == "one"
+    assert cli.ssh("one", "hostname").strip() == "one"
     job = ("ssh", "one", "--direct", "--", "timeout", "60", "srun", "hostname")
     wait_until(lambda: cli.call(*job).stdout.strip() == "one", "the cluster runs jobs again", PATIENCE)

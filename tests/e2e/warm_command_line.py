@@ -163,7 +163,10 @@ def become(request: dict[str, object], *standard: int) -> None:
     try:
         main()
     except SystemExit as end:
-        code = int(end.code or 0)
+        # As the interpreter does it: words are said, and mean failure.
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

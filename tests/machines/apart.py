@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,11 +33,15 @@ class HostApart:
         assert process is not None
         os.kill(process.pid, 9)
 
-    def instances(self) -> list[str]:
+    def leftovers(self) -> list[str]:
+        """Everything that is in this LXD, by kind and name."""
         environment = {**os.environ, "LXD_DIR": str(self.stack.settings.lxd_socket.parent)}
-        words = ["lxc", "query", "/1.0/instances?recursion=1"]
-        said = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
-        return [str(instance["name"]) for instance in json.loads(said)]
+        found = []
+        for kind in ("instances", "networks", "network-acls", f"storage-pools/{self.stack.lxd.pool}/volumes/custom"):
+            words = ["lxc", "query", f"/1.0/{kind}?recursion=1"]
+            said = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+            found += [f"{kind} {item['name']}" for item in json.loads(said) if item.get("managed", True)]
+        return found
 
 
 @contextmanager
@@ -51,21 +55,18 @@ def host_apart(stack: Stack, cli: CommandLine, platform: Platform) -> Iterator[H
         # An earlier run was killed: what runs there is ended before its network goes.
         subprocess.run(["ip", "netns", "add", network], check=False, capture_output=True)
         own.reset()
-    with NetworkOfOne(network, stack.settings.api_port), own.machines_only():
+    with NetworkOfOne(network, stack.settings.api_port), own.machines_only(), ExitStack() as ends:
         token = cli.json("node", "join-token", NAME)["token"]
         platform_services.write_join_token(own.settings, token)
         services = (platform_services.agent_service(own.settings), platform_services.lxd_service(own.settings))
-        try:
-            for service, name in zip(services, SERVICES, strict=True):
-                stack.supervision.ensure_service(replace(service, name=name))
-            platform.wait_for_node(NAME, "ready")
-            cli.run("node", "cordon", "host-one")
-            yield HostApart(own)
-        finally:
-            cli.run("node", "uncordon", "host-one")
-            cli.run("node", "retire", NAME)
-            for name in SERVICES:
-                stack.supervision.remove_service(name)
+        for service, name in zip(services, SERVICES, strict=True):
+            ends.callback(stack.supervision.remove_service, name)
+            stack.supervision.ensure_service(replace(service, name=name))
+        platform.wait_for_node(NAME, "ready")
+        ends.callback(cli.run, "node", "retire", NAME)
+        ends.callback(cli.run, "node", "uncordon", "host-one")
+        cli.run("node", "cordon", "host-one")
+        yield HostApart(own)
     for directory in (home, own.settings.state_dir, own.settings.lxd_run_dir):
         shutil.rmtree(directory)
 

@@ -190,7 +190,7 @@ def test_revoked_at_once(
     revoke(cli, machines, people, admin, files)
 
 
-@pytest.mark.soak
+@pytest.mark.quiet
 def test_revoked_within_a_second(
     cli: CommandLine, machines: dict[str, str], people: Callable[..., Person], admin: Person, files: SshFiles
 ) -> None:

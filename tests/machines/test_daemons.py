@@ -31,4 +31,4 @@ def test_lxd_killed_while_a_machine_is_made(cli: CommandLine, platform: Platform
     assert cli.ssh("bystander", BOOT) == booted, "a machine must not notice that LXD was away"
     release(cli, "bystander", "orphan")
     assert set(usage(cli, made["id"])) == {"charged", "occupied"}
-    assert apart.instances() == []
+    assert apart.leftovers() == []

@@ -20,6 +20,7 @@ from tests.suite.results import PartResult, Result
 from tests.suite.running import Suite
 
 DIRECTORY = ROOT / "build" / "test"
+"""What the parts print; of several rounds, each has a directory of its own below it."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,13 +45,13 @@ def commit() -> str:
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
-def run_round(parts: tuple[Part, ...], arguments: argparse.Namespace, seed: int) -> bool:
+def run_round(parts: tuple[Part, ...], arguments: argparse.Namespace, seed: int, directory: Path) -> bool:
+    """Return whether everything passed; an interrupt goes on to the caller, after the table."""
     os.environ["GPUAAS_SEED"] = str(seed)
     os.environ["GPUAAS_SHUFFLE"] = "1" if arguments.shake else ""
-    shutil.rmtree(DIRECTORY, ignore_errors=True)
     began, (busy, possible) = time.time(), cpu_seconds()
-    suite = Suite(parts, DIRECTORY, limit=arguments.limit * 60, shown=len(parts) == 1)
-    suite.say(f"seed {seed}; `GPUAAS_SEED={seed} make test` repeats it; what each part prints is in {DIRECTORY}")
+    suite = Suite(parts, directory, limit=arguments.limit * 60, shown=len(parts) == 1)
+    suite.say(f"seed {seed}, which GPUAAS_SEED={seed} repeats; what each part prints is in {directory}")
     results = list(suite.results.values())
     try:
         with busy_cores() if arguments.shake else nullcontext():
@@ -58,28 +59,36 @@ def run_round(parts: tuple[Part, ...], arguments: argparse.Namespace, seed: int)
     except KeyboardInterrupt:
         for name in suite.unfinished:
             suite.results[name].results.append(Result(name, "failed", 0, "stopped by hand before its end"))
-    if arguments.began:
-        results.insert(0, PartResult("set-up", 2, began - arguments.began, [Result("set-up", "passed", 0)]))
-    (DIRECTORY / "times.txt").write_text("\n".join(report.slowest(results)) + "\n")
-    worked, could = cpu_seconds()
-    notes = [
-        f"seed {seed}, commit {commit()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "
-        f"{100 * (worked - busy) / (could - possible):.0f} % of {os.cpu_count()} cores in use"
-    ]
-    print(report.closing(results, time.time() - (arguments.began or began), notes), flush=True)
+        raise
+    finally:
+        if arguments.began:
+            results.insert(0, PartResult("set-up", 2, began - arguments.began, [Result("set-up", "passed", 0)]))
+        (directory / "times.txt").write_text("\n".join(report.slowest(results)) + "\n")
+        worked, could = cpu_seconds()
+        notes = [
+            f"seed {seed}, commit {commit()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "
+            f"{100 * (worked - busy) / (could - possible):.0f} % of {os.cpu_count()} cores in use"
+        ]
+        print(report.closing(results, time.time() - (arguments.began or began), notes), flush=True)
     return not any(result.count("failed") for result in results)
 
 
 def main() -> int:
     # Where a shell started this in the background, it and all its children would not hear an interrupt.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for interrupt in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(interrupt, signal.default_int_handler)
     arguments = parser().parse_args()
     parts = named(tuple(arguments.parts))
-    given = os.environ.get("GPUAAS_SEED")
-    passed = [
-        run_round(parts, arguments, int(given) if given and arguments.rounds == 1 else secrets.randbelow(2**31))
-        for _ in range(arguments.rounds)
-    ]
+    first_seed = int(os.environ.get("GPUAAS_SEED") or secrets.randbelow(2**31))
+    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    passed: list[bool] = []
+    try:
+        for number in range(arguments.rounds):
+            directory = DIRECTORY / f"round-{number + 1}" if arguments.rounds > 1 else DIRECTORY
+            directory.mkdir(parents=True)
+            passed.append(run_round(parts, arguments, first_seed + number, directory))
+    except KeyboardInterrupt:
+        return 130
     if arguments.rounds > 1:
         print(f"{sum(passed)} of {len(passed)} rounds passed")
     return 0 if all(passed) else 1

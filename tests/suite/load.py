@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LIMIT_SECONDS = 5_400
+LIMIT_SECONDS = 4 * 3600
+"""Far more than a round takes: whoever is forgotten ends then, if not with the round."""
 
 
 def _burn(parent: int) -> None:

@@ -43,9 +43,16 @@ def without(modules: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"--ignore={module}" for module in modules)
 
 
-def pytest(name: str, *words: str, environment: dict[str, str] | None = None) -> Step:
-    command = (sys.executable, "-m", "pytest", f"--junitxml={RESULTS}/{name}.xml", *words)
-    return Step(name, command, environment or {})
+def pytest(name: str, *words: str, marked: str = "", environment: dict[str, str] | None = None) -> Step:
+    """A module that cannot be imported fails, and the tests of the others run."""
+    options = ("--continue-on-collection-errors", f"--junitxml={RESULTS}/{name}.xml", "-m", _marked(marked))
+    return Step(name, (sys.executable, "-m", "pytest", *options, *words), environment or {})
+
+
+def _marked(marked: str) -> str:
+    """GPUAAS_SOAK=1 runs everything in its whole length. What wants the machine for itself never runs beside others."""
+    chosen = [marked, "not quiet", "" if os.environ.get("GPUAAS_SOAK") else "not soak"]
+    return " and ".join(word for word in chosen if word)
 
 
 UNIT_TESTS = below("packages/*/tests", "stack/tests", "apps/*/tests")
@@ -54,8 +61,6 @@ SMOKE_TESTS = below("tests/e2e/test_smoke*.py")
 REFERENCE_TESTS = below(*(f"tests/machines/test_{name}.py" for name in ("conformance", "rollcall_life", "tutorial")))
 # A module's tests share what is expensive, so they stay together.
 TWO_WORKERS = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
-# GPUAAS_SOAK=1 runs everything in its whole length.
-NOT_TOO_LONG = "" if os.environ.get("GPUAAS_SOAK") else "not soak"
 
 
 def with_machines(step: Step, environment: str, subnet: str) -> Step:
@@ -76,7 +81,7 @@ LINT = Part(
         Step("types", (program("mypy"), "packages", "stack", "apps", "tests", "benchmarks", "conftest.py")),
     ),
 )
-UNIT = Part("unit", 2, (pytest("unit", "-n", "2", "-m", "not machines", *UNIT_TESTS, "tests/suite", "tests/choose"),))
+UNIT = Part("unit", 2, (pytest("unit", "-n", "2", *UNIT_TESTS, "tests/suite", "tests/choose", marked="not machines"),))
 ALONE = Part(
     "alone",
     2,
@@ -89,28 +94,28 @@ ALONE = Part(
         Step("a new app", ("scripts/test-skeleton",)),
     ),
 )
-HTTP = Part("http", 12, (pytest("http", *TWO_WORKERS, "-m", NOT_TOO_LONG, "tests/http"),))
-MACHINES = Part("machines", 13, (pytest("machines", "-m", NOT_TOO_LONG, *without(REFERENCE_TESTS), "tests/machines"),))
+HTTP = Part("http", 12, (pytest("http", *TWO_WORKERS, "tests/http"),))
+MACHINES = Part("machines", 13, (pytest("machines", *without(REFERENCE_TESTS), "tests/machines"),))
 REFERENCE = Part(
     "reference",
     10,
-    (pytest("reference", "-m", NOT_TOO_LONG, *REFERENCE_TESTS, environment={"GPUAAS_MACHINES_SLOT": "1"}),),
+    (pytest("reference", *REFERENCE_TESTS, environment={"GPUAAS_MACHINES_SLOT": "1"}),),
 )
 APPS = Part(
     "apps",
     12,
-    (with_machines(pytest("apps", "-m", "machines", *below("apps/*/tests")), "tests-apps", "10.88.0.0/16"),),
+    (with_machines(pytest("apps", *below("apps/*/tests"), marked="machines"), "tests-apps", "10.88.0.0/16"),),
 )
 SLICES = Part(
     "slices",
     4,
     (
         with_machines(
-            pytest("slices", "-m", "machines", *below("packages/*/tests", "stack/tests")), "tests", "10.87.0.0/16"
+            pytest("slices", *below("packages/*/tests", "stack/tests"), marked="machines"), "tests", "10.87.0.0/16"
         ),
     ),
 )
-E2E = Part("e2e", 10, (pytest("e2e", "-m", NOT_TOO_LONG, *without(SMOKE_TESTS), "tests/e2e"),))
+E2E = Part("e2e", 10, (pytest("e2e", *without(SMOKE_TESTS), "tests/e2e"),))
 SMOKE = Part("smoke", 5, (pytest("smoke", *SMOKE_TESTS, environment={"GPUAAS_E2E_SLOT": "1"}),))
 
 BESIDE = 3

@@ -16,6 +16,8 @@ from tests.suite.results import Outcome, PartResult, Result, settle_skips, take_
 NEWS_SECONDS = 60
 LAST_LINES = 60
 GRACE_SECONDS = 90
+TIMED_OUT = 124
+"""The status of a step that was ended because it took too long, as that of timeout(1)."""
 PERCENT = re.compile(r"\[ *(\d+)%\]")
 
 
@@ -46,7 +48,13 @@ class Suite:
 
     async def _run_parts(self) -> None:
         while self._waiting:
-            await self._run_part(self._waiting.pop(0))
+            part = self._waiting.pop(0)
+            try:
+                await self._run_part(part)
+            except OSError as error:
+                # A program that is not there, for example: the other parts run all the same.
+                self.results[part.name].results.append(Result(part.name, "failed", 0, f"cannot run it: {error}"))
+                self.unfinished.remove(part.name)
 
     async def _run_part(self, part: Part) -> None:
         self.say(f"{part.name} …")
@@ -74,7 +82,8 @@ class Suite:
             ran_nothing = step.runs_tests
             outcome: Outcome = "failed" if ran_nothing else "passed"
             results = [Result(step.name, outcome, seconds, "it ran no test" if ran_nothing else "")]
-        if status != 0 and not any(each.outcome == "failed" for each in results):
+        # pytest ends with 1 where tests failed. With anything else it was cut off, and results are missing.
+        if status not in (0, 1) or (status == 1 and not any(each.outcome == "failed" for each in results)):
             results.append(Result(step.name, "failed", seconds, self._last_words(step, status, log)))
         return results
 
@@ -98,7 +107,7 @@ class Suite:
             except TimeoutError:
                 file.write(f"\nended: it took more than {minutes(self._limit)} minutes\n".encode())
                 await self._end(process)
-                return 1
+                return TIMED_OUT
             except asyncio.CancelledError:
                 await self._end(process)
                 raise

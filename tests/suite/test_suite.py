@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.suite.parts import BESIDE, RESULTS, Part, Step, named
+from tests.suite.parts import pytest as pytest_step
 from tests.suite.report import closing, minutes
 from tests.suite.results import PartResult, Result, settle_skips, take_results
 from tests.suite.running import Suite
@@ -95,6 +96,26 @@ def test_a_run_that_dies_has_failed_although_its_tests_passed(tmp_path: Path) ->
     (result,) = run(part("tests", of_pytest(tmp_path, dies)), directory=tmp_path)["tests"].results
     assert result.outcome == "failed"
     assert "exit status 9" in result.words
+
+
+def test_a_module_that_cannot_be_imported_hides_no_other(tmp_path: Path) -> None:
+    (tmp_path / "test_broken.py").write_text("import nothing_of_that_name\n")
+    (tmp_path / "test_whole.py").write_text("def test_passes(): pass\n")
+    made = pytest_step("them", "-c", "/dev/null", "-p", "no:cacheprovider", str(tmp_path))
+    (failed, passed) = sorted(run(part("tests", made), directory=tmp_path / "results")["tests"].results, key=str)
+    assert (failed.outcome, passed.outcome) == ("failed", "passed")
+    assert "nothing_of_that_name" in failed.words
+
+
+def test_a_run_that_is_cut_off_says_so_although_a_test_failed_before(tmp_path: Path) -> None:
+    slow = "import time\n\ndef test_fails(): assert False\n\ndef test_hangs(): time.sleep(600)\n"
+    results = run(part("tests", of_pytest(tmp_path, slow)), directory=tmp_path, limit=8)["tests"].results
+    assert "it took more than" in "".join(each.words for each in results if each.outcome == "failed")
+
+
+def test_a_program_that_is_not_there_is_a_failure_of_its_part_alone(tmp_path: Path) -> None:
+    found = run(part("none", Step("none", ("/nowhere/none",))), part("one", shell("one", "true")), directory=tmp_path)
+    assert [result.count("failed") for result in found.values()] == [1, 0]
 
 
 def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import psycopg
 
 from gpuaas_conformance.boundaries import Boundaries, Boundary
 from gpuaas_conformance.proxy import FaultProxy
-from tests.support.chance import SEED
 
 
 @contextmanager
@@ -41,7 +40,7 @@ def killing(
         loop.close()
 
 
-def sample(boundaries: list[Boundary], size: int, seed: int = SEED) -> set[Boundary]:
+def sample(boundaries: list[Boundary], size: int, seed: int) -> set[Boundary]:
     """At most one of each kind of operation, so that one kill does not hide another."""
     draw = random.Random(seed)
     shuffled = draw.sample(boundaries, len(boundaries))

@@ -51,9 +51,10 @@ async def run_phases(operation: Operation, given: Scope, phases: Iterable[Phase]
 
 
 def machine(**changes: Any) -> FakeMachine:
+    facts = FACTS.replace("node-1", changes.get("hostname", "node-1"))
     answers = {
-        "slurmd -C": said(FACTS + SLURMD_C),
-        "os-release": said(FACTS),
+        "slurmd -C": said(facts + SLURMD_C),
+        "os-release": said(facts),
         "getent passwd gpuaas": said("10000\nend\n"),
         "show node": said("NodeName=node-1 Arch=x86_64 State=IDLE CfgTRES=cpu=2,gres/gpu=2 Comment=mem_1 \n"),
         "install-packages": said("missing=\nadded=37\n"),
@@ -105,7 +106,7 @@ async def test_the_controllers_phases_need_no_worker() -> None:
     assert list(results)[-1] == "start-slurmctld"
 
 
-async def test_add_does_not_start_the_controllers_daemons(platform: MemoryPlatform, one: FakeMachine) -> None:
+async def test_recover_does_not_start_the_controllers_daemons(platform: MemoryPlatform, one: FakeMachine) -> None:
     await platform.deploy()
     one.steps.clear()
     await platform.run("recover", platform.member_on(one))
@@ -114,6 +115,23 @@ async def test_add_does_not_start_the_controllers_daemons(platform: MemoryPlatfo
     name, script = one.steps[-1]
     assert name == "save-node-node-1"
     assert f"--quiet {platform.member_on(one).id} /var/lib/slurm/slurmctld/node_state" in script
+
+
+async def test_add_does_not_start_the_controllers_daemons(platform: MemoryPlatform, one: FakeMachine) -> None:
+    await platform.deploy()
+    one.steps.clear()
+    two = machine(hostname="node-2", address="10.0.0.2", allocation_id="alc_2")
+    member = platform.place(WORKER, two)
+    one.answers["show node"] = said(
+        f"NodeName=node-2 Arch=x86_64 State=IDLE CfgTRES=cpu=2,gres/gpu=2 Comment={member.id} \n"
+    )
+    one.answers["run-first-job"] = said("host=node-2\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\n")
+    await platform.run("add", member)
+    assert {"start-munge", "start-slurmd-node-2"} <= {name for name, _ in two.steps}
+    assert not {"start-slurmctld", "start-database"} & {name for name, _ in (*one.steps, *two.steps)}
+    name, script = one.steps[-1]
+    assert name == "save-node-node-2"
+    assert f"--quiet {member.id} /var/lib/slurm/slurmctld/node_state" in script
 
 
 async def test_decommission_stops_slurmd_before_the_record_is_deleted() -> None:

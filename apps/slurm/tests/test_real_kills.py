@@ -92,3 +92,11 @@ async def test_decommission_in_the_middle_of_an_install(victim: Victim) -> None:
 async def test_an_interrupted_removal_is_taken_up_again(victim: Victim) -> None:
     moments = await victim.moments_of("removal")
     await try_all(victim, remove_again, moments, how_many(moments))
+
+
+async def test_a_package_of_somebody_elses_that_broke_meanwhile_holds_nothing_up(victim: Victim) -> None:
+    await victim.go_back_to(BARE)
+    await victim.bring_somebody_elses_package()
+    await victim.install()
+    await victim.break_somebody_elses_package()
+    await victim.remove()

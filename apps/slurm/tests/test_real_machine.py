@@ -147,11 +147,11 @@ async def test_a_persons_drain_is_not_undone(cluster: Cluster) -> None:
 async def test_a_restart_of_the_machine_is_survived(cluster: Cluster) -> None:
     name = cluster.head.hostname
     # slurmctld writes its state down some seconds after a change: what a person did just before is not lost.
-    update = f"timeout 10 scontrol update nodename={name}"
-    resume = f"{update} state=DRAIN reason=mine && touch /run/test-mark && {update} state=RESUME"
-    assert (await cluster.head.read(resume)).ok
     saved = "[ /var/lib/slurm/slurmctld/node_state -nt /run/test-mark ]"
-    await wait_for(cluster.head, "slurmctld to save its state", saved)
+    for change in ("state=DRAIN reason=mine", "state=RESUME"):
+        changed = f"touch /run/test-mark && timeout 10 scontrol update nodename={name} {change}"
+        assert (await cluster.head.read(changed)).ok
+        await wait_for(cluster.head, f"slurmctld to save {change}", saved)
     assert (await lxc("restart", "--force", name)).ok
     await wait_until_running(name)
     await cluster.wait_until_idle()

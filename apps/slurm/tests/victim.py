@@ -83,17 +83,25 @@ class Victim:
 
     async def break_somebody_elses_package(self) -> None:
         """One that is not ours and cannot be configured."""
+        await self._bring_somebody_elses_package("exit 1")
+        self._broken = [NOT_OURS]
+
+    async def bring_somebody_elses_package(self) -> None:
+        await self._bring_somebody_elses_package("exit 0")
+
+    async def _bring_somebody_elses_package(self, postinst: str) -> None:
         made = await self.machine.read(f"""
             mkdir -p /tmp/deb/DEBIAN && cd /tmp
             printf '%s\\n' 'Package: {NOT_OURS}' 'Version: 1' 'Architecture: all' 'Maintainer: a' \\
                 'Description: not ours' >deb/DEBIAN/control
-            printf '#!/bin/sh\\nexit 1\\n' >deb/DEBIAN/postinst && chmod 0755 deb/DEBIAN/postinst
+            printf '#!/bin/sh\\n{postinst}\\n' >deb/DEBIAN/postinst && chmod 0755 deb/DEBIAN/postinst
             dpkg-deb --build deb {NOT_OURS}.deb
-            if dpkg --install {NOT_OURS}.deb; then exit 1; fi
+            status=0
+            dpkg --install {NOT_OURS}.deb || status=$?
             rm -r deb {NOT_OURS}.deb
+            [ $status = {1 if postinst == "exit 1" else 0} ]
         """)
         assert made.ok, made.stderr
-        self._broken = [NOT_OURS]
 
     async def remove_somebody_elses_package(self) -> None:
         removed = await self.machine.read(f"dpkg --purge {NOT_OURS}")

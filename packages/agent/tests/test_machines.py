@@ -162,7 +162,7 @@ async def test_life_of_a_slice(platform: Platform, agent: AgentProcess, leftover
     # A stream ends with its machine.
     stream = await platform.open_stream(one, "10.85.1.10")
     assert (await platform.run_task(delete_spec(one))).ok
-    await asyncio.wait_for(stream.wait_closed(), 5)
+    await asyncio.wait_for(stream.wait_closed(), 60)
     assert leftovers() == []
     assert list((tmp_path / "state" / "slices").iterdir()) == []
     assert (await platform.run_task(delete_spec(one))).ok

@@ -6,10 +6,29 @@ import time
 import pytest
 
 from gpuaas_sdk import CommandError, MachineFencedError
+from gpuaas_sdk.machines.ssh import SshMachine
 
 from .sdk_test_machines import SshdPlatform
 
 pytestmark = pytest.mark.machines
+PATIENCE = 60
+
+
+def wait_for(path: str) -> str:
+    """A piece of a step that goes on when there is such a file."""
+    return f"until [ -e {path} ]; do sleep 0.05; done"
+
+
+async def until(machine: SshMachine, question: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while (await machine.read(question)).exit_status != 0:  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.05)
+
+
+async def let_go(platform: SshdPlatform, path: str) -> None:
+    """By somebody whom no fence of the test's instance keeps out."""
+    another = await platform.machine(10, operation="op_other", instance="ins_other")
+    await another.write_file(path, "")
 
 
 async def test_a_step_runs_as_a_unit_and_leaves_nothing(slice_platform: SshdPlatform) -> None:
@@ -48,10 +67,11 @@ async def test_large_scripts_and_outputs(slice_platform: SshdPlatform) -> None:
 
 async def test_a_step_outlives_its_connection_and_is_not_run_twice(slice_platform: SshdPlatform) -> None:
     machine = await slice_platform.machine(10, instance="ins_cut")
-    script = "echo ran >>/root/cut-runs; sleep 2; echo done"
+    script = f"echo ran >>/root/cut-runs; {wait_for('/root/cut-is-over')}; echo done"
     step = asyncio.create_task(machine.run_step("long", script))
-    await asyncio.sleep(1)
+    await until(machine, "test -e /root/cut-runs")
     await slice_platform.cut()
+    await let_go(slice_platform, "/root/cut-is-over")
     assert (await step).stdout == "done\n"
     assert (await machine.read("cat /root/cut-runs")).stdout == "ran\n"
     assert (await machine.read("ls /run/gpuaas/steps")).stdout == ""
@@ -73,20 +93,28 @@ async def test_an_older_token_is_refused(slice_platform: SshdPlatform) -> None:
 async def test_a_successor_waits_for_the_same_step_of_its_predecessor(slice_platform: SshdPlatform) -> None:
     old = await slice_platform.machine(30, instance="ins_wait")
     new = await slice_platform.machine(31, instance="ins_wait")
-    first = asyncio.create_task(old.run_step("install", "echo a-start >>/root/w; sleep 2; echo a-end >>/root/w"))
-    await asyncio.sleep(1)
-    await new.run_step("install", "echo b >>/root/w")
-    await first
+    script = f"echo a-start >>/root/w; {wait_for('/root/w-go')}; echo a-end >>/root/w"
+    first = asyncio.create_task(old.run_step("install", script))
+    await until(new, "test -e /root/w")
+    second = asyncio.create_task(new.run_step("install", "echo b >>/root/w"))
+    await until(new, "grep -qx 31 /var/lib/gpuaas/fence/ins_wait")
+    assert not second.done()
+    await let_go(slice_platform, "/root/w-go")
+    await asyncio.gather(first, second)
     assert (await new.read("cat /root/w")).stdout.split() == ["a-start", "a-end", "b"]
 
 
 async def test_a_write_waits_for_the_predecessors_units_too(slice_platform: SshdPlatform) -> None:
     old = await slice_platform.machine(30, instance="ins_wait2")
     new = await slice_platform.machine(31, instance="ins_wait2")
-    first = asyncio.create_task(old.run_step("install", "sleep 2; echo old >/root/w2"))
-    await asyncio.sleep(1)
-    await new.write_file("/root/w2", "new")
-    await first
+    script = f"touch /root/w2-began; {wait_for('/root/w2-go')}; echo old >/root/w2"
+    first = asyncio.create_task(old.run_step("install", script))
+    await until(new, "test -e /root/w2-began")
+    second = asyncio.create_task(new.write_file("/root/w2", "new"))
+    await until(new, "grep -qx 31 /var/lib/gpuaas/fence/ins_wait2")
+    assert not second.done()
+    await let_go(slice_platform, "/root/w2-go")
+    await asyncio.gather(first, second)
     assert (await new.read("cat /root/w2")).stdout == "new"
 
 
@@ -94,11 +122,10 @@ async def test_two_members_on_one_machine_do_not_shut_each_other_out(slice_platf
     one = await slice_platform.machine(40, operation="op_c", member="mem_1", instance="ins_two")
     two = await slice_platform.machine(41, operation="op_w", member="mem_2", instance="ins_two")
     await two.run_step("s", "true")
-    slow = asyncio.create_task(one.run_step("s", "sleep 3"))
-    await asyncio.sleep(0.5)
-    started = time.monotonic()
-    await two.run_step("t", "true")
-    assert time.monotonic() - started < 2
+    slow = asyncio.create_task(one.run_step("s", f"touch /root/two-began; {wait_for('/root/two-go')}"))
+    await until(two, "test -e /root/two-began")
+    # It is this one that lets the other go on: were it to wait for it, both would wait for ever.
+    await two.run_step("t", "touch /root/two-go")
     await slow
     whole = await slice_platform.machine(42, operation="op_d", instance="ins_two")
     await whole.run_step("teardown", "true")

@@ -54,12 +54,18 @@ class Lxcfs:
                 time.sleep(0.02)
             return had_died
 
-    def release(self, environment: str, *, needed: bool) -> None:
-        """Takes the note away, and stops it where nobody needs it any more: no environment, and no LXD that goes on."""
+    def release(self, environment: str, *, lxd: str, goes_on: bool) -> None:
+        """Takes the note away, and stops it where nobody needs it any more: no environment, and no LXD that goes on
+        because machines run on it that are not of this stack."""
         with self._locked():
             (self.environments / environment).unlink(missing_ok=True)
+            kept = self.environments / f"the LXD {lxd}"
+            if goes_on:
+                kept.touch()
+            else:
+                kept.unlink(missing_ok=True)
             process = recorded(self._record)
-            if needed or process is None or any(self.environments.iterdir()):
+            if process is None or any(self.environments.iterdir()):
                 return
             if alive(process):
                 end(process)

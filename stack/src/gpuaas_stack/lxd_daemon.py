@@ -78,10 +78,11 @@ class LxdDaemon:
         with self._locked():
             (self.environments / environment).unlink(missing_ok=True)
             goes_on = self._why_it_goes_on()
-            if goes_on is None:
+            ours = recorded(self.run_dir / "lxd.json") is not None
+            if goes_on is None and ours:
                 self._stop_lxd()
                 self._unmount_leftovers()
-            self._lxcfs.release(environment, needed=goes_on is not None)
+            self._lxcfs.release(environment, lxd=self.run_dir.name, goes_on=goes_on is not None)
             return goes_on or "LXD is stopped"
 
     def _why_it_goes_on(self) -> str | None:

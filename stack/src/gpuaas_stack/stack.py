@@ -196,7 +196,8 @@ class Stack:
     def _wait_for_logins(self, machines: list[str]) -> None:
         """They boot while the services start; who types `gpuaas ssh` after `up` is not to be refused."""
         addresses = self.lxd.addresses(machines)
-        if not addresses:
+        # An LXD in a network of its own has machines that nobody here can reach.
+        if not addresses or self.settings.lxd_network is not None:
             return
         with self.progress.phase("machines answer") as phase:
             deadline = time.monotonic() + LOGIN_SECONDS

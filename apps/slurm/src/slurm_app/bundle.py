@@ -9,6 +9,7 @@ bundle they are compressed with zstd, which takes 0.4 of these, for a file that 
 a package changes; what vouches for it is the digest of the bundle.
 """
 
+import fcntl
 import hashlib
 import io
 import json
@@ -85,10 +86,14 @@ class Apt:
             "Acquire::Retries": "3",
         }
         self._options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+        self._lock = work / "lock"
 
     def run(self, *arguments: str) -> str:
         command = ["apt-get", "-qq", *self._options, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # apt itself fails at once where another one uses the same lists: two bundles may be made at a time.
+        with self._lock.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RefusedError("apt_failed", f"cannot run apt-get {arguments[0]}: {done.stderr.strip()[-2_000:]}")
         return done.stdout

@@ -23,7 +23,8 @@ allow_daemon_starts() {{
 # take_in_journal: a dpkg that was killed left what it did beside its database; any that writes takes that in.
 # finish_triggers: dpkg runs the triggers last, many of them those of packages that were there before us (libc-bin
 #   rebuilds its cache). One that is killed in such a script leaves that package half configured. What was pending or
-#   broken before us is somebody else's.
+#   broken before us is somebody else's; so is what broke since then for another reason, and so does not heal: that is
+#   said, and holds nothing up.
 DPKG_FUNCTIONS = f"""
 export DEBIAN_FRONTEND=noninteractive
 run_dpkg() {{
@@ -42,14 +43,21 @@ take_in_journal() {{
     fi
 }}
 finish_triggers() {{
-    local pending half
+    local pending half ours
     take_in_journal
     half=$(dpkg-query -W -f '${{binary:Package}}\\t${{Version}}\\t${{db:Status-Status}}\\n' |
         sed -n 's/\\thalf-configured$/\\tinstalled/p' | sort | comm -12 - {BASELINE}/packages | cut -f1)
-    if [ -n "$half" ]; then run_dpkg --configure $half; fi
+    if [ -n "$half" ] && ! run_dpkg --configure $half; then
+        echo "left as they are, since they are not ours and cannot be configured:" $half >&2
+    fi
     pending=$(dpkg-query -W -f '${{db:Status-Status}} ${{binary:Package}}\\n' |
         sed -n 's/^triggers-pending //p' | sort |
         comm -23 - <(sed -n 's/\\t.*\\ttriggers-pending$//p' {BASELINE}/packages))
-    if [ -n "$pending" ]; then run_dpkg --triggers-only $pending; fi
+    ours=$(comm -13 {BASELINE}/package_names - <<<"$pending")
+    if [ -n "$ours" ]; then run_dpkg --triggers-only $ours; fi
+    pending=$(comm -12 {BASELINE}/package_names - <<<"$pending")
+    if [ -n "$pending" ] && ! run_dpkg --triggers-only $pending; then
+        echo "left as they are, since they are not ours and their triggers fail:" $pending >&2
+    fi
 }}
 """
