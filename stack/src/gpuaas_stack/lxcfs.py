@@ -3,35 +3,23 @@ environment says that it uses it, and the last one out stops it, if it was we wh
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from gpuaas_stack import users
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.processes import alive, end, recorded, start
+from gpuaas_stack.shared import Shared
 
 MOUNT = Path("/var/lib/lxcfs")
 RUN_DIR = Path("/run/gpuaas/lxcfs")
 LOG = Path("/var/log/gpuaas/lxcfs.out")
 
 
-class Lxcfs:
+class Lxcfs(Shared):
     def __init__(self, run_dir: Path = RUN_DIR) -> None:
-        self.run_dir = run_dir
-        self.environments = run_dir / "environments"
+        super().__init__(run_dir)
         self._record = run_dir / "lxcfs.json"
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        users.ensure_dir(self.run_dir, mode=0o700)
-        users.ensure_dir(self.environments, mode=0o700)
-        with (self.run_dir / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
     def acquire(self, environment: str) -> bool:
         """Makes it answer and notes the user. True if it had died: what runs in machines lost it."""

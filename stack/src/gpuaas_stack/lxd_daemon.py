@@ -6,11 +6,8 @@ Another one can run beside it, as on another host: with its own socket, director
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 from gpuaas_stack import users
@@ -18,6 +15,7 @@ from gpuaas_stack.errors import StackError
 from gpuaas_stack.lxcfs import Lxcfs
 from gpuaas_stack.lxd_api import LxdApi
 from gpuaas_stack.processes import end, recorded, start, wait_gone
+from gpuaas_stack.shared import Shared
 
 LOG_DIR = Path("/var/log/gpuaas")
 # /sys shows the links of the namespace that it was mounted in; the cgroups below it are those of the whole machine.
@@ -31,25 +29,16 @@ exec "$@"
 """
 
 
-class LxdDaemon:
+class LxdDaemon(Shared):
     def __init__(self, socket: Path, run_dir: Path, network: str | None = None) -> None:
         """`network` names the network namespace that it runs in, which has to exist."""
+        super().__init__(run_dir)
         self.api = LxdApi(socket)
         self.directory = socket.parent
-        self.run_dir = run_dir
         self.network = network
-        self.environments = run_dir / "environments"
         # One beside another has a log of its own.
         self._log = LOG_DIR / f"{run_dir.name}.log"
         self._lxcfs = Lxcfs()
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        users.ensure_dir(self.run_dir, mode=0o700)
-        users.ensure_dir(self.environments, mode=0o700)
-        with (self.run_dir / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
     def acquire(self, environment: str) -> bool:
         """Makes LXD answer and notes the user. True if lxcfs had died: what runs in machines lost it."""
