@@ -17,26 +17,30 @@ LOG = Path("/var/log/gpuaas/lxcfs.out")
 
 
 class Lxcfs(Shared):
-    def __init__(self, run_dir: Path = RUN_DIR) -> None:
+    def __init__(self, run_dir: Path = RUN_DIR, mount: Path = MOUNT) -> None:
         super().__init__(run_dir)
+        self._mount = mount
         self._record = run_dir / "lxcfs.json"
 
     def acquire(self, environment: str) -> bool:
         """Makes it answer and notes the user. True if it had died: what runs in machines lost it."""
         with self._locked():
             (self.environments / environment).touch()
-            if _answers():
+            if self._answers():
                 return False
-            had_died = _mounted()
+            had_died = self._mounted()
             if had_died:
                 # Killed: its mount stays behind and answers nothing but errors.
-                subprocess.run(["umount", "--lazy", str(MOUNT)], check=True)
-            MOUNT.mkdir(parents=True, exist_ok=True)
+                subprocess.run(["umount", "--lazy", str(self._mount)], check=True)
+            self._mount.mkdir(parents=True, exist_ok=True)
             start(
-                ["lxcfs", str(MOUNT)], {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}, self._record, LOG
+                ["lxcfs", str(self._mount)],
+                {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
+                self._record,
+                LOG,
             )
             deadline = time.monotonic() + 20
-            while not _answers():
+            while not self._answers():
                 if time.monotonic() > deadline:
                     raise StackError(f"cannot start lxcfs: see {LOG}")
                 time.sleep(0.02)
@@ -57,18 +61,16 @@ class Lxcfs(Shared):
                 return
             if alive(process):
                 end(process)
-            if _mounted():
-                subprocess.run(["umount", "--lazy", str(MOUNT)], check=False)
+            if self._mounted():
+                subprocess.run(["umount", "--lazy", str(self._mount)], check=False)
             self._record.unlink()
 
+    def _answers(self) -> bool:
+        """Reads a file: names and attributes are answered from the kernel's cache also when lxcfs is dead."""
+        try:
+            return self._mounted() and bool((self._mount / "proc" / "uptime").read_text())
+        except OSError:
+            return False
 
-def _answers() -> bool:
-    """Reads a file: names and attributes are answered from the kernel's cache also when lxcfs is dead."""
-    try:
-        return _mounted() and bool((MOUNT / "proc" / "uptime").read_text())
-    except OSError:
-        return False
-
-
-def _mounted() -> bool:
-    return any(line.split()[1] == str(MOUNT) for line in Path("/proc/self/mounts").read_text().splitlines())
+    def _mounted(self) -> bool:
+        return any(line.split()[1] == str(self._mount) for line in Path("/proc/self/mounts").read_text().splitlines())
