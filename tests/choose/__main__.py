@@ -51,7 +51,12 @@ def run_chosen(base: str, *, run: bool) -> int:
 def record(modules: set[str]) -> int:
     """Run the modules, or all of them, under the recorder, and write what they use to the map."""
     with tempfile.TemporaryDirectory(prefix="gpuaas-recording-") as directory:
-        command = [*PYTEST, "-p", "tests.choose.recording", *test_files((modules or set(http_modules())) - DRAWN)]
+        command = [
+            *PYTEST,
+            "-p",
+            "tests.choose.recording",
+            *test_files((modules or set(http_modules())) - DRAWN.keys()),
+        ]
         status = subprocess.run(command, cwd=ROOT, env={**os.environ, "GPUAAS_RECORDINGS": directory}).returncode
         return keep(Path(directory), status, whole=not modules)
 

@@ -13,8 +13,9 @@ HTTP_TESTS = ROOT / "tests" / "http"
 ALL = "*"
 NEARLY_ALL = 0.75
 """A file that is used by more than this part of the modules chooses all: the difference is not worth its lines."""
-DRAWN = frozenset({"test_fuzz"})
-"""Modules that draw what they do, another thing in each run: they are not recorded, and use what any other uses."""
+DRAWN = {"test_fuzz": "test_policy"}
+"""Modules that draw what they do, another thing in each run, so that a recording would be chance. Each uses what the
+module beside it uses, which does all of it in every run."""
 CODE = ("packages/*/src", "stack/src", "apps/*/src")
 DECLARATIONS = "packages/contract/"
 """Models and enums: to use them runs no function of theirs."""
@@ -54,7 +55,7 @@ class TestMap:
         """Return this map with some modules recorded anew, without what is gone. A new file stays unknown, and so
         chooses all, until all modules are recorded: which of the others use it is not known."""
         modules = (self.modules | recorded.modules) & http_modules()
-        anew = recorded.modules - DRAWN
+        anew = recorded.modules - DRAWN.keys()
         users = {
             path: ((used - anew) | recorded.users.get(path, frozenset())) & modules
             for path, used in self.users.items()
@@ -98,7 +99,11 @@ def make_map(workers: Iterable[Path], sources: Collection[str], data: Collection
     modules, used = read_recording(workers, {*sources, *data})
     users = {path: frozenset(used.get(path, ())) for path in {*sources, *used}}
     found = with_declarations(users, {path: imports_of(path) for path in sources})
-    return TestMap(modules | DRAWN, {path: used | DRAWN if used else used for path, used in found.items()})
+    return TestMap(modules | DRAWN.keys(), {path: _with_drawn(used) for path, used in found.items()})
+
+
+def _with_drawn(used: frozenset[str]) -> frozenset[str]:
+    return used | {drawn for drawn, alike in DRAWN.items() if alike in used}
 
 
 def with_declarations(

@@ -5,13 +5,14 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuaas_stack.settings import Settings
 from tests.choose.children import sitecustomize
-from tests.support.processes import cloned_platform
+
+if TYPE_CHECKING:
+    from gpuaas_stack.settings import Settings
 
 MODULES = "modules"
 """In the directory of a worker: the test modules in the order of their numbers, which begin with 1."""
@@ -72,15 +73,20 @@ class Recording:
             self._recorder.show(before)
 
 
+# In a worker, and before anything of ours is imported there: what is imported already says nothing.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+_RECORDING = Recording(Path(os.environ["GPUAAS_RECORDINGS"]) / _WORKER) if _WORKER else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    directory = Path(os.environ["GPUAAS_RECORDINGS"])
-    worker = getattr(config, "workerinput", {}).get("workerid")
-    if worker is not None or not config.getoption("numprocesses"):
-        config.pluginmanager.register(Recording(directory / (worker or "alone")))
+    if _RECORDING is not None:
+        config.pluginmanager.register(_RECORDING)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _idle_api(servers: Settings) -> None:
+def _idle_api(servers: "Settings") -> None:
     """Record what an API does that nobody asks."""
+    from tests.support.processes import cloned_platform
+
     with cloned_platform(servers):
         time.sleep(IDLE_SECONDS)

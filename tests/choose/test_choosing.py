@@ -7,7 +7,6 @@ import pytest
 from tests.choose import mapping
 from tests.choose.choosing import Choice, choose, describe
 from tests.choose.mapping import (
-    DRAWN,
     ROOT,
     TestMap,
     failed_modules,
@@ -143,15 +142,15 @@ def test_a_recording_of_two_workers_becomes_one_map(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(mapping, "imports_of", lambda path: set())
     workers = [
         write_recording(tmp_path / "gw0", ["test_a", "test_b"], ["1 x.py", "2 x.py", "2 x.py", "2 cache.pyc"]),
-        write_recording(tmp_path / "gw1", ["test_c"], ["0 start.py", "1 x.py", "1 data.yaml"]),
+        write_recording(tmp_path / "gw1", ["test_policy"], ["0 start.py", "1 x.py", "1 data.yaml"]),
     ]
     made = make_map(workers, ["x.py", "start.py", "unused.py"], ["data.yaml", "unread.yaml"])
-    assert made.modules == {"test_a", "test_b", "test_c"} | DRAWN
+    assert made.modules == {"test_a", "test_b", "test_policy", "test_fuzz"}, "the fuzz does what the policy walk does"
     assert made.users == {
         "x.py": made.modules,
         "start.py": made.modules,
         "unused.py": frozenset(),
-        "data.yaml": frozenset({"test_c"}) | DRAWN,
+        "data.yaml": frozenset({"test_policy", "test_fuzz"}),
     }
     file = tmp_path / "map.json"
     unknown = TestMap.load(file)
@@ -169,11 +168,9 @@ def test_a_module_that_failed_is_not_in_the_map(tmp_path: Path, monkeypatch: pyt
     (workers[0] / "failed").write_text("test_b\ntest_b\n")
     assert failed_modules(workers) == {"test_b"}
     known = make_map(workers, ["x.py", "y.py"], []).without({"test_b"})
-    recorded = frozenset({"test_a", "test_c"}) | DRAWN
-    assert known == TestMap(recorded, {"x.py": recorded, "y.py": DRAWN})
-    assert choose(["y.py"], known, {"test_a", "test_b", "test_c", *DRAWN}, {}).modules == {"test_b", *DRAWN}, (
-        "with any change"
-    )
+    recorded = frozenset({"test_a", "test_c"})
+    assert known == TestMap(recorded | {"test_fuzz"}, {"x.py": recorded, "y.py": frozenset()})
+    assert choose(["y.py"], known, {"test_a", "test_b", "test_c"}, {}).modules == {"test_b"}, "with any change"
 
 
 def test_some_modules_can_be_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:

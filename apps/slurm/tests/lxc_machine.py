@@ -5,11 +5,14 @@ import os
 import shlex
 import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 from gpuaas_sdk.machines.base import CommandError, CommandResult, MachineUnreachableError
 
 _STRICT = "set -euo pipefail\n"
+_WHOLE = "<end-of-answer>"
+_RECEIVED_LESS = 79
 
 
 async def lxc(*arguments: str, stdin: bytes = b"", timeout: float = 120) -> CommandResult:
@@ -27,6 +30,11 @@ async def lxc(*arguments: str, stdin: bytes = b"", timeout: float = 120) -> Comm
         await process.wait()
         raise MachineUnreachableError(f"lxc {arguments[0]} gave no answer in {timeout} s") from error
     return CommandResult(process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+def _receive(path: str, content: bytes) -> str:
+    """A piece of bash that writes its standard input there, all of it."""
+    return f"cat >{path} && {{ [ $(stat -c %s {path}) -eq {len(content)} ] || exit {_RECEIVED_LESS}; }}"
 
 
 class LxcMachine:
@@ -51,22 +59,24 @@ class LxcMachine:
         return self._address
 
     async def read(self, script: str, *, timeout: float = 30) -> CommandResult:
-        return await lxc(
-            "exec", self._name, "-T", "--", "bash", "-s", stdin=(_STRICT + script).encode(), timeout=timeout
-        )
+        content = (_STRICT + script).encode()
+        # Not on a command line, where `pgrep -f` of the script would find itself.
+        length = f"[ $(LC_ALL=C; echo ${{#script}}) -eq {len(content) + 1} ] || exit {_RECEIVED_LESS}"
+        inner = f'script=$(cat; printf .); {length}; bash -s <<<"${{script%.}}"'
+        return await self._exec(f"bash -c {shlex.quote(inner)}", content, timeout=timeout)
 
     async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
         started = time.monotonic()
         # Through a file: a step that read its script from standard input could lose the rest of it to a
         # command that reads standard input too.
         path = shlex.quote(f"/run/gpuaas-step-{step}.sh")
+        stdin = (_STRICT + script).encode()
         inner = (
-            f"umask 077; cat >{path}; systemd-run --wait --pipe --collect --quiet "
+            f"umask 077; {_receive(path, stdin)}; systemd-run --wait --pipe --collect --quiet "
             f"--unit=gpuaas-test-{shlex.quote(step)} --service-type=exec bash {path} </dev/null; "
             f"status=$?; rm -f {path}; exit $status"
         )
-        stdin = (_STRICT + script).encode()
-        result = await lxc("exec", self._name, "-T", "--", "bash", "-c", inner, stdin=stdin, timeout=timeout)
+        result = await self._exec(f"bash -c {shlex.quote(inner)}", stdin, timeout=timeout)
         self.steps.append((step, time.monotonic() - started))
         if not result.ok:
             raise CommandError(f"{step} on {self._name}", result)
@@ -78,12 +88,23 @@ class LxcMachine:
         data = content.encode() if isinstance(content, str) else content
         quoted = shlex.quote(path)
         script = (
-            f"umask 077; cat >{quoted}.part && chown {owner}:{group} {quoted}.part && "
+            f"umask 077; {_receive(f'{quoted}.part', data)} && chown {owner}:{group} {quoted}.part && "
             f"chmod {mode:o} {quoted}.part && mv {quoted}.part {quoted}"
         )
-        result = await lxc("exec", self._name, "-T", "--", "bash", "-c", script, stdin=data)
+        result = await self._exec(f"bash -c {shlex.quote(script)}", data)
         if not result.ok:
             raise CommandError(f"write {path} on {self._name}", result)
+
+    async def _exec(self, command: str, stdin: bytes = b"", timeout: float = 120) -> CommandResult:
+        """Now and then `lxc exec` loses what a command reads or says, and calls that success. All that is done here may
+        be done twice, so it is, until question and answer were whole."""
+        words = f"{command}; status=$?; printf '{_WHOLE}'; exit $status"
+        for _ in range(5):
+            result = await lxc("exec", self._name, "-T", "--", "bash", "-c", words, stdin=stdin, timeout=timeout)
+            whole = result.stdout.endswith(_WHOLE)
+            if result.exit_status != _RECEIVED_LESS and (whole or not result.ok):
+                break
+        return replace(result, stdout=result.stdout.removesuffix(_WHOLE))
 
     async def deliver(self, digest: str) -> str:
         path = f"/mnt/{digest.replace(':', '-')}.tar"
