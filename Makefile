@@ -11,7 +11,7 @@ BASE ?= origin/main
 PARTS ?=
 ROUNDS ?= 1
 # Addresses of the registry stay out of the lock, so that it installs from any.
-COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes \
+COMPILE := $(BIN)/uv pip compile --quiet --system-certs --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --no-header
 
 help: ## this list
