@@ -4,7 +4,6 @@ import ipaddress
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,16 +44,7 @@ def lxc(*words: str, stdin: str = "") -> str:
 
 def build_agent(directory: Path) -> None:
     """The agent by its wheel, with its dependencies, in an environment of its own."""
-    pip = [sys.executable, "-m", "pip"]
-    locked = (ROOT / "requirements" / "runtime.txt").read_text().splitlines()
-    pins = [line.split(" ")[0] for line in locked if "==" in line and not line.startswith((" ", "#"))]
-    (directory / "constraints.txt").write_text("\n".join(pins))
-    wheels = directory / "wheels"
-    sources = [str(ROOT / "packages" / name) for name in ("contract", "agent")]
-    _run([*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), *sources])
-    _run([str(PYTHON), "-m", "venv", "--without-pip", str(directory / "venv")])
-    install = ["install", "--quiet", "--constraint", str(directory / "constraints.txt"), *map(str, wheels.iterdir())]
-    _run([*pip, "--python", str(directory / "venv" / "bin" / "python"), *install])
+    _run([str(ROOT / "scripts" / "install-alone"), str(directory / "venv"), "packages/agent"])
     # What Python needs of the host and the image lacks.
     (directory / "libraries").mkdir()
     for name in ("libexpat.so.1", "libffi.so.8"):
@@ -83,7 +73,8 @@ class StandIn:
     def snapshot(self) -> list[str]:
         return sorted(self.sh(SNAPSHOT, check=False).splitlines())
 
-    def install_agent(self, stack: Stack, runtime: Path, join_token: str) -> None:
+    def install_agent(self, stack: Stack, runtime: Path) -> None:
+        """It runs once it is enrolled."""
         port = stack.settings.api_port
         for name, shown in (("api", port), ("registry", stack.settings.registry_port)):
             where = f"tcp:127.0.0.1:{shown}"
@@ -102,10 +93,14 @@ class StandIn:
             "LD_LIBRARY_PATH": str(LIBRARIES),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        self.push("/etc/gpuaas/join-token", join_token)
         self.push("/etc/gpuaas/agent.env", "".join(f"{name}={value}\n" for name, value in settings.items()))
-        environment = f"LD_LIBRARY_PATH={LIBRARIES}"
-        self.sh(f"{environment} {AGENT}/bin/python -m gpuaas_agent.main install-unit --start")
+
+    def enrol(self, join_token: str) -> None:
+        """As a host that has never been a node."""
+        self.push("/etc/gpuaas/join-token", join_token)
+        forget = "systemctl stop gpuaas-agent 2>/dev/null; rm -rf /var/lib/gpuaas-agent"
+        program = f"LD_LIBRARY_PATH={LIBRARIES} {AGENT}/bin/python -m gpuaas_agent.main"
+        self.sh(f"{forget}; {program} install-unit --start")
 
     def add_device(self, *words: str) -> None:
         lxc("config", "device", "add", self.name, *words)

@@ -27,18 +27,24 @@ BOOT = "cat /proc/sys/kernel/random/boot_id"
 
 
 @pytest.fixture(scope="module")
-def second(
-    stack: Stack, cli: CommandLine, platform: Platform, node: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StandIn]:
+def whole_host(stack: Stack, node: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
     runtime = tmp_path_factory.mktemp("agent")
     build_agent(runtime)
     with stand_in(stack, "two") as host:
-        host.install_agent(stack, runtime, cli.json("node", "join-token", "host-two")["token"])
+        host.install_agent(stack, runtime)
         try:
-            platform.wait_for_node("host-two", "ready")
             yield host
         finally:
             print(host.log())
+
+
+@pytest.fixture
+def second(cli: CommandLine, platform: Platform, whole_host: StandIn) -> StandIn:
+    """Enrolled, also after a test that has retired it."""
+    if platform.node_status("host-two") in (None, "retired"):
+        whole_host.enrol(cli.json("node", "join-token", "host-two")["token"])
+    platform.wait_for_node("host-two", "ready")
+    return whole_host
 
 
 def shown_node(cli: CommandLine, name: str = "host-two") -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A cluster on real slices, made by the shipped reconcilers; it goes back to its first state when a test needs that."""
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 
 from gpuaas_contract.instances import Member, MemberStatus
@@ -94,7 +95,8 @@ class Cluster:
     async def states(self) -> dict[str, str]:
         result = await self.head.read("timeout 10 sinfo --noheader --Node --format='%N %T'")
         assert result.ok, result.stderr
-        return dict(line.split() for line in result.stdout.splitlines())
+        # One that the scheduler has something in mind for is idle until then.
+        return dict(line.replace(" planned", " idle").split() for line in result.stdout.splitlines())
 
     async def submit(self, machine: LxcMachine, command: str = "sleep 1000") -> str:
         """A job of an ordinary user, which runs there now."""
@@ -110,6 +112,12 @@ class Cluster:
 
     async def state_of(self, job: str) -> str:
         return (await self.head.read(f"timeout 10 squeue --noheader --jobs={job} --format=%T || true")).stdout.strip()
+
+    async def wait_until_saved(self, job: str) -> None:
+        """slurmctld writes jobs down some seconds after a change: until then a kill takes the change along."""
+        mark = f"saved-{secrets.token_hex(4)}"
+        assert (await self.head.read(f"timeout 10 scontrol update jobid={job} comment={mark}")).ok
+        await wait_for(self.head, f"slurmctld to save job {job}", f"grep -q {mark} /var/lib/slurm/slurmctld/job_state")
 
     async def cancel(self, job: str) -> None:
         assert (await self.head.read(f"scancel {job}")).ok

@@ -291,6 +291,7 @@ async def test_a_worker_joins_while_a_job_runs_and_nothing_else_is_touched(witho
     assert len(one.steps) == touched
     assert await cluster.state_of(job) == "RUNNING"
     assert await logs.read_unexpected_errors(two) == []
+    await cluster.wait_until_saved(job)
     # Killed right after: the record of the new node was saved all the same.
     assert (await head.read("systemctl kill --signal=KILL slurmctld.service")).ok
     back = f"timeout 10 scontrol ping | grep -q 'is UP' && test $(systemctl show -P MainPID slurmctld) != {slurmctld}"
