@@ -34,6 +34,9 @@ def first_job_script(*, user: str, partition: str, account: str, workers: tuple[
 
     srun gets its nodes at once, but a batch job waits for slurmctld's next round, one in a second. So the batch job is
     handed in as soon as the last srun has its nodes, and not before: srun would wait behind it.
+
+    A slurmctld that was killed gives numbers of jobs once more, and sacct shows the old row until slurmdbd has heard of
+    the new job: a job is known by its number and the time when it was handed in.
     """
     partition = names.partition_name(partition)
     account = names.account_name(account)
@@ -55,10 +58,12 @@ def first_job_script(*, user: str, partition: str, account: str, workers: tuple[
         f"mine() {{ timeout 10 squeue --noheader --name={JOB_NAME} --states=RUNNING --format=%A; }}",
         'has_its_nodes() { ! kill -0 "$srun" || [ -n "$(mine)" ]; }',
         f"wait_for {SECONDS_PER_JOB} 'srun to get its nodes' has_its_nodes",
+        "since=$(date +%FT%T)",
         f"job=$(as_user sbatch --parsable {where} {nodes} --output=/dev/null --wrap=hostname)",
         'wait "$srun" || { timeout 10 scancel "$job"; exit 1; }',
         'row() { timeout 10 sacct --allocations --noheader --parsable2 --jobs="$job" '
-        "--format=jobid,state,elapsed,account; }",
+        """--format=jobid,state,elapsed,account,submit | awk -F '|' -v since="$since" """
+        """'$5 >= since { print $1 "|" $2 "|" $3 "|" $4 }'; }""",
         "finished() { row | grep -Eq '\\|(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)'; }",
         f'wait_for {SECONDS_PER_JOB} "the sacct row of job $job" finished',
         "row | sed 's/^/row=/'",
