@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from gpuaas_contract import ids
-from gpuaas_platform.storage.principals import _USER_OF_TOKEN
+from gpuaas_platform.identity.storage.principals import _USER_OF_TOKEN
 
 READ = "SELECT * FROM projects WHERE id = %(id)s"
 WRITES = (

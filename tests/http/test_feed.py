@@ -12,12 +12,12 @@ import pytest
 
 from gpuaas_contract.changes import Change
 from gpuaas_contract.identity import Role, User
-from gpuaas_platform.adapters.openbao import OpenBao
-from gpuaas_platform.services import tokens as token_module
-from gpuaas_platform.services.cursors import Cursors
-from gpuaas_platform.services.signing_keys import SigningKeys
-from gpuaas_platform.services.tokens import TokenService
-from gpuaas_platform.storage.database import Database
+from gpuaas_platform.core.database import Database
+from gpuaas_platform.core.openbao import OpenBao
+from gpuaas_platform.feed.service.cursors import Cursors
+from gpuaas_platform.identity.service import tokens as token_module
+from gpuaas_platform.identity.service.signing_keys import SigningKeys
+from gpuaas_platform.identity.service.tokens import TokenService
 from gpuaas_sdk.changes import Relist
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials

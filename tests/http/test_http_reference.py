@@ -6,8 +6,8 @@ from pathlib import Path
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS, Code
 from gpuaas_platform.api.context import KEY_LIMIT
 from gpuaas_platform.api.middleware import BODY_LIMIT
-from gpuaas_platform.domain.errors import MOST_ERRORS, Refusal
-from gpuaas_platform.services.pages import MAX_LIMIT
+from gpuaas_platform.core.errors import MOST_ERRORS, Refusal
+from gpuaas_platform.core.pages import MAX_LIMIT
 from gpuaas_platform.settings import Settings
 
 PAGE = " ".join((Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text().split())

@@ -13,8 +13,8 @@ from gpuaas_contract.bulk import Policy
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import OperationState
 from gpuaas_contract.problems import Code
-from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.storage import changes as change_store
+from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.feed.storage import changes as change_store
 from gpuaas_stack.postgres import DATABASE
 from gpuaas_stack.settings import Settings
 from tests.support.chance import SEED

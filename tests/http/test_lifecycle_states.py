@@ -19,8 +19,8 @@ from gpuaas_contract.bulk import AtLeast, BulkPolicy, BulkState, Policy
 from gpuaas_contract.instances import Instance, InstanceStatus, Member, MemberStatus
 from gpuaas_contract.operations import Claim, Operation, OperationState
 from gpuaas_contract.problems import Code
-from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.services import bulks
+from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.operations.service import bulks
 from gpuaas_stack.postgres import DATABASE
 from gpuaas_stack.settings import Settings
 from tests.support.chance import SEED

@@ -8,7 +8,7 @@ from alembic import command
 from psycopg import sql
 
 from gpuaas_contract import ids
-from gpuaas_platform.storage.migrations import config
+from gpuaas_platform.migrations import config
 from gpuaas_stack.settings import Settings
 from tests.support.database import connect, database_url
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI
 
 from gpuaas_platform.api.app import declare_app
 from gpuaas_platform.api.routing import check_permissions
-from gpuaas_platform.domain.policy import POLICY, Permission
+from gpuaas_platform.identity.rules.policy import POLICY, Permission
 from gpuaas_stack.settings import Settings
 from tests.support.policy_matrix import EXCEPTIONS, Matrix, rows, run_walk, to_markdown
 from tests.support.processes import cloned_platform

@@ -17,7 +17,7 @@ from gpuaas_contract.identity import PrincipalKind
 from gpuaas_contract.problems import Code
 from gpuaas_platform.api.app import declare_app
 from gpuaas_platform.api.routing import permission_of
-from gpuaas_platform.domain.policy import POLICY, Permission, Scope
+from gpuaas_platform.identity.rules.policy import POLICY, Permission, Scope
 from gpuaas_stack.settings import Settings
 from tests.support.policy_world import Asker, PolicyWorld, policy_world
 

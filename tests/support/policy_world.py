@@ -13,7 +13,7 @@ from gpuaas_contract.agent_link import AGENT_AUDIENCE
 from gpuaas_contract.identity import PrincipalKind, Role
 from gpuaas_contract.operations import OperationCreate
 from gpuaas_contract.secrets import SecretKind, SecretSpec
-from gpuaas_platform.domain.policy import CONTROLLER, Caller, RoleGrant, Scope
+from gpuaas_platform.identity.rules.policy import CONTROLLER, Caller, RoleGrant, Scope
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials, ServiceAccountCredentials
 from gpuaas_sdk.errors import ApiError

@@ -35,10 +35,11 @@ from gpuaas_contract.operations import (
     StepReport,
     StepStatus,
 )
-from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.domain.policy import CONTROLLER, Caller, RoleGrant
-from gpuaas_platform.services import bulks, deploy, instances, operations, reports, requests, work, write_offs
-from gpuaas_platform.storage.database import Database, Transaction
+from gpuaas_platform.core.database import Database, Transaction
+from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.identity.rules.policy import CONTROLLER, Caller, RoleGrant
+from gpuaas_platform.instances.service import deploy, instances
+from gpuaas_platform.operations.service import bulks, operations, reports, requests, work, write_offs
 from tests.support.lifecycle import manifest
 
 T = TypeVar("T")

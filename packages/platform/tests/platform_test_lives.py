@@ -5,7 +5,7 @@ from typing import Any
 from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Kind, OperationState
-from gpuaas_platform.domain.actions import Life
+from gpuaas_platform.instances.rules.actions import Life
 
 HEAD, NODE = "head", "node"
 MANIFEST = Manifest.model_validate(

@@ -7,7 +7,7 @@ import pytest
 from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.operations import Kind, OperationState
 from gpuaas_contract.problems import Code
-from gpuaas_platform.domain import actions
+from gpuaas_platform.instances.rules import actions
 
 from .platform_test_lives import NODE, ended, life, member, operation
 

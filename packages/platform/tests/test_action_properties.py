@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.operations import Kind, OperationState
 from gpuaas_contract.problems import Code
-from gpuaas_platform.domain import actions
-from gpuaas_platform.domain.actions import Life
+from gpuaas_platform.instances.rules import actions
+from gpuaas_platform.instances.rules.actions import Life
 
 from .platform_test_lives import HEAD, INSTANCE_KINDS, MANIFEST, MEMBER_KINDS, NODE, life, member, operation
 

@@ -7,8 +7,8 @@ import pytest
 from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.operations import Kind, OperationState
 from gpuaas_contract.problems import Code
-from gpuaas_platform.domain import actions
-from gpuaas_platform.domain.actions import Denial, Life
+from gpuaas_platform.instances.rules import actions
+from gpuaas_platform.instances.rules.actions import Denial, Life
 
 from .platform_test_lives import HEAD, INSTANCE_KINDS, MEMBER_KINDS, NODE, ended, life, member, operation
 

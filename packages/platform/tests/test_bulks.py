@@ -6,7 +6,7 @@ import pytest
 
 from gpuaas_contract.bulk import BulkState
 from gpuaas_contract.operations import Kind
-from gpuaas_platform.domain.bulks import needed, outlook, state_of, with_operation
+from gpuaas_platform.operations.rules.bulks import needed, outlook, state_of, with_operation
 
 Policy = dict[str, Any]
 ALL, SOME, TWO = Policy(name="all_or_nothing"), Policy(name="best_effort"), Policy(at_least=2)

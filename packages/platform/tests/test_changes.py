@@ -4,9 +4,9 @@ import pytest
 
 from gpuaas_contract.changes import Noun
 from gpuaas_contract.identity import PrincipalKind, Role
-from gpuaas_platform.domain import changes
-from gpuaas_platform.domain.changes import OPEN_NOUNS, READ_PERMISSION, Sight, may_see
-from gpuaas_platform.domain.policy import CONTROLLER, POLICY, Caller, RoleGrant, Scope
+from gpuaas_platform.feed import rules as changes
+from gpuaas_platform.feed.rules import OPEN_NOUNS, READ_PERMISSION, Sight, may_see
+from gpuaas_platform.identity.rules.policy import CONTROLLER, POLICY, Caller, RoleGrant, Scope
 
 PROJECT = Scope("ten_1", "prj_1")
 

@@ -7,7 +7,7 @@ import pytest
 from gpuaas_contract.instances import Condition, ConditionStatus, DesiredState, InstanceStatus, MemberStatus
 from gpuaas_contract.manifest import RuntimeLabel
 from gpuaas_contract.operations import Kind
-from gpuaas_platform.domain.instances import derive_status, shown_conditions, version_drift
+from gpuaas_platform.instances.rules.instances import derive_status, shown_conditions, version_drift
 
 YES, NO, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 EXPECTED = RuntimeLabel(name="demo", version="7")

@@ -2,7 +2,7 @@
 
 from ipaddress import IPv4Network
 
-from gpuaas_platform.domain.networks import FIRST_HOST, bridge_name, free_address, gateway_cidr, owner_subnet
+from gpuaas_platform.allocations.rules.networks import FIRST_HOST, bridge_name, free_address, gateway_cidr, owner_subnet
 
 RANGE = IPv4Network("10.83.0.0/16")
 

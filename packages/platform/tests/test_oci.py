@@ -7,8 +7,8 @@ import pytest
 
 from gpuaas_contract import oci
 from gpuaas_contract.problems import Code
-from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.domain.oci import LARGEST_FILE, digest_of, read_artifact
+from gpuaas_platform.artifacts.rules.oci import LARGEST_FILE, digest_of, read_artifact
+from gpuaas_platform.core.errors import Refusal
 
 DIGEST = "sha256:" + "a" * 64
 LAYER: dict[str, Any] = {

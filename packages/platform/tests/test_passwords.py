@@ -4,7 +4,7 @@ import pytest
 from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import VerifyMismatchError
 
-from gpuaas_platform.services import users
+from gpuaas_platform.accounts.service import users
 
 
 def test_nobodys_hash_costs_what_a_real_one_costs_and_is_nobodys() -> None:

@@ -7,7 +7,7 @@ import pytest
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.instances import Placement
 from gpuaas_contract.manifest import Component, Manifest
-from gpuaas_platform.domain.placements import Machines, check_counts, check_placements, check_size, choose_mode
+from gpuaas_platform.instances.rules.placements import Machines, check_counts, check_placements, check_size, choose_mode
 
 MANIFEST = Manifest.model_validate(
     {

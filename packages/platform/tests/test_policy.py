@@ -6,8 +6,8 @@ import pytest
 
 from gpuaas_contract.identity import PrincipalKind, Role
 from gpuaas_contract.problems import Code
-from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.domain.policy import CONTROLLER, POLICY, Caller, Permission, RoleGrant, Scope
+from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.identity.rules.policy import CONTROLLER, POLICY, Caller, Permission, RoleGrant, Scope
 
 P = Permission
 WITHOUT_ROLE = {P.ANONYMOUS, P.AUTHENTICATED, P.PERSON, P.OWN_LOGIN, P.AGENT}

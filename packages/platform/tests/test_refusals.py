@@ -6,11 +6,11 @@ import hashlib
 import pytest
 
 from gpuaas_contract.problems import Code
-from gpuaas_platform.domain.errors import LONGEST_ID, Refusal, not_found
-from gpuaas_platform.domain.registry_access import MOST_SCOPES, Access, key_id, read_scopes
-from gpuaas_platform.services import limits
-from gpuaas_platform.services.limits import Limits, RateLimit
-from gpuaas_platform.services.pages import current_list, cut_page, decode_cursor
+from gpuaas_platform.artifacts.rules.registry_access import MOST_SCOPES, Access, key_id, read_scopes
+from gpuaas_platform.core import limits
+from gpuaas_platform.core.errors import LONGEST_ID, Refusal, not_found
+from gpuaas_platform.core.limits import Limits, RateLimit
+from gpuaas_platform.core.pages import current_list, cut_page, decode_cursor
 
 
 @pytest.mark.parametrize("code", Code)

@@ -2,8 +2,8 @@
 
 from alembic.script import ScriptDirectory
 
-from gpuaas_platform.storage.migrations import config
-from gpuaas_platform.storage.schema import known_versions
+from gpuaas_platform.core.schema import known_versions
+from gpuaas_platform.migrations import config
 
 
 def test_the_numbers_of_the_files_are_the_versions_in_their_order() -> None:

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from gpuaas_contract import oci
 from gpuaas_contract.artifacts import KeyAlgorithm
 from gpuaas_contract.problems import Code
-from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.domain.signatures import PublicKey, Signature, find_signer, read_key
+from gpuaas_platform.artifacts.rules.signatures import PublicKey, Signature, find_signer, read_key
+from gpuaas_platform.core.errors import Refusal
 
 DIGEST = "sha256:" + "a" * 64
 P256, ED25519 = ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()

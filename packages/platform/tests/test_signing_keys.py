@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from gpuaas_platform.domain.signing_keys import (
+from gpuaas_platform.identity.rules.signing_keys import (
     SETTLE,
     SLACK,
     TOKEN_SECONDS,

@@ -6,8 +6,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from gpuaas_contract.credentials import KeyOrigin
 from gpuaas_contract.problems import Code
-from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.domain.ssh_keys import generate_key, read_key
+from gpuaas_platform.access.rules.ssh_keys import generate_key, read_key
+from gpuaas_platform.core.errors import Refusal
 
 
 def test_a_made_key_can_be_read_back_and_hides_itself() -> None:

@@ -4,9 +4,9 @@ import argparse
 import asyncio
 import json
 
+from gpuaas_platform.core.schema import SchemaError, is_current, require_current
 from gpuaas_platform.observability.logs import configure_logs
 from gpuaas_platform.settings import DatabaseSettings, Settings, VaultSettings
-from gpuaas_platform.storage.schema import SchemaError, is_current, require_current
 
 
 def main() -> None:
@@ -41,14 +41,14 @@ def print_openapi() -> None:
 
 
 def migrate(database_url: str) -> None:
-    from gpuaas_platform.storage import migrations
+    from gpuaas_platform import migrations
 
     migrations.migrate(database_url)
 
 
 async def registry_certificates(settings: VaultSettings) -> str:
-    from gpuaas_platform.adapters.openbao import OpenBao
-    from gpuaas_platform.services.registry import certificate_bundle
+    from gpuaas_platform.artifacts.service.registry import certificate_bundle
+    from gpuaas_platform.core.openbao import OpenBao
 
     openbao = OpenBao(settings.vault_addr, settings.vault_token_file)
     try:

@@ -7,34 +7,34 @@ from types import FrameType
 
 import uvicorn
 
-from gpuaas_platform.adapters.openbao import OpenBao
-from gpuaas_platform.adapters.registry import Registry
-from gpuaas_platform.adapters.uploads import Uploads
+from gpuaas_platform.access.service.authorities import Authorities
+from gpuaas_platform.access.service.people import PersonAccess
+from gpuaas_platform.accounts.service import users
+from gpuaas_platform.accounts.service.oauth import OAuthService
+from gpuaas_platform.accounts.service.sessions import SessionService
+from gpuaas_platform.allocations.service.placement import AddressPlan
 from gpuaas_platform.api.app import create_app
-from gpuaas_platform.services import users
-from gpuaas_platform.services.access_operations import OperationAccess
-from gpuaas_platform.services.access_people import PersonAccess
-from gpuaas_platform.services.audit import AuditService
-from gpuaas_platform.services.authorities import Authorities
-from gpuaas_platform.services.changes import FeedService
-from gpuaas_platform.services.cursors import Cursors
-from gpuaas_platform.services.fingerprints import Fingerprints
-from gpuaas_platform.services.limits import Limits
-from gpuaas_platform.services.oauth import OAuthService
-from gpuaas_platform.services.placement import AddressPlan
-from gpuaas_platform.services.platform import Platform, StreamLimits
-from gpuaas_platform.services.presence import Presence
-from gpuaas_platform.services.reconcile import ObserverAccess
-from gpuaas_platform.services.registry import RegistryService
-from gpuaas_platform.services.request_log import RequestLog
-from gpuaas_platform.services.secret_versions import SecretKeeper
-from gpuaas_platform.services.sessions import SessionService
-from gpuaas_platform.services.signing_keys import SigningKeys
-from gpuaas_platform.services.tasks import TaskService
-from gpuaas_platform.services.tokens import TokenService
+from gpuaas_platform.artifacts.adapters.registry import Registry
+from gpuaas_platform.artifacts.adapters.uploads import Uploads
+from gpuaas_platform.artifacts.service.registry import RegistryService
+from gpuaas_platform.audit.service import AuditService
+from gpuaas_platform.core.database import Database
+from gpuaas_platform.core.fingerprints import Fingerprints
+from gpuaas_platform.core.limits import Limits
+from gpuaas_platform.core.openbao import OpenBao
+from gpuaas_platform.core.wakeups import Wakeups
+from gpuaas_platform.feed.service.changes import FeedService
+from gpuaas_platform.feed.service.cursors import Cursors
+from gpuaas_platform.feed.service.request_log import RequestLog
+from gpuaas_platform.identity.service.presence import Presence
+from gpuaas_platform.identity.service.signing_keys import SigningKeys
+from gpuaas_platform.identity.service.tokens import TokenService
+from gpuaas_platform.instances.service.reconcile import ObserverAccess
+from gpuaas_platform.nodes.service.tasks import TaskService
+from gpuaas_platform.operations.service.access import OperationAccess
+from gpuaas_platform.platform import Platform, StreamLimits
 from gpuaas_platform.settings import Settings
-from gpuaas_platform.storage.database import Database
-from gpuaas_platform.storage.wakeups import Wakeups
+from gpuaas_platform.vault.service.versions import SecretKeeper
 
 
 def build_platform(settings: Settings) -> Platform:

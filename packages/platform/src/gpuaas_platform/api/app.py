@@ -7,40 +7,23 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.types import Lifespan
 
+from gpuaas_platform.access.routes import authorities as ssh_authorities
+from gpuaas_platform.access.routes import grants, terminals
+from gpuaas_platform.access.routes.streams import StreamBroker
+from gpuaas_platform.accounts.routes import oauth, service_accounts, sessions, users
+from gpuaas_platform.allocations import routes as allocations
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.middleware import RequestMiddleware
 from gpuaas_platform.api.openapi import openapi_document
 from gpuaas_platform.api.problems import install_handlers
-from gpuaas_platform.api.routes import (
-    agents,
-    allocations,
-    app_usage,
-    artifacts,
-    audit,
-    catalogue,
-    changes,
-    credentials,
-    grants,
-    health,
-    history,
-    identity,
-    instances,
-    nodes,
-    oauth,
-    operations,
-    preflights,
-    quotas,
-    reconcile,
-    secrets,
-    service_accounts,
-    sessions,
-    ssh_authorities,
-    terminals,
-    users,
-    volumes,
-)
 from gpuaas_platform.api.routing import add_routes, check_permissions
-from gpuaas_platform.api.streams import StreamBroker
+from gpuaas_platform.artifacts import routes as artifacts
+from gpuaas_platform.audit import routes as audit
+from gpuaas_platform.catalogue import routes as catalogue
+from gpuaas_platform.feed.routes import changes, history
+from gpuaas_platform.identity.routes import quotas
+from gpuaas_platform.identity.routes import tenants as identity
+from gpuaas_platform.instances.routes import app_usage, instances, reconcile
 from gpuaas_platform.jobs.background import (
     follow_feed,
     for_ever,
@@ -55,8 +38,14 @@ from gpuaas_platform.jobs.background import (
     write_requests,
 )
 from gpuaas_platform.jobs.placement import place
+from gpuaas_platform.nodes.routes import agents, nodes
+from gpuaas_platform.observability import routes as health
 from gpuaas_platform.observability.metrics import Metrics
-from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.operations.routes import operations, preflights
+from gpuaas_platform.platform import Platform
+from gpuaas_platform.secrets import routes as secrets
+from gpuaas_platform.vault import routes as credentials
+from gpuaas_platform.volumes import routes as volumes
 
 ROUTES = [
     sessions.routes,

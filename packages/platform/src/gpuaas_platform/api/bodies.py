@@ -2,7 +2,7 @@
 
 from fastapi import Request
 
-from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.platform import Platform
 
 
 async def fingerprint_of(request: Request) -> str:

@@ -18,14 +18,14 @@ from gpuaas_contract.sessions import CSRF_HEADER, SESSION_COOKIE
 from gpuaas_platform.api.bodies import fingerprint_of
 from gpuaas_platform.api.queries import check_query
 from gpuaas_platform.api.routing import PERMISSION_ATTRIBUTE
-from gpuaas_platform.domain.errors import Refusal
-from gpuaas_platform.domain.policy import Caller, Permission
-from gpuaas_platform.services.outside import OutsideEffect
-from gpuaas_platform.services.pages import MAX_LIMIT
-from gpuaas_platform.services.platform import Platform
-from gpuaas_platform.services.principals import Authenticated, not_a_person, password_change_required
-from gpuaas_platform.storage import changes as change_store
-from gpuaas_platform.storage.database import Transaction, request_fingerprint
+from gpuaas_platform.core.database import Transaction, request_fingerprint
+from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.core.outside import OutsideEffect
+from gpuaas_platform.core.pages import MAX_LIMIT
+from gpuaas_platform.feed.storage import changes as change_store
+from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.identity.service.principals import Authenticated, not_a_person, password_change_required
+from gpuaas_platform.platform import Platform
 
 KEY_LIMIT = 200
 _READS = {"GET", "HEAD", "OPTIONS"}

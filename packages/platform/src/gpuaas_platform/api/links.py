@@ -18,12 +18,13 @@ from gpuaas_contract.agent_link import (
     from_agent_adapter,
 )
 from gpuaas_contract.base import Resource
-from gpuaas_platform.services import node_truth, nodes
-from gpuaas_platform.services.placement import place_waiting
-from gpuaas_platform.services.platform import Platform
-from gpuaas_platform.storage import allocations as allocation_store
-from gpuaas_platform.storage import nodes as node_store
-from gpuaas_platform.storage.wakeups import NODE_TASKS
+from gpuaas_platform.allocations.service.placement import place_waiting
+from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.core.wakeups import NODE_TASKS
+from gpuaas_platform.nodes import storage as node_store
+from gpuaas_platform.nodes.service import nodes
+from gpuaas_platform.nodes.service import truth as node_truth
+from gpuaas_platform.platform import Platform
 
 log = structlog.get_logger()
 RECHECK_SECONDS = 30

@@ -11,10 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gpuaas_contract import ids
 from gpuaas_contract.problems import CORRELATION_HEADER, Code
 from gpuaas_platform.api.problems import internal_error, problem_response
-from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.core.database import touched
+from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.core.pages import current_list
 from gpuaas_platform.observability.metrics import Metrics
-from gpuaas_platform.services.pages import current_list
-from gpuaas_platform.storage.database import touched
 
 log = structlog.get_logger()
 _CORRELATION_ID = re.compile(r"^[A-Za-z0-9._:-]{8,64}$")

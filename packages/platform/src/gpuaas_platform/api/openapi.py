@@ -19,7 +19,7 @@ from gpuaas_platform.api.context import KEY_LIMIT, authenticated_agent, authenti
 from gpuaas_platform.api.examples import examples_of
 from gpuaas_platform.api.problems import OAUTH_ROUTES
 from gpuaas_platform.api.routing import permission_of
-from gpuaas_platform.domain.policy import POLICY, Permission
+from gpuaas_platform.identity.rules.policy import POLICY, Permission
 
 Json = dict[str, Any]
 _READS = {"GET", "HEAD"}

@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 from gpuaas_contract.audit import AuditOutcome
 from gpuaas_contract.base import API_PREFIX
 from gpuaas_contract.problems import PROBLEM_MEDIA_TYPE, Code, FieldError, Problem
-from gpuaas_platform.api.report_refusals import tell_of_report
-from gpuaas_platform.domain.errors import LONGEST, MOST_ERRORS, OAUTH_CODES, Refusal
-from gpuaas_platform.domain.policy import Caller
-from gpuaas_platform.services.platform import Platform
+from gpuaas_platform.core.errors import LONGEST, MOST_ERRORS, OAUTH_CODES, Refusal
+from gpuaas_platform.identity.rules.policy import Caller
+from gpuaas_platform.operations.routes.report_refusals import tell_of_report
+from gpuaas_platform.platform import Platform
 
 log = structlog.get_logger()
 

@@ -7,7 +7,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from gpuaas_contract.problems import Code, FieldError
-from gpuaas_platform.domain.errors import LONGEST, MOST_ERRORS, Refusal
+from gpuaas_platform.core.errors import LONGEST, MOST_ERRORS, Refusal
 
 
 def check_query(request: Request) -> None:

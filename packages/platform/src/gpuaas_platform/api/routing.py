@@ -7,7 +7,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute, APIWebSocketRoute
 
 from gpuaas_contract.base import API_PREFIX
-from gpuaas_platform.domain.policy import Permission
+from gpuaas_platform.identity.rules.policy import Permission
 
 Endpoint = Callable[..., Any]
 PERMISSION_ATTRIBUTE = "__gpuaas_permission__"

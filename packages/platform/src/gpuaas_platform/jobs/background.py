@@ -7,13 +7,15 @@ import structlog
 
 from gpuaas_contract.history import EVENT_DAYS, REQUEST_DAYS
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS
-from gpuaas_platform.services import grant_ends, nodes, work
-from gpuaas_platform.services.platform import Platform
-from gpuaas_platform.storage import changes as change_store
-from gpuaas_platform.storage import history as history_store
-from gpuaas_platform.storage import oauth as oauth_store
-from gpuaas_platform.storage import sessions as session_store
-from gpuaas_platform.storage.wakeups import OUTBOX, TOKEN_KEYS
+from gpuaas_platform.access.service import grant_ends
+from gpuaas_platform.accounts.storage import sessions as session_store
+from gpuaas_platform.core.wakeups import OUTBOX, TOKEN_KEYS
+from gpuaas_platform.feed.storage import changes as change_store
+from gpuaas_platform.feed.storage import history as history_store
+from gpuaas_platform.identity.storage import oauth as oauth_store
+from gpuaas_platform.nodes.service import nodes
+from gpuaas_platform.operations.service import work
+from gpuaas_platform.platform import Platform
 
 log = structlog.get_logger()
 SWEEP_SECONDS = 2

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from gpuaas_platform.services.placement import place_waiting
-from gpuaas_platform.services.platform import Platform
-from gpuaas_platform.storage import allocations as store
+from gpuaas_platform.allocations.service.placement import place_waiting
+from gpuaas_platform.allocations.storage import allocations as store
+from gpuaas_platform.platform import Platform
 
 PLACE_SECONDS = 2
 

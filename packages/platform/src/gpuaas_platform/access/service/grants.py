@@ -1,0 +1,120 @@
+"""Grants: given, looked at, ended. A right of its own, beside the roles that people have."""
+
+from datetime import UTC, datetime
+
+from gpuaas_contract import ids
+from gpuaas_contract.grants import LIVE_STATUSES, Grant, GrantCreate, GrantPage
+from gpuaas_contract.problems import Code, FieldError
+from gpuaas_platform.access.rules.unix_users import login_for
+from gpuaas_platform.access.service.grant_ends import NOUN, end, order_where_active, tell
+from gpuaas_platform.access.service.machine_users import order_users
+from gpuaas_platform.access.service.streams import require_active
+from gpuaas_platform.access.storage import grants as store
+from gpuaas_platform.accounts.storage import users as user_store
+from gpuaas_platform.allocations.rules import shapes
+from gpuaas_platform.allocations.service.allocations import require_allocation
+from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.errors import Refusal, not_found
+from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+
+
+async def create_grant(tx: Transaction, caller: Caller, allocation_id: str, body: GrantCreate) -> Grant:
+    allocation = await require_allocation(tx, caller, allocation_id, Permission.GRANT_MANAGE, lock=True)
+    shapes.require_support(allocation, "access")
+    require_active(allocation)
+    if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
+        detail = "expires_at has passed already"
+        raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/expires_at", detail=detail)])
+    user = await _find_person(tx, body, allocation["tenant_id"])
+    await _end_expired(tx, allocation_id, user["id"])
+    unix = await _ensure_unix_user(tx, user)
+    row = await store.insert(
+        tx, ids.new_id(ids.GRANT), allocation, user, unix, sudo=body.sudo, expires_at=body.expires_at
+    )
+    if row is None:
+        detail = f"{user['email']} has a grant on {allocation['name']} already; revoke it first to change it"
+        raise Refusal(Code.NAME_TAKEN, detail)
+    await tell(tx, row, "created", "create", user_id=user["id"], login=row["login"], sudo=row["sudo"])
+    await order_users(tx, allocation)
+    return Grant.model_validate(row)
+
+
+async def _find_person(tx: Transaction, body: GrantCreate, tenant_id: str) -> Row:
+    """Who has no role in the tenant is not known in it."""
+    if body.user_id is not None:
+        user = await user_store.get(tx, body.user_id)
+    else:
+        assert body.email is not None
+        user = await user_store.get_by_email(tx, body.email.strip().lower())
+    if user is None or not await store.has_role_in(tx, user["id"], tenant_id):
+        raise not_found("user", body.user_id or body.email or "")
+    if user["disabled"]:
+        raise Refusal(Code.INVALID_STATE, f"{user['email']} is disabled")
+    return user
+
+
+async def _end_expired(tx: Transaction, allocation_id: str, user_id: str) -> None:
+    """One that nobody has swept yet does not stand in the way of the next."""
+    for row in await store.list_live(tx, allocation_id):
+        if row["user_id"] == user_id and row["expires_at"] is not None and row["expires_at"] <= datetime.now(UTC):
+            await end(tx, row, "it expired")
+
+
+async def _ensure_unix_user(tx: Transaction, user: Row) -> Row:
+    found = await store.get_unix_user(tx, user["id"])
+    if found is None:
+        uid = await store.next_uid(tx)
+        login = login_for(user["email"], uid, taken=False)
+        if await store.is_login_taken(tx, login):
+            login = login_for(user["email"], uid, taken=True)
+        await store.insert_unix_user(tx, user["id"], login, uid)
+        found = await store.get_unix_user(tx, user["id"])
+    if found is None:
+        raise Refusal(Code.UNAVAILABLE, "somebody of the same name is being given a number; try again", retry_after=1)
+    return found
+
+
+async def require_grant(tx: Transaction, caller: Caller, grant_id: str, permission: Permission) -> Row:
+    """One's own, or those of the machines that one may read or administer."""
+    row = await store.get(tx, grant_id)
+    if row is None:
+        raise not_found(NOUN, grant_id)
+    if row["user_id"] != caller.id:
+        scope = Scope(tenant_id=row["tenant_id"], project_id=row["project_id"])
+        if row["project_id"] is None and not caller.may(Permission.ALLOCATION_READ, scope):
+            raise not_found(NOUN, grant_id, denied=True)
+        caller.require(permission, scope, NOUN, grant_id)
+    return row
+
+
+async def get_grant(tx: Transaction, caller: Caller, grant_id: str) -> Grant:
+    return Grant.model_validate(await require_grant(tx, caller, grant_id, Permission.ALLOCATION_READ))
+
+
+async def list_grants(
+    tx: Transaction, caller: Caller, allocation_id: str, user_id: str | None, cursor: str | None, limit: int
+) -> GrantPage:
+    await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_READ)
+    rows = await store.list_of_allocation(tx, allocation_id, user_id, decode_cursor(cursor), limit + 1)
+    rows, after = cut_page(rows, limit)
+    return GrantPage(items=[Grant.model_validate(row) for row in rows], next_cursor=after)
+
+
+async def list_own(tx: Transaction, caller: Caller, cursor: str | None, limit: int) -> GrantPage:
+    rows, after = cut_page(await store.list_of_user(tx, caller.id, decode_cursor(cursor), limit + 1), limit)
+    return GrantPage(items=[Grant.model_validate(row) for row in rows], next_cursor=after)
+
+
+async def revoke_grant(tx: Transaction, caller: Caller, grant_id: str) -> Grant:
+    """Those who give grants, and the person who has it. One that has ended stays as it is."""
+    row = await require_grant(tx, caller, grant_id, Permission.GRANT_MANAGE)
+    allocation = await allocation_store.lock(tx, row["allocation_id"])
+    assert allocation is not None
+    row = await require_grant(tx, caller, grant_id, Permission.GRANT_MANAGE)
+    tx.match(row)
+    if row["status"] in LIVE_STATUSES:
+        await end(tx, row, f"revoked by {caller.name}")
+        await order_where_active(tx, allocation)
+    return await get_grant(tx, caller, grant_id)

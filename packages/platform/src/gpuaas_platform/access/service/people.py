@@ -1,0 +1,115 @@
+"""Access to machines for people: by a grant, or by a role that administers the machine."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gpuaas_contract import ids
+from gpuaas_contract.access import CERTIFICATE_SECONDS, PERSON_LOGIN, AccessGrant, PersonAccessRequest
+from gpuaas_contract.grants import GrantStatus
+from gpuaas_contract.identity import PrincipalKind
+from gpuaas_contract.problems import Code
+from gpuaas_platform.access.service.authorities import Authorities, check_ssh_key
+from gpuaas_platform.access.service.streams import require_active
+from gpuaas_platform.access.storage import access as store
+from gpuaas_platform.access.storage import grants as grant_store
+from gpuaas_platform.allocations.rules import shapes
+from gpuaas_platform.allocations.service.allocations import audit, require_allocation
+from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+
+
+class PersonAccess:
+    def __init__(self, database: Database, authorities: Authorities) -> None:
+        self._database = database
+        self._authorities = authorities
+
+    async def grant(
+        self, caller: Caller, correlation_id: str, allocation_id: str, body: PersonAccessRequest
+    ) -> AccessGrant:
+        async with self._database.transaction(caller.id, correlation_id) as tx:
+            machine, held = await find_right(tx, caller, allocation_id, administrator=body.administrator)
+            check_ssh_key(body.public_key)
+            access = await insert_access(tx, machine, held, body.lifetime_seconds)
+        key_id = f"{caller.name}/{correlation_id}"
+        seconds = seconds_left(access)
+        return await self._authorities.certify(access, [machine], body.public_key, key_id, seconds)
+
+    async def open_terminal(
+        self, caller: Caller, correlation_id: str, allocation_id: str, public_key: str
+    ) -> "TerminalAccess":
+        """The same right as for a certificate; the platform itself uses it, for one session."""
+        async with self._database.transaction(caller.id, correlation_id) as tx:
+            machine, held = await find_right(tx, caller, allocation_id)
+            access = await insert_access(tx, machine, held, CERTIFICATE_SECONDS)
+        key_id = f"{caller.name}/terminal/{correlation_id}"
+        grant = await self._authorities.certify(access, [machine], public_key, key_id, seconds_left(access))
+        return TerminalAccess(access, machine, grant)
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalAccess:
+    access: Row
+    machine: Row
+    grant: AccessGrant
+
+
+async def find_right(
+    tx: Transaction, caller: Caller, allocation_id: str, *, administrator: bool = False
+) -> tuple[Row, Row | None]:
+    """The machine, and the grant that opens it; none for those who administer it and log in as its own user."""
+    held = None
+    if caller.kind == PrincipalKind.USER and not administrator:
+        held = await grant_store.get_usable(tx, allocation_id, caller.id)
+    machine = await allocation_store.get(tx, allocation_id) if held is not None else None
+    if machine is None:
+        machine = await _require_role(tx, caller, allocation_id)
+    shapes.require_support(machine, "access")
+    require_active(machine)
+    if held is not None:
+        _require_applied(held)
+    return machine, held
+
+
+async def _require_role(tx: Transaction, caller: Caller, allocation_id: str) -> Row:
+    machine = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_READ)
+    scope = Scope(tenant_id=machine["tenant_id"], project_id=machine["project_id"])
+    if not caller.may(Permission.ALLOCATION_ACCESS, scope):
+        detail = (
+            f"{caller.name} has no grant on {machine['name']}; who administers the project gives one: "
+            f"gpuaas grant create {machine['name']} {caller.name}"
+        )
+        raise Refusal(Code.FORBIDDEN, detail, denied=True)
+    return machine
+
+
+def _require_applied(held: Row) -> None:
+    if held["status"] == GrantStatus.PENDING:
+        raise Refusal(Code.UNAVAILABLE, "the machine is being told of your grant; try again", retry_after=1)
+    if held["status"] == GrantStatus.FAILED:
+        raise Refusal(Code.INVALID_STATE, f"the machine could not make your user: {held['reason']}")
+
+
+async def insert_access(tx: Transaction, machine: Row, held: Row | None, seconds: int) -> Row:
+    """For as long as was asked, and never past the end of the grant."""
+    if held is not None and held["expires_at"] is not None:
+        left = int((held["expires_at"] - datetime.now(UTC)).total_seconds())
+        seconds = max(1, min(seconds, left))
+    access = await store.insert(
+        tx,
+        ids.new_id(ids.ACCESS_GRANT),
+        machine["project_id"],
+        machine["owner_id"],
+        [machine["id"]],
+        PERSON_LOGIN if held is None else held["login"],
+        seconds,
+        grant_id=None if held is None else held["id"],
+    )
+    detail = {"grant": access["id"], "login": access["login"], "by": "role" if held is None else held["id"]}
+    await audit(tx, "access.grant", machine, detail)
+    return access
+
+
+def seconds_left(access: Row) -> int:
+    return int(max(1, (access["expires_at"] - access["created_at"]).total_seconds()))

@@ -1,0 +1,91 @@
+"""Access grants."""
+
+from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.wakeups import ACCESS
+
+
+async def insert(
+    tx: Transaction,
+    id: str,
+    project_id: str | None,
+    owner_id: str,
+    allocation_ids: list[str],
+    login: str,
+    seconds: int,
+    operation_id: str | None = None,
+    reconciled_instance_id: str | None = None,
+    grant_id: str | None = None,
+) -> Row:
+    row = await tx.one(
+        """INSERT INTO access_grants (id, principal_id, project_id, owner_id, allocation_ids, login,
+                                      operation_id, reconciled_instance_id, grant_id, expires_at)
+           VALUES (%(id)s, %(principal)s, %(project)s, %(owner)s, %(allocations)s, %(login)s, %(operation)s,
+                   %(reconciled)s, %(grant)s, now() + make_interval(secs => %(seconds)s)) RETURNING *""",
+        id=id,
+        principal=tx.principal_id,
+        project=project_id,
+        owner=owner_id,
+        allocations=allocation_ids,
+        login=login,
+        operation=operation_id,
+        grant=grant_id,
+        reconciled=reconciled_instance_id,
+        seconds=seconds,
+    )
+    assert row is not None
+    return row
+
+
+async def get(tx: Transaction, id: str) -> Row | None:
+    return await tx.one(
+        "SELECT *, ended_at IS NULL AND expires_at > now() AS open FROM access_grants WHERE id = %(id)s",
+        id=id,
+    )
+
+
+async def end_of_operation(tx: Transaction, operation_id: str) -> None:
+    """The lease is gone, so is the access that it gave; streams that are open are cut."""
+    if await tx.run(
+        "UPDATE access_grants SET ended_at = now() WHERE operation_id = %(id)s AND ended_at IS NULL",
+        id=operation_id,
+    ):
+        await tx.notify(ACCESS)
+
+
+async def end_of_reconcile(tx: Transaction, instance_id: str) -> None:
+    """The same for the reconcile lease of an instance."""
+    await tx.run(
+        "UPDATE access_grants SET ended_at = now() WHERE reconciled_instance_id = %(id)s AND ended_at IS NULL",
+        id=instance_id,
+    )
+    await tx.notify(ACCESS)
+
+
+async def end_of_principal(tx: Transaction, principal_id: str, project_id: str | None = None) -> None:
+    """Everywhere, or in one project: streams that are open are cut."""
+    await tx.run(
+        """UPDATE access_grants SET ended_at = now() WHERE principal_id = %(id)s AND ended_at IS NULL
+             AND (%(project)s::text IS NULL OR project_id = %(project)s)""",
+        id=principal_id,
+        project=project_id,
+    )
+    await tx.notify(ACCESS)
+
+
+async def end_of_grant(tx: Transaction, grant_id: str) -> None:
+    await tx.run("UPDATE access_grants SET ended_at = now() WHERE grant_id = %(id)s AND ended_at IS NULL", id=grant_id)
+    await tx.notify(ACCESS)
+
+
+async def list_ended(tx: Transaction, grant_ids: list[str]) -> set[str]:
+    """Which of these may not be used any more. A lease or a grant that has expired ends what it gave, too."""
+    rows = await tx.all(
+        """SELECT g.id FROM access_grants g LEFT JOIN operations o ON o.id = g.operation_id
+           LEFT JOIN reconcile_leases r ON r.instance_id = g.reconciled_instance_id
+           LEFT JOIN grants p ON p.id = g.grant_id
+           WHERE g.id = ANY(%(ids)s)
+             AND (g.ended_at IS NOT NULL OR o.lease_expires_at < now() OR r.expires_at < now()
+                  OR p.expires_at < now())""",
+        ids=grant_ids,
+    )
+    return {row["id"] for row in rows}

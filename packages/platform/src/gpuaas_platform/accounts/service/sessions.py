@@ -1,0 +1,130 @@
+"""Logins of people: opening, using, listing and ending them."""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+from gpuaas_contract import ids
+from gpuaas_contract.identity import LoginRequest, Token
+from gpuaas_contract.sessions import CurrentSession, Session, SessionKind, SessionPage
+from gpuaas_platform.accounts.service import users
+from gpuaas_platform.accounts.storage import sessions as store
+from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.errors import not_found
+from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.identity.rules.policy import Caller
+from gpuaas_platform.identity.rules.signing_keys import TOKEN_SECONDS
+from gpuaas_platform.identity.service.assertions import unauthenticated
+from gpuaas_platform.identity.service.principals import Authenticated, caller_of_user
+from gpuaas_platform.identity.service.tokens import TokenService
+from gpuaas_platform.identity.storage import principals as principal_store
+
+HOUR, DAY = 3_600, 86_400
+LIVES: dict[SessionKind, tuple[int, int]] = {
+    SessionKind.BROWSER: (12 * HOUR, 7 * DAY),
+    SessionKind.DEVICE: (30 * DAY, 90 * DAY),
+    SessionKind.PASSWORD: (TOKEN_SECONDS, TOKEN_SECONDS),
+}
+"""Seconds of idleness, and seconds in all, after which a login is over."""
+MOST_CLIENT = 200
+
+
+def hash_secret(secret: str) -> str:
+    """For secrets with 256 random bits: nothing slower is needed to keep them."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def csrf_token_of(cookie: str) -> str:
+    """Made from the cookie's secret: bound to the session, and not to be had without it."""
+    return hmac.new(cookie.encode(), b"gpuaas csrf", hashlib.sha256).hexdigest()
+
+
+async def open_session(
+    tx: Transaction, session_id: str, user: Row, kind: SessionKind, client: str, secret_hash: str | None = None
+) -> Row:
+    idle, most = LIVES[kind]
+    text = "".join(character for character in client if character.isprintable())[:MOST_CLIENT]
+    row = await store.insert(
+        tx,
+        session_id,
+        user["id"],
+        user["epoch"],
+        kind,
+        text,
+        idle_seconds=idle,
+        most_seconds=most,
+        secret_hash=secret_hash,
+    )
+    await tx.audit("auth.login", user["id"], detail={"session_id": session_id, "kind": kind.value, "client": text})
+    return row
+
+
+async def end_session(tx: Transaction, caller: Caller, session_id: str) -> Session:
+    row = await store.delete(tx, session_id, caller.id)
+    if row is None:
+        raise not_found("session", session_id)
+    # A login never changes: there is only ever one revision of it.
+    tx.match({**row, "revision": 1})
+    await tx.audit("auth.logout", caller.id, detail={"session_id": session_id})
+    return Session.model_validate(row)
+
+
+async def list_sessions(
+    tx: Transaction, caller: Caller, current_id: str | None, cursor: str | None, limit: int
+) -> SessionPage:
+    rows, after = cut_page(await store.list_of_user(tx, caller.id, decode_cursor(cursor), limit + 1), limit)
+    items = [Session.model_validate({**row, "current": row["id"] == current_id}) for row in rows]
+    return SessionPage(items=items, next_cursor=after)
+
+
+async def get_current(tx: Transaction, session_id: str, csrf_token: str | None) -> CurrentSession:
+    row = await store.get(tx, session_id)
+    if row is None:
+        raise not_found("session", session_id)
+    return CurrentSession.model_validate({**row, "current": True, "csrf_token": csrf_token})
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    cookie: str
+    session: CurrentSession
+
+
+class SessionService:
+    def __init__(self, database: Database, tokens: TokenService) -> None:
+        self._database = database
+        self._tokens = tokens
+
+    async def log_in_for_token(self, login: LoginRequest, client: str, correlation_id: str) -> Token:
+        user = await users.check_password(self._database, login.email, login.password.get_secret_value())
+        session_id = ids.new_id(ids.SESSION)
+        token = await self._tokens.issue(user["id"], user["epoch"], session_id)
+        async with self._database.transaction(user["id"], correlation_id) as tx:
+            await open_session(tx, session_id, user, SessionKind.PASSWORD, client)
+        return token
+
+    async def log_in_browser(self, login: LoginRequest, client: str, correlation_id: str) -> Opened:
+        user = await users.check_password(self._database, login.email, login.password.get_secret_value())
+        cookie = secrets.token_urlsafe(32)
+        session_id = ids.new_id(ids.SESSION)
+        async with self._database.transaction(user["id"], correlation_id) as tx:
+            await open_session(tx, session_id, user, SessionKind.BROWSER, client, hash_secret(cookie))
+            session = await get_current(tx, session_id, csrf_token_of(cookie))
+        return Opened(cookie, session)
+
+    async def authenticate_cookie(self, cookie: str, correlation_id: str) -> Authenticated:
+        async with self._database.system_transaction(correlation_id) as tx:
+            row = await principal_store.get_user_of_cookie(tx, hash_secret(cookie))
+            if row is None or row["disabled"] or not row["live"]:
+                raise unauthenticated("this session is over; log in again")
+            if row["stale"]:
+                # Once a minute is exact enough: not every request has to write.
+                await store.touch(tx, row["session_id"])
+        return Authenticated(
+            caller_of_user(row),
+            row["expires_at"],
+            session_id=row["session_id"],
+            csrf_token=csrf_token_of(cookie),
+            password_change_required=row["password_change_required"],
+        )

@@ -1,1 +1,0 @@
-"""Everything outside PostgreSQL that the platform talks to."""

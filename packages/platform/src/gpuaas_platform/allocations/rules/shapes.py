@@ -1,0 +1,76 @@
+"""What the kinds of machines have in common and what not: which node suits, what its agent is asked, what can be
+done to one."""
+
+from gpuaas_contract.agent_link import ClearHost, DeleteSlice, RestartHost, RestartSlice
+from gpuaas_contract.allocations import Shape, ShapeKind
+from gpuaas_contract.base import Resource
+from gpuaas_contract.nodes import Inventory
+from gpuaas_contract.problems import Code
+from gpuaas_platform.core.database import Row
+from gpuaas_platform.core.errors import Refusal
+
+_OFFERED = {ShapeKind.SLICE: "slices", ShapeKind.HOST: "itself as a whole"}
+_NAMES = {ShapeKind.SLICE: "a slice", ShapeKind.HOST: "a whole host", ShapeKind.EXTERNAL: "an external machine"}
+_UNSUPPORTED = {
+    (ShapeKind.HOST, "resize"): "it is as large as it is",
+    (ShapeKind.HOST, "attach"): "volumes lie beside the slices of a node",
+    (ShapeKind.EXTERNAL, "attach"): "volumes lie on nodes of the platform",
+    (ShapeKind.EXTERNAL, "resize"): "the platform does not make it",
+    (ShapeKind.EXTERNAL, "restart"): "no agent of the platform is on it",
+    (ShapeKind.EXTERNAL, "access"): "it does not trust the project's SSH authority, so there is no certificate for"
+    " people; log in with a key of your own",
+    (ShapeKind.EXTERNAL, "delivery"): "no agent of the platform is on it",
+}
+
+
+def kind_of(row: Row) -> ShapeKind:
+    return ShapeKind(row["shape"]["kind"])
+
+
+def supports(row: Row, action: str) -> bool:
+    return (kind_of(row), action) not in _UNSUPPORTED
+
+
+def require_support(row: Row, action: str) -> None:
+    if not supports(row, action):
+        kind = kind_of(row)
+        detail = f"{row['name']} is {_NAMES[kind]}: {action} is not possible, {_UNSUPPORTED[kind, action]}"
+        raise Refusal(Code.SHAPE_UNSUPPORTED, detail, context={"kind": kind, "action": action})
+
+
+def misfit(node: Row, shape: Shape) -> str | None:
+    """Why the node is none for this kind of machine at all, whatever room it has."""
+    offers = Inventory.model_validate(node["inventory"]).offers
+    if shape.kind not in offers:
+        words = " and ".join(_OFFERED.get(offer, offer.value) for offer in offers)
+        return f"offers {words}, not {_NAMES[shape.kind]}"
+    if shape.kind == ShapeKind.HOST and node["cpus"]:
+        return "is taken as a whole"
+    return None
+
+
+def whole_of(node: Row, shape: Shape) -> Shape:
+    """What was asked for was the least; this is what there is."""
+    capacity = Inventory.model_validate(node["inventory"]).capacity
+    return shape.model_copy(update=capacity.model_dump())
+
+
+def sizes(shape: Shape) -> dict[str, int]:
+    return {"cpus": shape.cpus, "memory_mib": shape.memory_mib, "disk_gib": shape.disk_gib, "gpus": shape.gpus}
+
+
+def growth(old: Shape, new: Shape) -> dict[str, int]:
+    before = sizes(old)
+    return {name: size - before[name] for name, size in sizes(new).items()}
+
+
+def removal(row: Row) -> Resource:
+    if kind_of(row) == ShapeKind.HOST:
+        return ClearHost(allocation_id=row["id"])
+    return DeleteSlice(allocation_id=row["id"])
+
+
+def restart(row: Row) -> Resource:
+    if kind_of(row) == ShapeKind.HOST:
+        return RestartHost(allocation_id=row["id"])
+    return RestartSlice(allocation_id=row["id"])

@@ -1,0 +1,236 @@
+"""Allocations: looked at, renamed, restarted, tried again, given back."""
+
+from collections.abc import Sequence
+
+from gpuaas_contract.allocations import (
+    Activity,
+    Allocation,
+    AllocationPage,
+    AllocationRelease,
+    AllocationRestart,
+    AllocationStatus,
+    AllocationUpdate,
+    Shape,
+    ShapeKind,
+    Timeline,
+    TimelineEntry,
+)
+from gpuaas_contract.base import JsonObject
+from gpuaas_contract.nodes import Capacity
+from gpuaas_contract.problems import AllowedAction, Code
+from gpuaas_contract.usage import UsageKind
+from gpuaas_platform.access.service.grant_ends import end_of_allocation
+from gpuaas_platform.allocations.rules import shapes
+from gpuaas_platform.allocations.service import externals
+from gpuaas_platform.allocations.service.placement import AddressPlan, order, order_machine
+from gpuaas_platform.allocations.service.timeline import record
+from gpuaas_platform.allocations.storage import allocations as store
+from gpuaas_platform.allocations.storage import usage as usage_store
+from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.errors import Refusal, not_found
+from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+from gpuaas_platform.identity.service.tenants import visible_owners
+from gpuaas_platform.instances.storage import instances as instance_store
+from gpuaas_platform.nodes import storage as node_store
+from gpuaas_platform.volumes.service.results import begin_release, machine_gone
+
+_RELEASABLE = {
+    AllocationStatus.REQUESTED,
+    AllocationStatus.PROVISIONING,
+    AllocationStatus.ACTIVE,
+    AllocationStatus.FAILED,
+    AllocationStatus.RELEASE_FAILED,
+}
+
+
+def to_model(row: Row) -> Allocation:
+    return Allocation.model_validate({**row, "allowed_actions": _actions(row)})
+
+
+def _actions(row: Row) -> list[AllowedAction]:
+    status, charged = row["status"], row["charged_from"] is not None
+    names = []
+    if status == AllocationStatus.ACTIVE and row["activity"] is None:
+        changes = [("restart", "Restart it in place"), ("resize", "Give it another size")]
+        names += [change for change in changes if shapes.supports(row, change[0])]
+    if status == AllocationStatus.RELEASE_FAILED or (status == AllocationStatus.FAILED and not charged):
+        names += [("retry", "Try again")]
+    if status in _RELEASABLE:
+        names += [("release", "Give it back")]
+    path = f"/v1/allocations/{row['id']}"
+    return [AllowedAction(action=name, title=title, method="POST", href=f"{path}/{name}") for name, title in names]
+
+
+def _scope(row: Row) -> Scope:
+    return Scope(tenant_id=row["tenant_id"], project_id=row["project_id"])
+
+
+async def require_allocation(
+    tx: Transaction, caller: Caller, allocation_id: str, permission: Permission, *, lock: bool = False
+) -> Row:
+    row = await (store.lock if lock else store.get)(tx, allocation_id)
+    if row is None:
+        raise not_found("allocation", allocation_id)
+    if row["project_id"] is None and not caller.may(Permission.ALLOCATION_READ, _scope(row)):
+        # Those who have a role in a project know of its tenant, and of nothing that the tenant itself has.
+        raise not_found("allocation", allocation_id, denied=True)
+    caller.require(permission, _scope(row), "allocation", allocation_id)
+    return row
+
+
+async def audit(tx: Transaction, action: str, row: Row, detail: JsonObject | None = None) -> None:
+    await tx.audit(action, row["id"], tenant_id=row["tenant_id"], project_id=row["project_id"], detail=detail)
+
+
+async def shown(tx: Transaction, allocation_id: str) -> Allocation:
+    row = await store.get(tx, allocation_id)
+    assert row is not None
+    return to_model(row)
+
+
+def words(shape: Shape | Capacity) -> str:
+    return f"{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB of disk, {shape.gpus} GPUs"
+
+
+def name_taken(*names: str) -> Refusal:
+    listed = ", ".join(repr(name) for name in names)
+    return Refusal(Code.NAME_TAKEN, f"there is a machine with the name or host name {listed} here already")
+
+
+async def get_allocation(tx: Transaction, caller: Caller, allocation_id: str) -> Allocation:
+    return to_model(await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_READ))
+
+
+async def list_allocations(
+    tx: Transaction,
+    caller: Caller,
+    project_id: str | None,
+    tenant_id: str | None,
+    filters: store.Filters,
+    cursor: str | None,
+    limit: int,
+) -> AllocationPage:
+    """Of a project, of a tenant itself, or all that the caller may see."""
+    owners = await visible_owners(tx, caller, project_id, tenant_id, Permission.ALLOCATION_READ)
+    rows = await store.list_matching(tx, owners, filters, decode_cursor(cursor), limit + 1)
+    rows, after = cut_page(rows, limit)
+    return AllocationPage(items=[to_model(row) for row in rows], next_cursor=after)
+
+
+async def get_timeline(
+    tx: Transaction, caller: Caller, allocation_id: str, step: str | None, correlation_id: str | None
+) -> Timeline:
+    await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_READ)
+    entries = await store.timeline(tx, allocation_id, step, correlation_id)
+    return Timeline(items=[TimelineEntry.model_validate(entry) for entry in entries])
+
+
+async def update_allocation(tx: Transaction, caller: Caller, allocation_id: str, body: AllocationUpdate) -> Allocation:
+    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
+    tx.match(row)
+    if row["status"] == AllocationStatus.RELEASED:
+        raise Refusal(Code.INVALID_STATE, "the allocation is released; its name is history")
+    renamed = await store.rename(tx, allocation_id, body.name)
+    if renamed is None:
+        raise name_taken(body.name)
+    await audit(tx, "allocation.update", row, detail={"name": body.name})
+    await record(tx, renamed, "renamed", f"from {row['name']} to {body.name}; its host name stays {row['hostname']}")
+    return await shown(tx, allocation_id)
+
+
+async def restart_allocation(
+    tx: Transaction, caller: Caller, allocation_id: str, body: AllocationRestart
+) -> Allocation:
+    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
+    tx.match(row)
+    shapes.require_support(row, "restart")
+    require_at_rest(row)
+    if not body.force:
+        await require_unused(tx, row, "restart it with force, or decommission that first")
+    await audit(tx, "allocation.restart", row)
+    changed = await store.begin_activity(tx, allocation_id, Activity.RESTARTING, None)
+    await record(tx, changed, "restarting", "restart accepted")
+    await order(tx, row, shapes.restart(row))
+    return await shown(tx, allocation_id)
+
+
+async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, plan: AddressPlan) -> Allocation:
+    """A creation that failed is tried again on its node; a release that failed is ordered again."""
+    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
+    tx.match(row)
+    if "retry" not in {action.action for action in _actions(row)}:
+        lost = row["status"] == AllocationStatus.FAILED
+        why = "its machine was lost: release it and ask for another" if lost else "there is nothing to try again"
+        raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']}; {why}")
+    await audit(tx, "allocation.retry", row)
+    if row["status"] == AllocationStatus.RELEASE_FAILED:
+        await _order_release(tx, row, "the release is tried again")
+    else:
+        again = await store.set_status(tx, allocation_id, AllocationStatus.PROVISIONING)
+        await record(tx, again, "provisioning", "the creation is tried again")
+        await order_machine(tx, {**row, **again}, plan)
+    return await shown(tx, allocation_id)
+
+
+async def release_allocation(
+    tx: Transaction, caller: Caller, allocation_id: str, body: AllocationRelease
+) -> Allocation:
+    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_RELEASE, lock=True)
+    tx.match(row)
+    if row["status"] not in _RELEASABLE:
+        raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']} already")
+    if not body.force:
+        await require_unused(tx, row, "remove its member or decommission that first, or release it with force")
+    if body.delete_volumes:
+        caller.require(Permission.VOLUME_DELETE, _scope(row), "allocation", allocation_id)
+    await audit(tx, "allocation.release", row, body.model_dump())
+    await node_store.cancel_tasks(tx, allocation_id)
+    await end_of_allocation(tx, allocation_id)
+    await usage_store.end(tx, UsageKind.CHARGED, allocation_id)
+    if shapes.kind_of(row) == ShapeKind.EXTERNAL:
+        await externals.release(tx, row)
+        return await shown(tx, allocation_id)
+    await begin_release(tx, row, delete=body.delete_volumes)
+    if row["node_id"] is None:
+        await machine_gone(tx, allocation_id)
+        released = await store.set_status(tx, allocation_id, AllocationStatus.RELEASED)
+        await record(tx, released, "released", "it had no machine yet")
+    else:
+        await _order_release(tx, row, "release accepted; it is not charged any more")
+    return await shown(tx, allocation_id)
+
+
+async def _order_release(tx: Transaction, row: Row, message: str) -> None:
+    releasing = await store.set_status(tx, row["id"], AllocationStatus.RELEASING)
+    await record(tx, releasing, "releasing", message)
+    await order(tx, row, shapes.removal(row))
+
+
+def require_at_rest(row: Row) -> None:
+    if row["status"] != AllocationStatus.ACTIVE:
+        raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']}, not active")
+    if row["activity"] is not None:
+        asking = "waiting for its app to agree to a resize"
+        doing = asking if row["activity"] == Activity.ASKING else row["activity"]
+        raise Refusal(Code.INVALID_STATE, f"the machine is {doing} already")
+
+
+async def require_unused(tx: Transaction, row: Row, advice: str) -> None:
+    if users := await instance_store.list_live_on(tx, [row["id"]]):
+        raise in_use(users, advice)
+
+
+def in_use(users: Sequence[Row], advice: str, *actions: AllowedAction) -> Refusal:
+    names = sorted({user["instance_name"] for user in users})
+    decommission = [
+        AllowedAction(
+            action="decommission",
+            title=f"Decommission {name}",
+            method="POST",
+            href=f"/v1/app-instances/{instance_id}/operations",
+        )
+        for instance_id, name in sorted({(user["instance_id"], user["instance_name"]) for user in users})
+    ]
+    detail = f"the machine is used by {', '.join(names)}; {advice}"
+    return Refusal(Code.ALLOCATION_IN_USE, detail, allowed_actions=[*decommission, *actions])

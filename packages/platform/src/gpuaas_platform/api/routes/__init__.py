@@ -1,1 +1,0 @@
-"""Route tables, one module per noun."""

@@ -1,0 +1,1 @@
+"""Artifacts in the OCI registry: pushes, signatures, trusted keys, who may pull."""

@@ -1,0 +1,114 @@
+"""Tokens for the registry: the platform says who may pull and push what, and the registry believes its signature."""
+
+import json
+import secrets
+import time
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+from cryptography.x509.oid import NameOID
+
+from gpuaas_contract import oci
+from gpuaas_contract.artifacts import RegistryToken
+from gpuaas_platform.artifacts.adapters.registry import Registry
+from gpuaas_platform.artifacts.adapters.uploads import Uploads
+from gpuaas_platform.artifacts.rules.registry_access import PULL, PUSH, Access, key_id
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.core.openbao import OpenBao
+from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.identity.service.owners import require_owner_of_artifacts
+from gpuaas_platform.identity.service.signing_keys import encode
+
+ISSUER = "gpuaas"
+TOKEN_SECONDS = 300
+_PERMISSION = {PULL: Permission.ARTIFACT_READ, PUSH: Permission.ARTIFACT_MANAGE}
+
+
+class RegistryService:
+    def __init__(self, openbao: OpenBao, registry: Registry, uploads: Uploads) -> None:
+        self._openbao = openbao
+        self.registry = registry
+        self.uploads = uploads
+        self._version = ""
+        self._key_id = ""
+
+    async def start(self) -> None:
+        await self._openbao.ensure_registry_key()
+        keys = await self._openbao.registry_keys()
+        self._version = max(keys, key=int)
+        self._key_id = key_id(_der(keys[self._version]))
+
+    async def token(self, subject: str, *access: Access) -> RegistryToken:
+        """Never inside of a transaction: OpenBao signs."""
+        now = int(time.time())
+        header = {"typ": "JWT", "alg": "ES256", "kid": self._key_id}
+        claims = {
+            "iss": ISSUER,
+            "sub": subject,
+            "aud": oci.SERVICE,
+            "exp": now + TOKEN_SECONDS,
+            # Clocks differ a little, and the registry is strict.
+            "nbf": now - 10,
+            "iat": now,
+            "jti": secrets.token_hex(8),
+            "access": [one.as_claim() for one in access],
+        }
+        signing_input = ".".join(encode(json.dumps(part).encode()) for part in (header, claims))
+        signature = await self._openbao.sign_registry_token(signing_input.encode(), self._version)
+        token = f"{signing_input}.{signature}"
+        issued = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return RegistryToken(token=token, access_token=token, expires_in=TOKEN_SECONDS, issued_at=issued)
+
+    async def own_token(self, repository: str, *actions: str) -> str:
+        return (await self.token("platform", Access(repository, actions))).token
+
+
+async def allowed(tx: Transaction, caller: Caller, asked: list[Access]) -> list[Access]:
+    """Of what was asked for, what the caller may do: the protocol leaves out the rest without a word."""
+    granted = []
+    for access in asked:
+        actions = tuple([a for a in access.actions if await _may(tx, caller, access.repository, _PERMISSION[a])])
+        if actions:
+            granted.append(Access(access.repository, actions))
+    return granted
+
+
+async def _may(tx: Transaction, caller: Caller, repository: str, permission: Permission) -> bool:
+    owner = oci.owner_of(repository)
+    if owner is None:
+        return False
+    # An app's own controller copies what is its app's to machines that have no agent.
+    if permission == Permission.ARTIFACT_READ and caller.app_slug is not None and owner == (caller.app_slug, None):
+        return True
+    try:
+        await require_owner_of_artifacts(tx, caller, *owner, permission)
+    except Refusal:
+        return False
+    return True
+
+
+def _der(public_key_pem: str) -> bytes:
+    return load_pem_public_key(public_key_pem.encode()).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+async def certificate_bundle(openbao: OpenBao) -> str:
+    """What a registry believes tokens by: it takes public keys in certificates only.
+
+    Their own signatures count for nothing, so that a key made for the moment gives them."""
+    await openbao.ensure_registry_key()
+    certificates = []
+    for version, pem in sorted((await openbao.registry_keys()).items()):
+        public_key = load_pem_public_key(pem.encode())
+        assert isinstance(public_key, ec.EllipticCurvePublicKey)
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gpuaas registry tokens {version}")])
+        builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(public_key)
+        start = datetime.now(UTC) - timedelta(days=1)
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(start)
+        builder = builder.not_valid_after(start + timedelta(days=36_500))
+        certificate = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+        certificates.append(certificate.public_bytes(Encoding.PEM).decode())
+    return "".join(certificates)

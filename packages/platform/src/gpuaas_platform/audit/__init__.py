@@ -1,0 +1,1 @@
+"""The audit chain: sealing, reading, verifying."""

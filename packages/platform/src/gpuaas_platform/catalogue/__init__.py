@@ -1,0 +1,1 @@
+"""Apps, their versions, and which tenants are entitled to them."""

@@ -1,0 +1,104 @@
+"""Which tenants may have which apps, and who may know of an app at all."""
+
+from gpuaas_contract import ids
+from gpuaas_contract.catalogue import Entitlement, EntitlementCreate, EntitlementPage
+from gpuaas_contract.problems import AllowedAction, Code
+from gpuaas_platform.catalogue.storage import entitlements as store
+from gpuaas_platform.catalogue.storage import versions as catalogue_store
+from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.errors import Refusal, not_found
+from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+from gpuaas_platform.identity.storage import tenants as identity_store
+
+
+def tenants_of(caller: Caller) -> list[str]:
+    return sorted({*caller.tenant_ids, *caller.whole_tenant_ids})
+
+
+def is_own_app(caller: Caller, app_slug: str) -> bool:
+    """Known to the caller whoever is entitled to it: as its publisher, its controller or an operator."""
+    return caller.may(Permission.APP_PUBLISH, Scope(app_slug=app_slug)) or caller.app_slug == app_slug
+
+
+async def sees_app(tx: Transaction, caller: Caller, app_slug: str) -> bool:
+    return is_own_app(caller, app_slug) or await store.any_of(tx, tenants_of(caller), app_slug)
+
+
+async def require_entitled(tx: Transaction, caller: Caller, tenant_id: str, app_slug: str) -> None:
+    """Refuse an app that the tenant may not have: as something that is not there, to those who may not know of it."""
+    if await store.any_of(tx, [tenant_id], app_slug):
+        return
+    if not await sees_app(tx, caller, app_slug):
+        raise not_found("app", app_slug)
+    grant = AllowedAction(
+        action="grant_entitlement", title="Entitle the tenant to the app", method="POST", href="/v1/entitlements"
+    )
+    raise Refusal(
+        Code.NOT_ENTITLED,
+        f"the tenant of this project is not entitled to {app_slug}; the app's publisher or an operator can grant it",
+        allowed_actions=[grant],
+        context={"tenant_id": tenant_id, "app_slug": app_slug},
+    )
+
+
+async def create_entitlement(tx: Transaction, caller: Caller, body: EntitlementCreate) -> Entitlement:
+    scope = Scope(tenant_id=body.tenant_id, app_slug=body.app_slug)
+    caller.require(Permission.ENTITLEMENT_MANAGE, scope, "tenant", body.tenant_id)
+    if await identity_store.get_tenant(tx, body.tenant_id) is None:
+        raise not_found("tenant", body.tenant_id)
+    if await catalogue_store.newest_version(tx, body.app_slug) is None:
+        raise not_found("app", body.app_slug)
+    row = await store.insert(tx, ids.new_id(ids.ENTITLEMENT), body.tenant_id, body.app_slug)
+    if row is None:
+        raise Refusal(Code.NAME_TAKEN, f"the tenant is entitled to {body.app_slug} already")
+    await tx.changed("entitlement", row, "granted")
+    await tx.audit("entitlement.grant", row["id"], tenant_id=body.tenant_id, detail={"app": body.app_slug})
+    return Entitlement.model_validate(row)
+
+
+async def get_entitlement(tx: Transaction, caller: Caller, entitlement_id: str) -> Entitlement:
+    row = await store.get(tx, entitlement_id)
+    if row is None or not _sees(caller, row):
+        raise not_found("entitlement", entitlement_id, denied=row is not None)
+    return Entitlement.model_validate(row)
+
+
+def _sees(caller: Caller, row: Row) -> bool:
+    scope = Scope(tenant_id=row["tenant_id"], app_slug=row["app_slug"])
+    return caller.sees(scope) or caller.may(Permission.ENTITLEMENT_MANAGE, scope)
+
+
+async def list_entitlements(
+    tx: Transaction, caller: Caller, tenant_id: str | None, app_slug: str | None, cursor: str | None, limit: int
+) -> EntitlementPage:
+    """Of the tenants that the caller may see, and of the apps that it publishes."""
+    rows = await store.list_matching(
+        tx,
+        tenant_id=tenant_id,
+        app_slug=app_slug,
+        tenants=None if caller.is_platform_admin else tenants_of(caller),
+        apps=caller.published_apps,
+        after=decode_cursor(cursor),
+        limit=limit + 1,
+    )
+    rows, after = cut_page(rows, limit)
+    return EntitlementPage(items=[Entitlement.model_validate(row) for row in rows], next_cursor=after)
+
+
+async def delete_entitlement(tx: Transaction, caller: Caller, entitlement_id: str) -> Entitlement:
+    """What runs stays; nothing new is deployed."""
+    row = await store.lock(tx, entitlement_id)
+    if row is None or not _sees(caller, row):
+        raise not_found("entitlement", entitlement_id, denied=row is not None)
+    scope = Scope(tenant_id=row["tenant_id"], app_slug=row["app_slug"])
+    caller.require(Permission.ENTITLEMENT_MANAGE, scope, "entitlement", entitlement_id)
+    tx.match(row)
+    await store.delete(tx, entitlement_id)
+    await revoked(tx, row)
+    return Entitlement.model_validate(row)
+
+
+async def revoked(tx: Transaction, row: Row) -> None:
+    await tx.changed("entitlement", {**row, "revision": row["revision"] + 1}, "revoked")
+    await tx.audit("entitlement.revoke", row["id"], tenant_id=row["tenant_id"], detail={"app": row["app_slug"]})

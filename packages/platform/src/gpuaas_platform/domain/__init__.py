@@ -1,1 +1,0 @@
-"""Rules that need no database: policy, derived states, the address plan."""

@@ -1,0 +1,1 @@
+"""The change feed, histories of instances and operations, and the log of requests."""

@@ -1,0 +1,40 @@
+"""Things that belong to an app or to a project: who may do what with them, and whose a list shows."""
+
+from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.errors import not_found
+from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+from gpuaas_platform.identity.service.tenants import require_project, visible_projects
+
+
+async def require_owner_of_artifacts(
+    tx: Transaction, caller: Caller, app_slug: str | None, project_id: str | None, permission: Permission
+) -> None:
+    """An app belongs to no tenant: what is its own is a matter of its publishers."""
+    if project_id is not None:
+        await require_project(tx, caller, project_id, permission)
+    else:
+        assert app_slug is not None
+        caller.require(permission, Scope(app_slug=app_slug), "app", app_slug)
+
+
+def require_owned(caller: Caller, row: Row | None, permission: Permission, noun: str, id: str) -> Row:
+    """The thing itself, where the caller has the permission where it belongs."""
+    if row is None:
+        raise not_found(noun, id)
+    scope = Scope(app_slug=row["app_slug"]) if row["project_id"] is None else Scope(row["tenant_id"], row["project_id"])
+    caller.require(permission, scope, noun, id)
+    return row
+
+
+async def seen_owners(
+    tx: Transaction, caller: Caller, app_slug: str | None, project_id: str | None
+) -> tuple[list[str] | None, list[str] | None]:
+    """The projects and the apps that a list covers; None stands for all of them."""
+    permission = Permission.ARTIFACT_READ
+    if app_slug is not None:
+        caller.require(permission, Scope(app_slug=app_slug), "app", app_slug)
+        return ([] if project_id is None else await visible_projects(tx, caller, project_id, permission)), [app_slug]
+    projects = await visible_projects(tx, caller, project_id, permission)
+    if project_id is not None:
+        return projects, []
+    return projects, None if caller.may(permission, Scope()) else caller.published_apps

@@ -1,0 +1,108 @@
+"""Used assertions, device authorizations, refresh tokens."""
+
+from datetime import datetime
+
+from gpuaas_platform.core.database import Row, Transaction
+
+
+async def use_assertion(tx: Transaction, id: str, expires_at: datetime) -> bool:
+    """Whether this is the first time."""
+    return (
+        await tx.run(
+            "INSERT INTO used_assertions (id, expires_at) VALUES (%(id)s, %(expires)s) ON CONFLICT DO NOTHING",
+            id=id,
+            expires=expires_at,
+        )
+        == 1
+    )
+
+
+async def insert_device(
+    tx: Transaction, id: str, device_code_hash: str, user_code: str, client_id: str, *, seconds: int, poll: int
+) -> Row | None:
+    return await tx.one(
+        """INSERT INTO device_authorizations (id, device_code_hash, user_code, client_id, poll_seconds, expires_at)
+           VALUES (%(id)s, %(hash)s, %(user_code)s, %(client)s, %(poll)s,
+                   now() + make_interval(secs => %(seconds)s)) ON CONFLICT DO NOTHING RETURNING *""",
+        id=id,
+        hash=device_code_hash,
+        user_code=user_code,
+        client=client_id,
+        poll=poll,
+        seconds=seconds,
+    )
+
+
+_DEVICE_BY_USER_CODE = "SELECT * FROM device_authorizations WHERE user_code = %(code)s AND expires_at > now()"
+
+
+async def get_device_by_user_code(tx: Transaction, user_code: str) -> Row | None:
+    """Only while it can still be decided."""
+    return await tx.one(_DEVICE_BY_USER_CODE, code=user_code)
+
+
+async def lock_device_by_user_code(tx: Transaction, user_code: str) -> Row | None:
+    return await tx.one(_DEVICE_BY_USER_CODE + " FOR UPDATE", code=user_code)
+
+
+async def decide_device(tx: Transaction, id: str, status: str, user_id: str) -> Row:
+    row = await tx.one(
+        """UPDATE device_authorizations SET status = %(status)s, user_id = %(user)s, revision = revision + 1
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+        status=status,
+        user=user_id,
+    )
+    assert row is not None
+    return row
+
+
+async def lock_device(tx: Transaction, device_code_hash: str) -> Row | None:
+    return await tx.one(
+        """SELECT d.*, d.expires_at <= now() AS expired,
+                  coalesce(d.polled_at + make_interval(secs => d.poll_seconds) > now(), false) AS too_soon,
+                  u.epoch, u.email, coalesce(u.disabled, true) AS user_gone
+           FROM device_authorizations d LEFT JOIN users u ON u.id = d.user_id
+           WHERE d.device_code_hash = %(hash)s FOR UPDATE OF d""",
+        hash=device_code_hash,
+    )
+
+
+async def device_was_polled(tx: Transaction, id: str, *, slower_by: int) -> None:
+    await tx.run(
+        "UPDATE device_authorizations SET polled_at = now(), poll_seconds = poll_seconds + %(more)s WHERE id = %(id)s",
+        id=id,
+        more=slower_by,
+    )
+
+
+async def delete_device(tx: Transaction, id: str) -> bool:
+    return await tx.run("DELETE FROM device_authorizations WHERE id = %(id)s", id=id) == 1
+
+
+async def insert_refresh_token(tx: Transaction, token_hash: str, session_id: str) -> None:
+    await tx.run(
+        "INSERT INTO refresh_tokens (token_hash, session_id) VALUES (%(hash)s, %(session)s)",
+        hash=token_hash,
+        session=session_id,
+    )
+
+
+async def lock_refresh_token(tx: Transaction, token_hash: str) -> Row | None:
+    return await tx.one(
+        """SELECT r.used_at, s.id AS session_id, s.client, s.user_id, u.epoch,
+                  s.epoch = u.epoch AND NOT u.disabled AND s.expires_at > now() AS live
+           FROM refresh_tokens r JOIN sessions s ON s.id = r.session_id JOIN users u ON u.id = s.user_id
+           WHERE r.token_hash = %(hash)s FOR UPDATE OF r, s""",
+        hash=token_hash,
+    )
+
+
+async def use_refresh_token(tx: Transaction, token_hash: str) -> None:
+    await tx.run("UPDATE refresh_tokens SET used_at = now() WHERE token_hash = %(hash)s", hash=token_hash)
+
+
+async def sweep(tx: Transaction) -> None:
+    # A while longer than they live: a late poll hears that its code has expired.
+    await tx.run("DELETE FROM device_authorizations WHERE expires_at < now() - interval '10 minutes'")
+    await tx.run("DELETE FROM used_assertions WHERE expires_at < now() - interval '1 minute'")

@@ -1,0 +1,1 @@
+"""App instances and their members: deployed, observed, checked before anything is changed."""

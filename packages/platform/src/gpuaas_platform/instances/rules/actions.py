@@ -1,0 +1,371 @@
+"""What can be done now with an instance, its members and its operations, and why the rest cannot: the one place.
+
+The lists of allowed actions and the refusals of requests both come from here, so that the lists are true."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuaas_contract.instances import DesiredState, MemberStatus
+from gpuaas_contract.manifest import Manifest, Mode
+from gpuaas_contract.operations import Kind, OperationState
+from gpuaas_contract.problems import AllowedAction, Code
+from gpuaas_platform.core.errors import Refusal
+
+Row = Mapping[str, Any]
+
+_M = MemberStatus
+_WORKING = frozenset({_M.CONFIGURING, _M.READY, _M.DRAINING, _M.DRAINED, _M.STOPPED, _M.FAILED})
+_FROM: dict[str, frozenset[MemberStatus]] = {
+    Kind.DRAIN: frozenset({_M.READY, _M.DRAINING, _M.FAILED}),
+    Kind.RESUME: frozenset({_M.DRAINING, _M.DRAINED, _M.STOPPED}),
+    Kind.REMOVE: frozenset(set(_M) - {_M.REMOVED}),
+    Kind.REPLACE: frozenset(set(_M) - {_M.REMOVED, _M.REMOVING}),
+    Kind.RECOVER: _WORKING,
+}
+"""The statuses from which a member operation leads somewhere; others that an app declares need a member that works."""
+
+_WANTED: dict[str, DesiredState] = {Kind.START: DesiredState.RUNNING, Kind.STOP: DesiredState.STOPPED}
+
+UNASKED = {
+    Kind.DEPLOY: "it is made with the instance; where it failed, retry it",
+    Kind.ADD: "it is made with its member; where it failed, retry it or remove the member",
+    Kind.RESIZE: "the platform asks it by itself: resize the machine",
+    Kind.PREFLIGHT: "the platform asks it by itself: ask for a preflight",
+}
+"""Kinds that no person requests as such."""
+NEVER_CANCELLED = {Kind.DECOMMISSION, Kind.RESIZE}
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    code: Code
+    detail: str
+    operation: Row | None = None
+    """The one that is in the way."""
+
+    def refusal(self) -> Refusal:
+        if self.operation is None:
+            return Refusal(self.code, self.detail)
+        id = self.operation["id"]
+        watch = AllowedAction(
+            action="watch", title="Watch the running operation", method="GET", href=f"/v1/operations/{id}"
+        )
+        return Refusal(self.code, self.detail, allowed_actions=[watch], context={"operation_id": id})
+
+
+@dataclass(frozen=True)
+class Life:
+    """All that the rules need to know of an instance."""
+
+    instance_id: str
+    manifest: Manifest
+    mode: Mode | None
+    desired_state: str
+    ended: bool
+    deployed: bool
+    """Its deploy has succeeded once."""
+    last_operation: Row | None
+    """The newest on the whole instance that was not cancelled before anybody claimed it."""
+    open: list[Row]
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Members by component: those that live, and how many of them no open operation is about to remove. One that is
+    about to take over for another counts as that other."""
+
+    @classmethod
+    def of(cls, instance: Row, manifest: Manifest) -> "Life":
+        return cls(
+            instance_id=instance["id"],
+            manifest=manifest,
+            mode=manifest.mode(instance["mode"]),
+            desired_state=instance["desired_state"],
+            ended=instance["ended_at"] is not None,
+            deployed=instance["deployed"],
+            last_operation=instance["last_operation"],
+            open=instance["open_operations"],
+            counts={key: (found[0], found[1]) for key, found in (instance["counts"] or {}).items()},
+        )
+
+    def present(self, component_key: str) -> int:
+        return self.counts.get(component_key, (0, 0))[0]
+
+    def staying(self, component_key: str) -> int:
+        return self.counts.get(component_key, (0, 0))[1]
+
+    def limits(self, component_key: str) -> tuple[int, int]:
+        component = self.manifest.component(component_key)
+        assert component is not None
+        low, high = component.min, component.max
+        for limit in self.mode.limits if self.mode else ():
+            if limit.component == component_key:
+                low, high = max(low, limit.min), min(high, limit.max)
+        return low, high
+
+
+def excludes(one: Row, other: Row) -> bool:
+    """Two operations of one instance that must not be open at once: on the same member, or on the whole instance."""
+    targets, others = _targets(one), _targets(other)
+    return not targets or not others or bool(targets & others)
+
+
+def _targets(operation: Row) -> set[str]:
+    return {id for id in (operation["member_id"], operation["replacement_member_id"]) if id is not None}
+
+
+def busy_denial(life: Life, member_id: str | None, *others: str | None, ignoring: Iterable[str] = ()) -> Denial | None:
+    """The first open operation that excludes one on this member, or on the whole instance."""
+    wanted = {"member_id": member_id, "replacement_member_id": next(iter(others), None)}
+    ignored = set(ignoring)
+    found = next((op for op in life.open if op["id"] not in ignored and excludes(op, wanted)), None)
+    return None if found is None else _running(found)
+
+
+def _running(operation: Row) -> Denial:
+    waits = "is queued" if operation["queued"] else "is under way"
+    detail = f"operation {operation['id']} ({operation['kind']}) {waits}; wait for it, or ask to be queued"
+    return Denial(Code.OPERATION_RUNNING, detail, operation)
+
+
+def _not_in_mode(life: Life, kind: str) -> Denial | None:
+    if life.mode is None or not life.mode.actions or kind in life.mode.actions:
+        return None
+    allowed = ", ".join(life.mode.actions)
+    return Denial(Code.ACTION_NOT_ALLOWED, f"{kind} is not for the mode {life.mode.key}, which has: {allowed}")
+
+
+def _not_running(life: Life) -> Denial | None:
+    if life.desired_state == DesiredState.DECOMMISSIONED:
+        return Denial(Code.INVALID_STATE, "the instance is being decommissioned")
+    if life.desired_state == DesiredState.STOPPED:
+        return Denial(Code.ACTION_NOT_ALLOWED, "the instance is stopped: start it first")
+    return None
+
+
+def _undeclared(life: Life, kind: str, what: str) -> Denial:
+    app = f"{life.manifest.slug} {life.manifest.version}"
+    if kind in life.manifest.kinds:
+        return Denial(Code.INVALID_REQUEST, f"{kind!r} of {app} is not about {what}")
+    return Denial(Code.INVALID_REQUEST, f"{app} has no operation {kind!r}")
+
+
+def instance_denial(life: Life, kind: str, *, queued: bool = False) -> Denial | None:
+    """Why an operation on the whole instance cannot be asked for now. One that may wait is judged on its turn."""
+    if life.manifest.instance_operation(kind) is None:
+        return _undeclared(life, kind, "the whole instance: name a member")
+    if kind in {Kind.DEPLOY, Kind.PREFLIGHT}:
+        return Denial(Code.ACTION_NOT_ALLOWED, UNASKED[Kind(kind)])
+    if life.ended:
+        return Denial(Code.INVALID_STATE, "the instance is decommissioned already")
+    if kind == Kind.DECOMMISSION:
+        going = next((operation for operation in life.open if operation["kind"] == kind), None)
+        return None if going is None else _running(going)
+    if (denial := _not_in_mode(life, kind)) is not None:
+        return denial
+    if life.desired_state == DesiredState.DECOMMISSIONED:
+        return busy_denial(life, None) or _not_running(life)
+    if queued:
+        return None
+    return busy_denial(life, None) or _not_deployed(life) or _wrong_state(life, kind)
+
+
+def _not_deployed(life: Life) -> Denial | None:
+    if life.deployed:
+        return None
+    return Denial(Code.ACTION_NOT_ALLOWED, "its deploy has not succeeded: retry that, or decommission the instance")
+
+
+def _wrong_state(life: Life, kind: str) -> Denial | None:
+    last = life.last_operation
+    unfinished = last is not None and last["kind"] == kind and last["state"] != OperationState.SUCCEEDED
+    wanted = _WANTED.get(kind)
+    if wanted is None:
+        return _not_running(life)
+    if life.desired_state == wanted and not unfinished:
+        return Denial(Code.ACTION_NOT_ALLOWED, f"the instance is meant to be {wanted.value} already")
+    return None
+
+
+def member_denial(life: Life, member: Row, kind: str, *, queued: bool = False) -> Denial | None:
+    """Why an operation on a member cannot be asked for now."""
+    if life.manifest.member_operation(kind, member["component_key"]) is None:
+        return _undeclared(life, kind, f"a member of {member['component_key']}")
+    if kind in UNASKED:
+        return Denial(Code.ACTION_NOT_ALLOWED, UNASKED[Kind(kind)])
+    if (denial := _not_in_mode(life, kind)) is not None:
+        return denial
+    if member["status"] == MemberStatus.REMOVED:
+        return Denial(Code.INVALID_STATE, "the member is removed; what is left is its history")
+    if kind == Kind.REMOVE:
+        return _removal_denial(life, member, queued=queued)
+    if life.desired_state == DesiredState.DECOMMISSIONED:
+        return busy_denial(life, member["id"]) or _not_running(life)
+    if kind == Kind.REPLACE and (denial := _replacement_denial(life, member)) is not None:
+        return denial
+    if queued:
+        return None
+    return busy_denial(life, member["id"]) or _not_running(life) or _wrong_status(member, kind)
+
+
+def _replacement_denial(life: Life, member: Row) -> Denial | None:
+    """A replacement that was called off leaves both members: without this, each new one would add another."""
+    component_key = member["component_key"]
+    _, high = life.limits(component_key)
+    if life.present(component_key) > high:
+        detail = f"{component_key} has more than {high} since a replace was called off: retry that, or remove one"
+        return Denial(Code.COMPONENT_LIMIT, detail)
+    going = next((op for op in life.open if op["kind"] == Kind.REPLACE and op["member_id"] == member["id"]), None)
+    if going is not None:
+        return Denial(Code.OPERATION_RUNNING, f"operation {going['id']} replaces this member already", going)
+    return None
+
+
+def _wrong_status(member: Row, kind: str) -> Denial | None:
+    allowed = _FROM.get(kind, _WORKING)
+    if member["status"] in allowed:
+        return None
+    names = ", ".join(sorted(status.value for status in allowed))
+    return Denial(Code.ACTION_NOT_ALLOWED, f"the member is {member['status']}; {kind} is for: {names}")
+
+
+def _removal_denial(life: Life, member: Row, *, queued: bool) -> Denial | None:
+    """It pre-empts what else is done to the member, but not what is done to the whole instance."""
+    preempted = [op["id"] for op in life.open if _targets(op) and op["kind"] != Kind.REMOVE]
+    waits = queued and not any(op["kind"] == Kind.REMOVE and member["id"] in _targets(op) for op in life.open)
+    busy = None if waits else busy_denial(life, member["id"], ignoring=preempted)
+    if (denial := busy or _not_running(life)) is not None:
+        return denial
+    if member["component_key"] == life.manifest.primary.key and not member["replaces_member_id"]:
+        return Denial(Code.ACTION_NOT_ALLOWED, f"{member['component_key']} goes with the instance: decommission that")
+    return removal_limit(life, member)
+
+
+def removal_limit(life: Life, member: Row) -> Denial | None:
+    low, _ = life.limits(member["component_key"])
+    if life.staying(member["component_key"]) - 1 < low:
+        return Denial(Code.COMPONENT_LIMIT, f"{member['component_key']} needs at least {low}")
+    return None
+
+
+def turn_denial(life: Life, operation: Row, member: Row | None) -> Denial | None:
+    """Why what waited in a queue leads nowhere now that its turn has come. Room for a removal was kept."""
+    if member is None:
+        return _not_deployed(life) or _wrong_state(life, operation["kind"])
+    if operation["kind"] == Kind.REMOVE:
+        return None
+    return _not_running(life) or _wrong_status(member, operation["kind"])
+
+
+def addition_denial(life: Life, component_key: str, count: int = 1) -> Denial | None:
+    """Why that many more members of a component cannot be added now."""
+    if life.manifest.member_operation(Kind.ADD, component_key) is None:
+        return _undeclared(life, Kind.ADD, f"a member of {component_key}")
+    if (denial := _not_in_mode(life, Kind.ADD)) is not None:
+        return denial
+    if life.ended:
+        return Denial(Code.INVALID_STATE, "the instance is decommissioned already")
+    whole = next((operation for operation in life.open if not _targets(operation)), None)
+    if whole is not None:
+        return _running(whole)
+    if (denial := _not_running(life)) is not None:
+        return denial
+    _, high = life.limits(component_key)
+    if life.present(component_key) + count > high:
+        return Denial(Code.COMPONENT_LIMIT, f"{component_key} has at most {high}")
+    return None
+
+
+def retry_denial(life: Life, operation: Row) -> Denial | None:
+    """A failed or cancelled operation is run again in place, unless a later one took over its target."""
+    error = operation["error"] or {}
+    if operation["state"] not in {OperationState.FAILED, OperationState.CANCELLED}:
+        return Denial(Code.INVALID_STATE, f"only what failed can be retried; this one is {operation['state']}")
+    if operation["kind"] == Kind.RESIZE:
+        return Denial(Code.INVALID_STATE, "ask for the resize again, with the size that is wanted now")
+    if not operation["is_latest"]:
+        return Denial(Code.INVALID_STATE, "only the newest operation can be retried; a later one took over")
+    if life.ended or "removed" in {operation["member_status"], operation["replacement_status"]}:
+        return Denial(Code.INVALID_STATE, "what it is about is gone")
+    if not error.get("retryable", True):
+        return Denial(Code.ACTION_NOT_ALLOWED, f"a retry would not help: {error.get('detail', '')}")
+    if denial := busy_denial(life, operation["member_id"], operation["replacement_member_id"]):
+        return denial
+    if operation["kind"] != Kind.DECOMMISSION and life.desired_state == DesiredState.DECOMMISSIONED:
+        return _not_running(life)
+    if operation["member_id"] is not None and (denial := _not_running(life)) is not None:
+        return denial
+    if operation["kind"] == Kind.REMOVE:
+        return removal_limit(life, {"component_key": operation["component_key"]})
+    return None
+
+
+def cancel_denial(operation: Row) -> Denial | None:
+    if OperationState(operation["state"]).is_final:
+        return Denial(Code.INVALID_STATE, f"the operation is {operation['state']} already")
+    if operation["kind"] in NEVER_CANCELLED:
+        return Denial(Code.ACTION_NOT_ALLOWED, f"{operation['kind']} cannot be called off")
+    if operation["cancel_requested"]:
+        return Denial(Code.INVALID_STATE, "its controller is asked to stop already")
+    return None
+
+
+def forget_denial(life: Life, member: Row) -> Denial | None:
+    """Only what a failed removal could not prove to be gone is written off."""
+    if member["status"] == MemberStatus.REMOVED:
+        return Denial(Code.INVALID_STATE, "the member is removed already")
+    if denial := busy_denial(life, member["id"]):
+        return denial
+    if (member["last_kind"], member["last_state"]) != (Kind.REMOVE, OperationState.FAILED):
+        return Denial(Code.ACTION_NOT_ALLOWED, "only a member whose removal failed can be forgotten")
+    return None
+
+
+def abandon_denial(life: Life) -> Denial | None:
+    last = life.last_operation
+    if life.ended:
+        return Denial(Code.INVALID_STATE, "the instance is decommissioned already")
+    if denial := busy_denial(life, None):
+        return denial
+    if last is None or (last["kind"], last["state"]) != (Kind.DECOMMISSION, OperationState.FAILED):
+        return Denial(Code.ACTION_NOT_ALLOWED, "only an instance whose decommission failed can be abandoned")
+    return None
+
+
+def _post(action: str, title: str, href: str) -> AllowedAction:
+    return AllowedAction(action=action, title=title, method="POST", href=href)
+
+
+def instance_actions(life: Life) -> list[AllowedAction]:
+    path = f"/v1/app-instances/{life.instance_id}"
+    actions = []
+    for declared in life.manifest.operations:
+        if declared.kind == Kind.ADD:
+            keys = [declared.component] if declared.component else [c.key for c in life.manifest.components]
+            if any(addition_denial(life, key) is None for key in keys):
+                actions.append(_post(Kind.ADD, declared.title, f"{path}/members"))
+        elif instance_denial(life, declared.kind) is None:
+            actions.append(_post(declared.kind, declared.title, f"{path}/operations"))
+    if abandon_denial(life) is None:
+        actions.append(_post("abandon", "Write it off without proof that it is gone", f"{path}/abandon"))
+    return actions
+
+
+def member_actions(life: Life, member: Row) -> list[AllowedAction]:
+    actions = []
+    for kind in dict.fromkeys(operation.kind for operation in life.manifest.operations):
+        declared = life.manifest.member_operation(kind, member["component_key"])
+        if declared is not None and member_denial(life, member, kind) is None:
+            actions.append(_post(kind, declared.title, f"/v1/app-instances/{life.instance_id}/operations"))
+    if forget_denial(life, member) is None:
+        title = "Write it off without proof that it is gone"
+        actions.append(_post("forget", title, f"/v1/members/{member['id']}/forget"))
+    return actions
+
+
+def operation_actions(life: Life, operation: Row) -> list[AllowedAction]:
+    path = f"/v1/operations/{operation['id']}"
+    actions = []
+    if retry_denial(life, operation) is None:
+        actions.append(_post("retry", "Run the operation again from its first step", f"{path}/retry"))
+    if cancel_denial(operation) is None:
+        actions.append(_post("cancel", "Call the operation off", f"{path}/cancel"))
+    return actions

@@ -1,0 +1,82 @@
+"""Artifacts brought to the machines of an operation."""
+
+from gpuaas_contract import ids
+from gpuaas_contract.agent_link import DeliverArtifact
+from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliveryStatus
+from gpuaas_platform.access.service.streams import require_active
+from gpuaas_platform.allocations.rules import shapes
+from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.artifacts.service import artifacts
+from gpuaas_platform.catalogue.storage import versions as catalogue_store
+from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.errors import not_found
+from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+from gpuaas_platform.instances.service.preflight_answers import refuse_in_preflight
+from gpuaas_platform.nodes import storage as node_store
+from gpuaas_platform.operations.service import operations
+from gpuaas_platform.operations.service.access import list_machines
+from gpuaas_platform.operations.storage import operations as operation_store
+
+
+async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, body: DeliveryRequest) -> Delivery:
+    operation = await operations.require_lease(tx, caller, operation_id, body.fencing_token)
+    refuse_in_preflight(operation, "artifacts")
+    if body.allocation_id not in await list_machines(tx, operation):
+        raise not_found("allocation", body.allocation_id)
+    machine = await allocation_store.get(tx, body.allocation_id)
+    assert machine is not None
+    require_active(machine)
+    artifact = await artifacts.require_promoted(tx, operation["app_slug"], operation["project_id"], body.digest)
+    by_agent = shapes.supports(machine, "delivery")
+    task_id = await _ask_agent(tx, machine, artifact, operation["correlation_id"]) if by_agent else None
+    status = DeliveryStatus.PENDING if by_agent else DeliveryStatus.TO_COPY
+    row = await catalogue_store.insert_delivery(
+        tx, ids.new_id(ids.DELIVERY), operation_id, body.allocation_id, body.digest, task_id, status
+    )
+    await tx.changed(
+        "delivery", row, "requested", project_id=operation["project_id"], instance_id=operation["instance_id"]
+    )
+    await tx.audit(
+        "artifact.deliver", body.allocation_id, project_id=operation["project_id"], detail={"digest": body.digest}
+    )
+    if by_agent:
+        return Delivery.model_validate(row)
+    return Delivery.model_validate(
+        {**row, "source": {"repository": artifact["repository"], "digest": artifact["content_digest"]}}
+    )
+
+
+async def _ask_agent(tx: Transaction, machine: Row, artifact: Row, correlation_id: str) -> str:
+    spec = DeliverArtifact(
+        allocation_id=machine["id"],
+        digest=artifact["content_digest"],
+        size=artifact["size"],
+        repository=artifact["repository"],
+        media_type=artifact["media_type"],
+    )
+    task_id = ids.new_id(ids.TASK)
+    await node_store.insert_task(
+        tx, task_id, machine["node_id"], machine["id"], spec.model_dump(mode="json"), correlation_id
+    )
+    return task_id
+
+
+async def get_delivery(tx: Transaction, caller: Caller, delivery_id: str) -> Delivery:
+    row = await catalogue_store.get_delivery(tx, delivery_id)
+    if row is None:
+        raise not_found("delivery", delivery_id)
+    scope = Scope(tenant_id=row["tenant_id"], project_id=row["project_id"], app_slug=row["app_slug"])
+    caller.require(Permission.OPERATION_WORK, scope, "delivery", delivery_id)
+    return Delivery.model_validate(row)
+
+
+async def artifact_delivered(tx: Transaction, task_id: str, ok: bool, path: str | None, message: str) -> None:
+    status = DeliveryStatus.DELIVERED if ok else DeliveryStatus.FAILED
+    row = await catalogue_store.finish_delivery(tx, task_id, status, path, "" if ok else message)
+    if row is None:
+        return
+    operation = await operation_store.get(tx, row["operation_id"])
+    assert operation is not None
+    await tx.changed(
+        "delivery", row, status.value, project_id=operation["project_id"], instance_id=operation["instance_id"]
+    )

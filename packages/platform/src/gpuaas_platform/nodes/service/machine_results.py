@@ -1,0 +1,67 @@
+"""What node agents report about machines, and what that makes of the allocations."""
+
+from gpuaas_contract.allocations import Activity, AllocationStatus
+from gpuaas_contract.usage import UsageKind
+from gpuaas_platform.access.service.rotations import catch_up
+from gpuaas_platform.allocations.service.placement import AddressPlan, place_waiting
+from gpuaas_platform.allocations.service.timeline import record
+from gpuaas_platform.allocations.storage import allocations as store
+from gpuaas_platform.allocations.storage import usage as usage_store
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.volumes.service.results import machine_gone, machine_made
+
+
+async def progressed(tx: Transaction, allocation_id: str, step: str, message: str) -> None:
+    row = await store.lock(tx, allocation_id)
+    if row is not None:
+        await record(tx, row, step, message)
+
+
+async def slice_created(tx: Transaction, allocation_id: str, ok: bool, message: str) -> None:
+    row = await store.lock(tx, allocation_id)
+    if row is None or row["status"] != AllocationStatus.PROVISIONING:
+        return
+    status = AllocationStatus.ACTIVE if ok else AllocationStatus.FAILED
+    row = await store.set_status(tx, allocation_id, status, "" if ok else message)
+    if ok:
+        await usage_store.begin(tx, UsageKind.CHARGED, row)
+        await catch_up(tx, row)
+    await machine_made(tx, allocation_id, ok)
+    await record(tx, row, status.value, message if ok else f"{message}; it is not charged")
+
+
+async def slice_deleted(tx: Transaction, allocation_id: str, ok: bool, message: str, plan: AddressPlan) -> None:
+    row = await store.lock(tx, allocation_id)
+    if row is None or row["status"] != AllocationStatus.RELEASING:
+        return
+    status = AllocationStatus.RELEASED if ok else AllocationStatus.RELEASE_FAILED
+    row = await store.set_status(tx, allocation_id, status, "" if ok else message)
+    if ok:
+        await usage_store.end(tx, UsageKind.OCCUPIED, allocation_id)
+    await record(tx, row, status.value, message if ok else f"{message}; it is not charged any more")
+    if ok:
+        # Nodes before volumes, as everywhere.
+        await place_waiting(tx, plan)
+        await machine_gone(tx, allocation_id)
+
+
+async def slice_restarted(tx: Transaction, allocation_id: str, ok: bool, message: str) -> None:
+    row = await store.lock(tx, allocation_id)
+    if row is None or row["activity"] != Activity.RESTARTING:
+        return
+    reason = "" if ok else f"the restart failed: {message}"
+    row = await store.end_activity(tx, allocation_id, row["shape"], reason)
+    await record(tx, row, "restarted" if ok else "restart_failed", message)
+
+
+async def slice_resized(tx: Transaction, allocation_id: str, ok: bool, message: str, plan: AddressPlan) -> None:
+    row = await store.lock(tx, allocation_id)
+    if row is None or row["activity"] != Activity.RESIZING:
+        return
+    shape = row["wanted_shape"] if ok else row["shape"]
+    reason = "" if ok else f"the resize failed, the size is as before: {message}"
+    row = await store.end_activity(tx, allocation_id, shape, reason)
+    if ok:
+        await usage_store.reshape(tx, allocation_id, shape)
+    await record(tx, row, "resized" if ok else "resize_failed", message)
+    await place_waiting(tx, plan)

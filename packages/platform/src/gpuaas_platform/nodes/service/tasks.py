@@ -1,0 +1,124 @@
+"""What node agents say about their tasks."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gpuaas_contract.agent_link import (
+    AttachVolume,
+    ClearHost,
+    CreateSlice,
+    DeleteSlice,
+    DeleteVolume,
+    DeliverArtifact,
+    DetachVolume,
+    PrepareHost,
+    RenewTrust,
+    ResizeSlice,
+    RestartHost,
+    RestartSlice,
+    SetUsers,
+    TaskMessage,
+    TaskProgress,
+    TaskResult,
+    task_spec_adapter,
+)
+from gpuaas_platform.access.service import machine_users
+from gpuaas_platform.access.service import rotations as ssh_authorities
+from gpuaas_platform.allocations.service.placement import AddressPlan
+from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.nodes import storage as store
+from gpuaas_platform.nodes.service import deliveries, machine_results
+from gpuaas_platform.volumes.service import results as volume_results
+
+QUEUED = "queued"
+_NOT_IN_THE_TIMELINE = (DeliverArtifact, SetUsers, RenewTrust)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the platform has to say to a node's agent now."""
+
+    welcome: bool
+    """False where its identity is worth nothing any more: then there is nothing else to say."""
+    rotate: bool
+    tasks: list[TaskMessage]
+
+
+class TaskService:
+    def __init__(self, database: Database, plan: AddressPlan) -> None:
+        self._database = database
+        self._plan = plan
+
+    async def orders(self, node_id: str, told: Collection[str]) -> Orders:
+        """But for the tasks that it was told of already."""
+        async with self._database.system_transaction() as tx:
+            node = await store.get_identity(tx, node_id)
+            rows = await store.list_open_tasks(tx, node_id)
+        if node is None or node["revoked_at"] is not None:
+            return Orders(welcome=False, rotate=False, tasks=[])
+        tasks = [
+            TaskMessage(
+                task_id=row["id"],
+                correlation_id=row["correlation_id"],
+                spec=task_spec_adapter.validate_python(row["spec"]),
+            )
+            for row in rows
+            if row["id"] not in told
+        ]
+        return Orders(welcome=True, rotate=node["rotation_requested_at"] is not None, tasks=tasks)
+
+    async def progress(self, node_id: str, message: TaskProgress) -> None:
+        async with self._database.system_transaction() as tx:
+            task = await self._lock(tx, message.task_id, node_id)
+            if task is None:
+                return
+            tx.correlation_id = task["correlation_id"]
+            if task["allocation_id"] is None:
+                await volume_results.progressed(tx, task["volume_id"], message.step, message.message)
+            elif not isinstance(task_spec_adapter.validate_python(task["spec"]), _NOT_IN_THE_TIMELINE):
+                await machine_results.progressed(tx, task["allocation_id"], message.step, message.message)
+
+    async def finish(self, node_id: str, result: TaskResult) -> None:
+        """Apply a result once: a repeated one, or one of a cancelled task, changes nothing."""
+        async with self._database.system_transaction() as tx:
+            task = await self._lock(tx, result.task_id, node_id)
+            if task is None:
+                return
+            tx.correlation_id = task["correlation_id"]
+            await store.finish_task(tx, result.task_id, "done" if result.ok else "failed")
+            await self._apply(tx, task, result)
+
+    async def _lock(self, tx: Transaction, task_id: str, node_id: str) -> Row | None:
+        """A task that is still open. Its machine is locked first: whoever releases one cancels its tasks."""
+        seen = await store.get_task(tx, task_id, node_id)
+        if seen is not None and seen["allocation_id"] is not None:
+            await allocation_store.lock(tx, seen["allocation_id"])
+        task = await store.lock_task(tx, task_id, node_id)
+        return task if task is not None and task["state"] == QUEUED else None
+
+    async def _apply(self, tx: Transaction, task: Row, result: TaskResult) -> None:
+        spec = task_spec_adapter.validate_python(task["spec"])
+        match spec:
+            case CreateSlice() | PrepareHost():
+                await machine_results.slice_created(tx, spec.allocation_id, result.ok, result.message)
+            case DeleteSlice() | ClearHost():
+                await machine_results.slice_deleted(tx, spec.allocation_id, result.ok, result.message, self._plan)
+            case RestartSlice() | RestartHost():
+                await machine_results.slice_restarted(tx, spec.allocation_id, result.ok, result.message)
+            case ResizeSlice():
+                await machine_results.slice_resized(tx, spec.allocation_id, result.ok, result.message, self._plan)
+            case AttachVolume():
+                id = spec.volume.volume_id
+                await volume_results.volume_attached(tx, id, spec.allocation_id, result.ok, result.message)
+            case DetachVolume():
+                id = spec.volume_id
+                await volume_results.volume_detached(tx, id, spec.allocation_id, result.ok, result.message)
+            case DeleteVolume():
+                await volume_results.volume_deleted(tx, spec.volume_id, result.ok, result.message)
+            case RenewTrust():
+                await ssh_authorities.trust_renewed(tx, spec, result.ok)
+            case SetUsers():
+                await machine_users.users_set(tx, result.task_id, result.ok, result.message)
+            case DeliverArtifact():
+                await deliveries.artifact_delivered(tx, result.task_id, result.ok, result.path, result.message)

@@ -1,0 +1,317 @@
+"""Nodes, join tokens, and the tasks that agents carry out."""
+
+from typing import Any
+
+from gpuaas_platform.core.database import Row, Transaction, json_list
+from gpuaas_platform.core.wakeups import NODE_TASKS
+
+_WITH_USE = """
+    FROM nodes n
+    CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(id ORDER BY id), '{}') AS ids,
+               coalesce(sum(greatest((shape->>'cpus')::int, (wanted_shape->>'cpus')::int)), 0) AS cpus,
+               coalesce(sum(greatest((shape->>'memory_mib')::int, (wanted_shape->>'memory_mib')::int)), 0)
+                   AS memory_mib,
+               coalesce(sum(greatest((shape->>'disk_gib')::int, (wanted_shape->>'disk_gib')::int)), 0) AS disk_gib,
+               coalesce(sum(greatest((shape->>'gpus')::int, (wanted_shape->>'gpus')::int)), 0) AS gpus
+        FROM allocations WHERE node_id = n.id AND status <> 'released'
+    ) a
+    CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(id ORDER BY id), '{}') AS ids, coalesce(array_agg(name ORDER BY id), '{}') AS names,
+               coalesce(sum(size_gib), 0) AS disk_gib
+        FROM volumes WHERE node_id = n.id AND status <> 'deleted'
+    ) v
+"""
+"""Nodes (n) with what machines (a) and volumes (v) take of them."""
+
+_ALLOCATED = (
+    """
+    SELECT n.*, n.revoked_at AS identity_revoked_at, a.ids AS allocation_ids,
+           a.cpus, a.memory_mib, a.disk_gib + v.disk_gib AS disk_gib, a.gpus,
+           v.ids AS volume_ids, v.names AS volume_names"""
+    + _WITH_USE
+)
+
+
+async def insert_join_token(tx: Transaction, id: str, node_name: str, token_hash: str, minutes: int) -> Row:
+    row = await tx.one(
+        """INSERT INTO join_tokens (id, node_name, token_hash, expires_at)
+           VALUES (%(id)s, %(name)s, %(hash)s, now() + make_interval(mins => %(minutes)s)) RETURNING *""",
+        id=id,
+        name=node_name,
+        hash=token_hash,
+        minutes=minutes,
+    )
+    assert row is not None
+    return row
+
+
+async def lock_join_token(tx: Transaction, token_hash: str) -> Row | None:
+    return await tx.one(
+        "SELECT *, expires_at > now() AS valid FROM join_tokens WHERE token_hash = %(hash)s FOR UPDATE",
+        hash=token_hash,
+    )
+
+
+async def mark_join_token_used(tx: Transaction, id: str, node_id: str) -> None:
+    await tx.run("UPDATE join_tokens SET used_by_node_id = %(node)s WHERE id = %(id)s", id=id, node=node_id)
+
+
+async def insert(tx: Transaction, id: str, name: str, public_key_pem: str) -> Row | None:
+    return await tx.one(
+        """INSERT INTO nodes (id, name, public_key_pem, status)
+           VALUES (%(id)s, %(name)s, %(key)s, 'enrolling') ON CONFLICT DO NOTHING RETURNING *""",
+        id=id,
+        name=name,
+        key=public_key_pem,
+    )
+
+
+async def get(tx: Transaction, id: str) -> Row | None:
+    return await tx.one(_ALLOCATED + " WHERE n.id = %(id)s", id=id)
+
+
+async def get_identity(tx: Transaction, id: str) -> Row | None:
+    """Without what is allocated of it, which takes longer to find."""
+    return await tx.one("SELECT * FROM nodes WHERE id = %(id)s", id=id)
+
+
+async def list_all(tx: Transaction, after: str, limit: int) -> list[Row]:
+    return await tx.all(_ALLOCATED + " WHERE n.id > %(after)s ORDER BY n.id LIMIT %(limit)s", after=after, limit=limit)
+
+
+async def list_enrolled(tx: Transaction) -> list[Row]:
+    """Nodes that have said what they have, whether or not they can take allocations now."""
+    return await tx.all(
+        """SELECT id, name, inventory FROM nodes
+           WHERE inventory IS NOT NULL AND intent <> 'retired' AND revoked_at IS NULL ORDER BY id"""
+    )
+
+
+async def find_with_room(
+    tx: Transaction,
+    kind: str,
+    needs: dict[str, int],
+    image: str | None,
+    among: list[str] | None,
+    passed_over: list[str],
+) -> str | None:
+    """The first node that seems to have room. Lock it and look again: only then it is sure."""
+    row = await tx.one(
+        "SELECT n.id"
+        + _WITH_USE
+        + """
+           WHERE n.status = 'ready'
+             AND coalesce(n.inventory->'offers', '["slice"]') ? %(kind)s
+             AND (%(image)s::text IS NULL OR n.inventory->'images' ? %(image)s)
+             AND (%(among)s::text[] IS NULL OR n.id = ANY(%(among)s)) AND n.id <> ALL(%(passed_over)s)
+             AND (%(kind)s <> 'host' OR a.ids = '{}')
+             AND (n.inventory->'capacity'->>'cpus')::int - a.cpus >= %(cpus)s
+             AND (n.inventory->'capacity'->>'memory_mib')::int - a.memory_mib >= %(memory_mib)s
+             AND (n.inventory->'capacity'->>'disk_gib')::int - a.disk_gib - v.disk_gib >= %(disk_gib)s
+             AND (n.inventory->'capacity'->>'gpus')::int - a.gpus >= %(gpus)s
+           ORDER BY n.id LIMIT 1""",
+        kind=kind,
+        image=image,
+        among=among,
+        passed_over=passed_over,
+        **needs,
+    )
+    return row["id"] if row else None
+
+
+async def list_ready(tx: Transaction) -> list[Row]:
+    return await tx.all(_ALLOCATED + " WHERE n.status = 'ready' ORDER BY n.id")
+
+
+async def lock(tx: Transaction, id: str) -> Row | None:
+    """With what is allocated of it, as of now that nobody else can claim any.
+
+    The lock lets through what only refers to a node, as a task does: who orders something waits for nobody."""
+    await tx.one("SELECT 1 FROM nodes WHERE id = %(id)s FOR NO KEY UPDATE", id=id)
+    return await get(tx, id)
+
+
+async def try_lock(tx: Transaction, id: str) -> Row | None:
+    """The same, but without waiting: None where somebody else has it."""
+    query = "SELECT 1 FROM nodes WHERE id = %(id)s FOR NO KEY UPDATE SKIP LOCKED"
+    return await get(tx, id) if await tx.one(query, id=id) else None
+
+
+async def connected(tx: Transaction, id: str, inventory: dict[str, Any]) -> Row | None:
+    """What operators want of it is its status again; None where nothing is new."""
+    return await tx.one(
+        """UPDATE nodes SET status = intent, inventory = %(inventory)s, last_seen_at = now(),
+               revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s AND revoked_at IS NULL AND intent <> 'retired'
+             AND (status <> intent OR inventory IS DISTINCT FROM %(inventory)s)
+           RETURNING *""",
+        id=id,
+        inventory=inventory,
+    )
+
+
+async def disconnected(tx: Transaction, id: str) -> Row | None:
+    return await tx.one(
+        """UPDATE nodes SET status = 'offline', revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s AND status IN ('ready', 'cordoned', 'draining') RETURNING *""",
+        id=id,
+    )
+
+
+async def set_intent(tx: Transaction, id: str, intent: str) -> Row:
+    """Its status too, unless it is not connected; retired it is at once."""
+    row = await tx.one(
+        """UPDATE nodes SET intent = %(intent)s, revision = revision + 1, updated_at = now(),
+               status = CASE WHEN %(intent)s <> 'retired' AND status IN ('offline', 'enrolling') THEN status
+                             ELSE %(intent)s END
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+        intent=intent,
+    )
+    assert row is not None
+    return row
+
+
+async def revoke_identity(tx: Transaction, id: str) -> Row:
+    row = await tx.one(
+        """UPDATE nodes SET revoked_at = now(), next_public_key_pem = NULL, rotation_requested_at = NULL,
+               status = CASE status WHEN 'retired' THEN status ELSE 'offline' END,
+               revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
+        id=id,
+    )
+    assert row is not None
+    return row
+
+
+async def enrol_again(tx: Transaction, name: str, public_key_pem: str) -> Row | None:
+    """Only a node whose identity was revoked gets another one; it stays the node that it was."""
+    return await tx.one(
+        """UPDATE nodes SET public_key_pem = %(key)s, next_public_key_pem = NULL, revoked_at = NULL,
+               status = 'enrolling', revision = revision + 1, updated_at = now()
+           WHERE name = %(name)s AND status <> 'retired' AND revoked_at IS NOT NULL RETURNING *""",
+        name=name,
+        key=public_key_pem,
+    )
+
+
+async def request_rotation(tx: Transaction, id: str) -> Row:
+    row = await tx.one(
+        """UPDATE nodes SET rotation_requested_at = now(), revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+    )
+    assert row is not None
+    return row
+
+
+async def offer_key(tx: Transaction, id: str, public_key_pem: str) -> Row | None:
+    """None where that key is known already."""
+    return await tx.one(
+        """UPDATE nodes SET next_public_key_pem = %(key)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s AND public_key_pem <> %(key)s AND next_public_key_pem IS DISTINCT FROM %(key)s
+           RETURNING *""",
+        id=id,
+        key=public_key_pem,
+    )
+
+
+async def take_offered_key(tx: Transaction, id: str) -> Row | None:
+    """The new key was used, so the old one is worthless from now on."""
+    return await tx.one(
+        """UPDATE nodes SET public_key_pem = next_public_key_pem, next_public_key_pem = NULL,
+               rotation_requested_at = NULL, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s AND next_public_key_pem IS NOT NULL RETURNING *""",
+        id=id,
+    )
+
+
+async def set_differences(tx: Transaction, id: str, differences: list[dict[str, Any]]) -> Row | None:
+    """None where there were none before either."""
+    return await tx.one(
+        """UPDATE nodes SET differences = %(differences)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s AND (differences <> '[]' OR %(differences)s <> '[]'::jsonb) RETURNING *""",
+        id=id,
+        differences=json_list(differences),
+    )
+
+
+async def set_link(tx: Transaction, id: str, link_id: str) -> None:
+    """Remember which connection is the newest: only its end makes the node offline."""
+    await tx.run("UPDATE nodes SET link_id = %(link)s, last_seen_at = now() WHERE id = %(id)s", id=id, link=link_id)
+
+
+async def has_link(tx: Transaction, id: str, link_id: str) -> bool:
+    row = await tx.one("SELECT 1 FROM nodes WHERE id = %(id)s AND link_id = %(link)s FOR UPDATE", id=id, link=link_id)
+    return row is not None
+
+
+async def touch(tx: Transaction, id: str) -> None:
+    await tx.run("UPDATE nodes SET last_seen_at = now() WHERE id = %(id)s", id=id)
+
+
+async def list_silent(tx: Transaction, seconds: int) -> list[Row]:
+    return await tx.all(
+        """SELECT * FROM nodes WHERE status IN ('ready', 'cordoned', 'draining')
+             AND last_seen_at < now() - make_interval(secs => %(seconds)s) FOR UPDATE SKIP LOCKED""",
+        seconds=seconds,
+    )
+
+
+async def insert_task(
+    tx: Transaction,
+    id: str,
+    node_id: str,
+    allocation_id: str | None,
+    spec: dict[str, Any],
+    correlation_id: str,
+    *,
+    volume_id: str | None = None,
+) -> None:
+    await tx.run(
+        """WITH written AS (
+               INSERT INTO node_tasks (id, node_id, allocation_id, volume_id, spec, correlation_id)
+               VALUES (%(id)s, %(node)s, %(allocation)s, %(volume)s, %(spec)s, %(correlation)s))
+           SELECT pg_notify(%(channel)s, %(node)s)""",
+        channel=NODE_TASKS,
+        id=id,
+        node=node_id,
+        allocation=allocation_id,
+        volume=volume_id,
+        spec=spec,
+        correlation=correlation_id,
+    )
+
+
+async def list_open_tasks(tx: Transaction, node_id: str) -> list[Row]:
+    """Who may be on a machine comes before anything else that is to be done to it."""
+    return await tx.all(
+        """SELECT * FROM node_tasks WHERE node_id = %(node)s AND state = 'queued'
+           ORDER BY spec->>'kind' <> 'set_users', id""",
+        node=node_id,
+    )
+
+
+async def get_task(tx: Transaction, id: str, node_id: str) -> Row | None:
+    return await tx.one("SELECT * FROM node_tasks WHERE id = %(id)s AND node_id = %(node)s", id=id, node=node_id)
+
+
+async def lock_task(tx: Transaction, id: str, node_id: str) -> Row | None:
+    return await tx.one(
+        "SELECT * FROM node_tasks WHERE id = %(id)s AND node_id = %(node)s FOR UPDATE", id=id, node=node_id
+    )
+
+
+async def finish_task(tx: Transaction, id: str, state: str) -> None:
+    await tx.run("UPDATE node_tasks SET state = %(state)s, ended_at = now() WHERE id = %(id)s", id=id, state=state)
+
+
+async def cancel_tasks(tx: Transaction, allocation_id: str, *, kind: str | None = None) -> None:
+    """A release makes everything that was still to be done on the machine pointless; a new word the same kind."""
+    await tx.run(
+        """UPDATE node_tasks SET state = 'cancelled', ended_at = now()
+           WHERE allocation_id = %(id)s AND state = 'queued'
+             AND (%(kind)s::text IS NULL OR spec->>'kind' = %(kind)s)""",
+        id=allocation_id,
+        kind=kind,
+    )

@@ -1,0 +1,52 @@
+"""Whether what the platform stands on answers, and how much work waits."""
+
+import asyncio
+from dataclasses import dataclass
+
+import psycopg
+from psycopg_pool import PoolTimeout
+
+from gpuaas_platform.core.database import Database
+from gpuaas_platform.core.openbao import OpenBao
+from gpuaas_platform.observability import backlog
+
+PROBE_SECONDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    database: bool
+    secrets_server: bool
+    backlog: dict[str, float]
+    """Empty while the database does not answer."""
+
+    @property
+    def away(self) -> list[str]:
+        names = {"the database": self.database, "the secrets server": self.secrets_server}
+        return [name for name, answers in names.items() if not answers]
+
+
+async def probe(database: Database, openbao: OpenBao) -> Health:
+    found, secrets_server = await asyncio.gather(_read_backlog(database), _is_healthy(openbao))
+    return Health(found is not None, secrets_server, found or {})
+
+
+async def _read_backlog(database: Database) -> dict[str, float] | None:
+    try:
+        async with asyncio.timeout(PROBE_SECONDS), database.system_transaction() as tx:
+            row = await backlog.read(tx)
+    except (psycopg.Error, PoolTimeout, TimeoutError):
+        return None
+    return {
+        "feed_unsequenced_changes": row["unsequenced"],
+        "feed_lag_seconds": row["lag_seconds"],
+        "audit_unsealed_entries": row["unsealed"],
+    }
+
+
+async def _is_healthy(openbao: OpenBao) -> bool:
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            return await openbao.is_healthy()
+    except TimeoutError:
+        return False

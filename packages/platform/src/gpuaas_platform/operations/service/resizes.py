@@ -1,0 +1,100 @@
+"""Resizing a machine: at once where nobody lives on it, else when the apps that do have agreed."""
+
+from gpuaas_contract.allocations import Activity, Allocation, AllocationResize, Shape
+from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.operations import RESIZE, ResizeQuestion
+from gpuaas_contract.problems import AllowedAction, Code, FieldError
+from gpuaas_platform.allocations.rules import shapes
+from gpuaas_platform.allocations.service.allocations import (
+    audit,
+    in_use,
+    require_allocation,
+    require_at_rest,
+    shown,
+    to_model,
+    words,
+)
+from gpuaas_platform.allocations.service.placement import shortage
+from gpuaas_platform.allocations.service.resize_answers import begin_resize
+from gpuaas_platform.allocations.service.timeline import record
+from gpuaas_platform.allocations.storage import allocations as store
+from gpuaas_platform.catalogue.service.versions import manifest_of
+from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.identity.service.quotas import require_quota
+from gpuaas_platform.instances.rules.actions import busy_denial
+from gpuaas_platform.instances.service.instances import life_of
+from gpuaas_platform.instances.storage import instances as instance_store
+from gpuaas_platform.nodes import storage as node_store
+from gpuaas_platform.operations.service import operations
+
+
+async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str, body: AllocationResize) -> Allocation:
+    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
+    tx.match(row)
+    shapes.require_support(row, "resize")
+    require_at_rest(row)
+    old = Shape.model_validate(row["shape"])
+    new = old.model_copy(update=body.model_dump(exclude_none=True, exclude={"force"}))
+    if new == old:
+        return to_model(row)
+    if new.disk_gib < old.disk_gib:
+        detail = f"a disk only grows: it has {old.disk_gib} GiB"
+        raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/disk_gib", detail=detail)])
+    await _require_room(tx, row, _growth(old, new))
+    members = [] if body.force else await instance_store.list_live_on(tx, [allocation_id])
+    await audit(tx, "allocation.resize", row, {**new.model_dump(mode="json"), "force": body.force})
+    if members:
+        await _ask(tx, row, members, old, new)
+    else:
+        await begin_resize(tx, row, new, f"from {words(old)} to {words(new)}")
+    return await shown(tx, allocation_id)
+
+
+def _growth(old: Shape, new: Shape) -> Shape:
+    more = {
+        name: max(0, getattr(new, name) - getattr(old, name)) for name in ("cpus", "memory_mib", "disk_gib", "gpus")
+    }
+    return old.model_copy(update=more)
+
+
+async def _require_room(tx: Transaction, row: Row, growth: Shape) -> None:
+    if row["project_id"] is not None:
+        await require_quota(tx, row["project_id"], shapes.sizes(growth) | {"allocations": 0})
+    node = await node_store.lock(tx, row["node_id"])
+    assert node is not None
+    if lacking := shortage(node, growth):
+        detail = f"its node has no room for that much more: {', '.join(lacking)}"
+        raise Refusal(Code.NO_CAPACITY, detail, context={"lacks": lacking})
+
+
+async def _ask(tx: Transaction, row: Row, members: list[Row], old: Shape, new: Shape) -> None:
+    """One operation for each member; the room is held while they answer."""
+    instances = {id: await instance_store.lock(tx, id) for id in sorted({member["instance_id"] for member in members})}
+    asked = []
+    question = ResizeQuestion(allocation_id=row["id"], present_shape=old, wanted_shape=new).model_dump(mode="json")
+    for member in members:
+        instance = instances[member["instance_id"]]
+        assert instance is not None
+        manifest = manifest_of(instance)
+        declared = manifest.member_operation(RESIZE, member["component_key"])
+        if declared is None:
+            raise _cannot_ask(row, members, manifest)
+        if (busy := busy_denial(life_of(instance), member["id"])) is not None:
+            raise busy.refusal()
+        asked.append((await operations.insert(tx, instance, declared, member["id"], question))["id"])
+    changed = await store.begin_activity(tx, row["id"], Activity.ASKING, new.model_dump(mode="json"), asked)
+    names = ", ".join(sorted({member["instance_name"] for member in members}))
+    await record(tx, changed, "asking", f"{names}: from {words(old)} to {words(new)}?")
+
+
+def _cannot_ask(row: Row, members: list[Row], manifest: Manifest) -> Refusal:
+    advice = f"{manifest.slug} cannot be asked about a resize: do it with force, or decommission that first"
+    force = AllowedAction(
+        action="resize",
+        title="Resize it with force, without asking",
+        method="POST",
+        href=f"/v1/allocations/{row['id']}/resize",
+    )
+    return in_use(members, advice, force)

@@ -1,0 +1,64 @@
+"""Operations on many members at once."""
+
+from typing import Any
+
+from gpuaas_platform.core.database import Row, Transaction, json_list
+
+_SELECT = """
+    SELECT b.*, i.app_slug, p.tenant_id,
+           coalesce((SELECT jsonb_object_agg(o.id, o.state) FROM operations o WHERE o.bulk_id = b.id), '{}') AS states
+    FROM bulks b JOIN instances i ON i.id = b.instance_id JOIN projects p ON p.id = b.project_id
+"""
+
+
+async def insert(tx: Transaction, id: str, instance: Row, kind: str, policy: dict[str, Any]) -> Row:
+    row = await tx.one(
+        """INSERT INTO bulks (id, instance_id, project_id, kind, policy, results, requested_by, correlation_id)
+           VALUES (%(id)s, %(instance)s, %(project)s, %(kind)s, %(policy)s, '[]', %(principal)s, %(correlation)s)
+           RETURNING *""",
+        id=id,
+        instance=instance["id"],
+        project=instance["project_id"],
+        kind=kind,
+        policy=policy,
+        principal=tx.principal_id,
+        correlation=tx.correlation_id,
+    )
+    assert row is not None
+    return row
+
+
+async def set_results(tx: Transaction, id: str, results: list[dict[str, Any]]) -> None:
+    await tx.run("UPDATE bulks SET results = %(results)s WHERE id = %(id)s", id=id, results=json_list(results))
+
+
+async def get(tx: Transaction, id: str) -> Row | None:
+    return await tx.one(_SELECT + " WHERE b.id = %(id)s", id=id)
+
+
+async def list_of_instance(tx: Transaction, instance_id: str, after: str, limit: int) -> list[Row]:
+    return await tx.all(
+        _SELECT + " WHERE b.instance_id = %(instance)s AND b.id > %(after)s ORDER BY b.id LIMIT %(limit)s",
+        instance=instance_id,
+        after=after,
+        limit=limit,
+    )
+
+
+async def touch(tx: Transaction, id: str, *, ended: bool) -> Row:
+    row = await tx.one(
+        """UPDATE bulks SET ended_at = CASE WHEN %(ended)s THEN now() END, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+        ended=ended,
+    )
+    assert row is not None
+    return row
+
+
+async def list_unclaimed(tx: Transaction, id: str) -> list[Row]:
+    return await tx.all(
+        """SELECT * FROM operations WHERE bulk_id = %(id)s AND state = 'pending' AND attempt = 0
+           ORDER BY number FOR UPDATE""",
+        id=id,
+    )

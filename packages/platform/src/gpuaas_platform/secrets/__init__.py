@@ -1,0 +1,1 @@
+"""Runtime secrets of instances, and their delivery to whoever holds a lease."""

@@ -1,1 +1,0 @@
-"""What the platform does, one module per noun. No HTTP in here."""

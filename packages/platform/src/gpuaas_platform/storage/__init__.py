@@ -1,1 +1,0 @@
-"""PostgreSQL: one module per noun, explicit SQL."""

@@ -1,0 +1,1 @@
+"""Secret values in OpenBao, in versions, and the access credentials of projects."""

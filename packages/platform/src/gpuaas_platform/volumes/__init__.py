@@ -1,0 +1,1 @@
+"""Storage volumes: made, placed on a node, attached to machines, deleted."""

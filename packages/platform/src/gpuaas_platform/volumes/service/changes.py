@@ -1,0 +1,62 @@
+"""Changes of volumes: each is told in the feed, and in the timeline of the machine that it is about."""
+
+from gpuaas_contract import ids
+from gpuaas_contract.agent_link import AttachVolume, DeleteVolume, DetachVolume, VolumeMount
+from gpuaas_contract.base import Resource
+from gpuaas_contract.volumes import AttachmentStatus, VolumeStatus
+from gpuaas_platform.allocations.service.timeline import record
+from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.nodes import storage as node_store
+from gpuaas_platform.volumes import storage as store
+
+
+def mount_of(volume: Row, path: str) -> VolumeMount:
+    make = volume["status"] == VolumeStatus.PLACED
+    return VolumeMount(volume_id=volume["id"], path=path, size_gib=volume["size_gib"], make=make)
+
+
+async def tell(tx: Transaction, volume: Row, event: str, message: str = "") -> None:
+    await tx.changed("volume", volume, event, message=message, project_id=volume["project_id"])
+
+
+async def tell_both(tx: Transaction, volume: Row, allocation_id: str, step: str, message: str) -> None:
+    """Of something that both show."""
+    await tell(tx, await store.touch(tx, volume["id"]), step, message)
+    await record(tx, await allocation_store.touch(tx, allocation_id), step, message)
+
+
+async def order_attach(tx: Transaction, volume: Row, allocation_id: str, path: str) -> None:
+    await store.set_attachment(tx, volume["id"], allocation_id, AttachmentStatus.ATTACHING)
+    spec = AttachVolume(allocation_id=allocation_id, volume=mount_of(volume, path))
+    await _order(tx, volume, allocation_id, spec)
+    await tell_both(tx, volume, allocation_id, "attaching", f"the volume {volume['name']} at {path}")
+
+
+async def order_detach(tx: Transaction, volume: Row, allocation_id: str) -> None:
+    await store.set_attachment(tx, volume["id"], allocation_id, AttachmentStatus.DETACHING)
+    await _order(tx, volume, allocation_id, DetachVolume(allocation_id=allocation_id, volume_id=volume["id"]))
+    await tell_both(tx, volume, allocation_id, "detaching", f"the volume {volume['name']}")
+
+
+async def begin_delete(tx: Transaction, volume: Row) -> None:
+    """One that never had a place is gone at once; any other when its node says so."""
+    if volume["node_id"] is None:
+        gone = await store.set_status(tx, volume["id"], VolumeStatus.DELETED)
+        await tell(tx, gone, "deleted", "it was never on a node")
+        return
+    deleting = await store.set_status(tx, volume["id"], VolumeStatus.DELETING)
+    await tell(tx, deleting, "deleting")
+    await order_delete(tx, volume)
+
+
+async def order_delete(tx: Transaction, volume: Row) -> None:
+    await _order(tx, volume, None, DeleteVolume(volume_id=volume["id"]))
+
+
+async def _order(tx: Transaction, volume: Row, allocation_id: str | None, spec: Resource) -> None:
+    document = spec.model_dump(mode="json")
+    task_id = ids.new_id(ids.TASK)
+    await node_store.insert_task(
+        tx, task_id, volume["node_id"], allocation_id, document, tx.correlation_id, volume_id=volume["id"]
+    )
