@@ -2,11 +2,11 @@
 
 from datetime import UTC, datetime, timedelta
 
+from gpuaas_platform.core.openbao import KeyVersion
 from gpuaas_platform.identity.rules.signing_keys import (
     SETTLE,
     SLACK,
     TOKEN_SECONDS,
-    KeyVersion,
     believed_until,
     is_due,
     signing_version,

@@ -1,8 +1,8 @@
 """The connection pool, and a transaction that writes its change and audit rows along with its effect."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, LiteralString
 
@@ -140,6 +140,19 @@ class Transaction:
                 "detail": dict(detail or {}),
             }
         )
+
+    async def audit_owned(self, action: str, row: Row, detail: Mapping[str, Any] | None = None) -> None:
+        """Write an audit entry about a thing that a project or a tenant owns."""
+        await self.audit(action, row["id"], tenant_id=row["tenant_id"], project_id=row["project_id"], detail=detail)
+
+    @contextmanager
+    def on_behalf_of(self, correlation_id: str) -> Iterator[None]:
+        """Write under the correlation id of the request that began the work, whoever continues it."""
+        own, self.correlation_id = self.correlation_id, correlation_id
+        try:
+            yield
+        finally:
+            self.correlation_id = own
 
     async def notify(self, channel: str, payload: str = "") -> None:
         self._outbox.notices[channel, payload] = None

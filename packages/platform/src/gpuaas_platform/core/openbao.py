@@ -1,6 +1,7 @@
 """OpenBao (or Vault): the token signing key and the SSH authorities never leave it."""
 
 import base64
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,18 @@ import httpx
 
 from gpuaas_contract.problems import Code
 from gpuaas_platform.core.errors import Refusal
-from gpuaas_platform.identity.rules.signing_keys import KeyVersion
 
 TOKEN_KEY = "gpuaas-tokens"  # noqa: S105 - the name of a key
 REGISTRY_KEY = "gpuaas-registry"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyVersion:
+    """One version of a signing key."""
+
+    version: str
+    created_at: datetime
+    public_key: bytes
 
 
 _SSH_ROLES: dict[str, dict[str, Any]] = {

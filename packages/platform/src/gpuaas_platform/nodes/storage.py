@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from gpuaas_contract import ids
+from gpuaas_contract.base import Resource
 from gpuaas_platform.core.database import Row, Transaction, json_list
 from gpuaas_platform.core.wakeups import NODE_TASKS
 
@@ -260,27 +262,34 @@ async def list_silent(tx: Transaction, seconds: int) -> list[Row]:
 
 async def insert_task(
     tx: Transaction,
-    id: str,
     node_id: str,
-    allocation_id: str | None,
-    spec: dict[str, Any],
-    correlation_id: str,
+    spec: Resource,
     *,
+    allocation_id: str | None = None,
     volume_id: str | None = None,
-) -> None:
+    correlation_id: str | None = None,
+) -> str:
+    """Give a node something to do; returns the task's id."""
+    task_id = ids.new_id(ids.TASK)
     await tx.run(
         """WITH written AS (
                INSERT INTO node_tasks (id, node_id, allocation_id, volume_id, spec, correlation_id)
                VALUES (%(id)s, %(node)s, %(allocation)s, %(volume)s, %(spec)s, %(correlation)s))
            SELECT pg_notify(%(channel)s, %(node)s)""",
         channel=NODE_TASKS,
-        id=id,
+        id=task_id,
         node=node_id,
         allocation=allocation_id,
         volume=volume_id,
-        spec=spec,
-        correlation=correlation_id,
+        spec=spec.model_dump(mode="json"),
+        correlation=correlation_id or tx.correlation_id,
     )
+    return task_id
+
+
+async def order(tx: Transaction, allocation: Row, spec: Resource) -> str:
+    """Give the node of an allocation something to do about it; returns the task's id."""
+    return await insert_task(tx, allocation["node_id"], spec, allocation_id=allocation["id"])
 
 
 async def list_open_tasks(tx: Transaction, node_id: str) -> list[Row]:

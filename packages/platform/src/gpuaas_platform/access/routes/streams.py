@@ -14,7 +14,6 @@ from gpuaas_contract import ids
 from gpuaas_contract.agent_link import OpenStream
 from gpuaas_contract.problems import Code
 from gpuaas_platform.access.storage import access as access_store
-from gpuaas_platform.allocations.service import allocations
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.problems import problem_of, problem_response
 from gpuaas_platform.core.database import Row
@@ -131,7 +130,7 @@ class StreamBroker:
         }
         try:
             async with self._platform.database.transaction(joined.principal_id, correlation_id) as tx:
-                await allocations.audit(tx, "access.close_stream", machine, detail)
+                await tx.audit_owned("access.close_stream", machine, detail)
         except Exception:
             log.exception("cannot_note_end_of_stream", **detail)
 

@@ -13,7 +13,6 @@ from fastapi import WebSocket, WebSocketDisconnect
 from gpuaas_platform.access.adapters.terminal import ShellLogin, make_key, open_shell
 from gpuaas_platform.access.routes.streams import Joined, StreamBroker
 from gpuaas_platform.access.service.people import TerminalAccess
-from gpuaas_platform.allocations.service import allocations
 from gpuaas_platform.core.database import Row
 from gpuaas_platform.identity.rules.policy import Caller
 from gpuaas_platform.platform import Platform
@@ -129,7 +128,7 @@ class Terminal:
     async def _note(self, action: str, machine: Row, detail: dict[str, object]) -> None:
         try:
             async with self._platform.database.transaction(self._caller.id, self._correlation_id) as tx:
-                await allocations.audit(tx, action, machine, detail)
+                await tx.audit_owned(action, machine, detail)
         except Exception:
             if action == "terminal.open":
                 raise

@@ -10,11 +10,10 @@ from gpuaas_contract.access import CERTIFICATE_SECONDS, AccessGrant, DirectAcces
 from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
 from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.problems import Code, FieldError
+from gpuaas_platform.access.rules.logins import certificate_principal
 from gpuaas_platform.access.rules.ssh_keys import read_public_key
 from gpuaas_platform.access.storage import authorities as store
 from gpuaas_platform.allocations.rules import shapes
-from gpuaas_platform.allocations.service.allocations import audit
-from gpuaas_platform.allocations.service.placement import certificate_principal
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Database, Row
 from gpuaas_platform.core.errors import Refusal, not_found
@@ -93,7 +92,7 @@ class Authorities:
             if row is None or row["node_id"] != node.id or row["status"] == AllocationStatus.RELEASED:
                 raise not_found("allocation", body.allocation_id)
             check_ssh_key(body.public_key)
-            await audit(tx, "access.certify_host", row)
+            await tx.audit_owned("access.certify_host", row)
         active = await self._active(row["owner_id"])
         oldest, newest = active[0]["version"], active[-1]["version"]
         certificate = await self._openbao.sign_host_key(row["owner_id"], newest, body.public_key, row["id"])

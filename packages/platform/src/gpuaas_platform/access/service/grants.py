@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 from gpuaas_contract import ids
 from gpuaas_contract.grants import LIVE_STATUSES, Grant, GrantCreate, GrantPage
 from gpuaas_contract.problems import Code, FieldError
-from gpuaas_platform.access.rules.unix_users import login_for
+from gpuaas_platform.access.rules.logins import login_for
 from gpuaas_platform.access.service.grant_ends import NOUN, end, order_where_active, tell
 from gpuaas_platform.access.service.machine_users import order_users
 from gpuaas_platform.access.service.streams import require_active
 from gpuaas_platform.access.storage import grants as store
 from gpuaas_platform.accounts.storage import users as user_store
 from gpuaas_platform.allocations.rules import shapes
-from gpuaas_platform.allocations.service.allocations import require_allocation
+from gpuaas_platform.allocations.rules.allocations import require_allocation
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
@@ -21,7 +21,9 @@ from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 
 
 async def create_grant(tx: Transaction, caller: Caller, allocation_id: str, body: GrantCreate) -> Grant:
-    allocation = await require_allocation(tx, caller, allocation_id, Permission.GRANT_MANAGE, lock=True)
+    allocation = require_allocation(
+        await allocation_store.lock(tx, allocation_id), allocation_id, caller, Permission.GRANT_MANAGE
+    )
     shapes.require_support(allocation, "access")
     require_active(allocation)
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
@@ -96,7 +98,7 @@ async def get_grant(tx: Transaction, caller: Caller, grant_id: str) -> Grant:
 async def list_grants(
     tx: Transaction, caller: Caller, allocation_id: str, user_id: str | None, cursor: str | None, limit: int
 ) -> GrantPage:
-    await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_READ)
+    require_allocation(await allocation_store.get(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_READ)
     rows = await store.list_of_allocation(tx, allocation_id, user_id, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     return GrantPage(items=[Grant.model_validate(row) for row in rows], next_cursor=after)

@@ -1,6 +1,5 @@
 """The people of a machine: told to it as a whole, and what it says about that."""
 
-from gpuaas_contract import ids
 from gpuaas_contract.agent_link import MachineUser, SetUsers
 from gpuaas_contract.grants import GrantStatus
 from gpuaas_platform.access.storage import grants as store
@@ -28,11 +27,8 @@ async def order_users(tx: Transaction, allocation: Row) -> None:
             for grant in grants
         ],
     )
-    task_id = ids.new_id(ids.TASK)
     await node_store.cancel_tasks(tx, allocation["id"], kind=spec.kind)
-    await node_store.insert_task(
-        tx, task_id, allocation["node_id"], allocation["id"], spec.model_dump(mode="json"), tx.correlation_id
-    )
+    task_id = await node_store.order(tx, allocation, spec)
     await store.wait_for_task(tx, allocation["id"], task_id)
 
 

@@ -13,7 +13,7 @@ from gpuaas_platform.access.service.streams import require_active
 from gpuaas_platform.access.storage import access as store
 from gpuaas_platform.access.storage import grants as grant_store
 from gpuaas_platform.allocations.rules import shapes
-from gpuaas_platform.allocations.service.allocations import audit, require_allocation
+from gpuaas_platform.allocations.rules.allocations import require_allocation
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Database, Row, Transaction
 from gpuaas_platform.core.errors import Refusal
@@ -73,7 +73,9 @@ async def find_right(
 
 
 async def _require_role(tx: Transaction, caller: Caller, allocation_id: str) -> Row:
-    machine = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_READ)
+    machine = require_allocation(
+        await allocation_store.get(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_READ
+    )
     scope = Scope(tenant_id=machine["tenant_id"], project_id=machine["project_id"])
     if not caller.may(Permission.ALLOCATION_ACCESS, scope):
         detail = (
@@ -107,7 +109,7 @@ async def insert_access(tx: Transaction, machine: Row, held: Row | None, seconds
         grant_id=None if held is None else held["id"],
     )
     detail = {"grant": access["id"], "login": access["login"], "by": "role" if held is None else held["id"]}
-    await audit(tx, "access.grant", machine, detail)
+    await tx.audit_owned("access.grant", machine, detail)
     return access
 
 

@@ -13,7 +13,6 @@ from gpuaas_contract.ssh_authorities import (
 from gpuaas_platform.access.rules.ssh_keys import read_public_key
 from gpuaas_platform.access.service.authorities import Authorities
 from gpuaas_platform.access.storage import authorities as store
-from gpuaas_platform.allocations.service.placement import order
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
@@ -21,6 +20,7 @@ from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import require_project
 from gpuaas_platform.identity.storage import tenants as identity_store
 from gpuaas_platform.nodes import storage as node_store
+from gpuaas_platform.nodes.storage import order
 
 NOUN = "ssh_authority"
 

@@ -4,7 +4,6 @@ from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.problems import Code
 from gpuaas_platform.access.storage import access as store
 from gpuaas_platform.allocations.rules import shapes
-from gpuaas_platform.allocations.service.allocations import audit
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
@@ -27,5 +26,5 @@ async def open_stream(tx: Transaction, caller: Caller, grant_id: str, allocation
     assert machine is not None
     shapes.require_support(machine, "access")
     require_active(machine)
-    await audit(tx, "access.open_stream", machine, {"grant": grant_id})
+    await tx.audit_owned("access.open_stream", machine, {"grant": grant_id})
     return grant, machine

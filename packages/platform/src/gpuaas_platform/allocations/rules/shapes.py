@@ -4,7 +4,7 @@ done to one."""
 from gpuaas_contract.agent_link import ClearHost, DeleteSlice, RestartHost, RestartSlice
 from gpuaas_contract.allocations import Shape, ShapeKind
 from gpuaas_contract.base import Resource
-from gpuaas_contract.nodes import Inventory
+from gpuaas_contract.nodes import Capacity, Inventory
 from gpuaas_contract.problems import Code
 from gpuaas_platform.core.database import Row
 from gpuaas_platform.core.errors import Refusal
@@ -74,3 +74,23 @@ def restart(row: Row) -> Resource:
     if kind_of(row) == ShapeKind.HOST:
         return RestartHost(allocation_id=row["id"])
     return RestartSlice(allocation_id=row["id"])
+
+
+def shortage(node: Row, shape: Shape, image: str | None = None) -> list[str]:
+    """What the node lacks for the shape, in plain words; nothing where it has room."""
+    if (reason := misfit(node, shape)) is not None:
+        return [reason]
+    inventory = Inventory.model_validate(node["inventory"])
+    capacity = inventory.capacity
+    free = {
+        "CPUs": (capacity.cpus - node["cpus"], shape.cpus),
+        "MiB of memory": (capacity.memory_mib - node["memory_mib"], shape.memory_mib),
+        "GiB of disk": (capacity.disk_gib - node["disk_gib"], shape.disk_gib),
+        "GPUs": (capacity.gpus - node["gpus"], shape.gpus),
+    }
+    lacking = [f"{has} {what} free, {needs} needed" for what, (has, needs) in free.items() if 0 < needs > has]
+    return lacking if image is None or image in inventory.images else [f"it has no image {image}", *lacking]
+
+
+def words(shape: Shape | Capacity) -> str:
+    return f"{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB of disk, {shape.gpus} GPUs"

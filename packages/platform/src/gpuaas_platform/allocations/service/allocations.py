@@ -10,29 +10,28 @@ from gpuaas_contract.allocations import (
     AllocationRestart,
     AllocationStatus,
     AllocationUpdate,
-    Shape,
     ShapeKind,
     Timeline,
     TimelineEntry,
 )
-from gpuaas_contract.base import JsonObject
-from gpuaas_contract.nodes import Capacity
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.access.service.grant_ends import end_of_allocation
 from gpuaas_platform.allocations.rules import shapes
+from gpuaas_platform.allocations.rules.allocations import require_allocation, scope_of
 from gpuaas_platform.allocations.service import externals
-from gpuaas_platform.allocations.service.placement import AddressPlan, order, order_machine
-from gpuaas_platform.allocations.service.timeline import record
+from gpuaas_platform.allocations.service.placement import AddressPlan, order_machine
 from gpuaas_platform.allocations.storage import allocations as store
 from gpuaas_platform.allocations.storage import usage as usage_store
+from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Row, Transaction
-from gpuaas_platform.core.errors import Refusal, not_found
+from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.pages import cut_page, decode_cursor
-from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.tenants import visible_owners
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.nodes import storage as node_store
+from gpuaas_platform.nodes.storage import order
 from gpuaas_platform.volumes.service.results import begin_release, machine_gone
 
 _RELEASABLE = {
@@ -62,35 +61,10 @@ def _actions(row: Row) -> list[AllowedAction]:
     return [AllowedAction(action=name, title=title, method="POST", href=f"{path}/{name}") for name, title in names]
 
 
-def _scope(row: Row) -> Scope:
-    return Scope(tenant_id=row["tenant_id"], project_id=row["project_id"])
-
-
-async def require_allocation(
-    tx: Transaction, caller: Caller, allocation_id: str, permission: Permission, *, lock: bool = False
-) -> Row:
-    row = await (store.lock if lock else store.get)(tx, allocation_id)
-    if row is None:
-        raise not_found("allocation", allocation_id)
-    if row["project_id"] is None and not caller.may(Permission.ALLOCATION_READ, _scope(row)):
-        # Those who have a role in a project know of its tenant, and of nothing that the tenant itself has.
-        raise not_found("allocation", allocation_id, denied=True)
-    caller.require(permission, _scope(row), "allocation", allocation_id)
-    return row
-
-
-async def audit(tx: Transaction, action: str, row: Row, detail: JsonObject | None = None) -> None:
-    await tx.audit(action, row["id"], tenant_id=row["tenant_id"], project_id=row["project_id"], detail=detail)
-
-
 async def shown(tx: Transaction, allocation_id: str) -> Allocation:
     row = await store.get(tx, allocation_id)
     assert row is not None
     return to_model(row)
-
-
-def words(shape: Shape | Capacity) -> str:
-    return f"{shape.cpus} CPUs, {shape.memory_mib} MiB, {shape.disk_gib} GiB of disk, {shape.gpus} GPUs"
 
 
 def name_taken(*names: str) -> Refusal:
@@ -99,7 +73,9 @@ def name_taken(*names: str) -> Refusal:
 
 
 async def get_allocation(tx: Transaction, caller: Caller, allocation_id: str) -> Allocation:
-    return to_model(await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_READ))
+    return to_model(
+        require_allocation(await store.get(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_READ)
+    )
 
 
 async def list_allocations(
@@ -121,20 +97,20 @@ async def list_allocations(
 async def get_timeline(
     tx: Transaction, caller: Caller, allocation_id: str, step: str | None, correlation_id: str | None
 ) -> Timeline:
-    await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_READ)
+    require_allocation(await store.get(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_READ)
     entries = await store.timeline(tx, allocation_id, step, correlation_id)
     return Timeline(items=[TimelineEntry.model_validate(entry) for entry in entries])
 
 
 async def update_allocation(tx: Transaction, caller: Caller, allocation_id: str, body: AllocationUpdate) -> Allocation:
-    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
+    row = require_allocation(await store.lock(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_UPDATE)
     tx.match(row)
     if row["status"] == AllocationStatus.RELEASED:
         raise Refusal(Code.INVALID_STATE, "the allocation is released; its name is history")
     renamed = await store.rename(tx, allocation_id, body.name)
     if renamed is None:
         raise name_taken(body.name)
-    await audit(tx, "allocation.update", row, detail={"name": body.name})
+    await tx.audit_owned("allocation.update", row, detail={"name": body.name})
     await record(tx, renamed, "renamed", f"from {row['name']} to {body.name}; its host name stays {row['hostname']}")
     return await shown(tx, allocation_id)
 
@@ -142,13 +118,13 @@ async def update_allocation(tx: Transaction, caller: Caller, allocation_id: str,
 async def restart_allocation(
     tx: Transaction, caller: Caller, allocation_id: str, body: AllocationRestart
 ) -> Allocation:
-    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
+    row = require_allocation(await store.lock(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_UPDATE)
     tx.match(row)
     shapes.require_support(row, "restart")
     require_at_rest(row)
     if not body.force:
         await require_unused(tx, row, "restart it with force, or decommission that first")
-    await audit(tx, "allocation.restart", row)
+    await tx.audit_owned("allocation.restart", row)
     changed = await store.begin_activity(tx, allocation_id, Activity.RESTARTING, None)
     await record(tx, changed, "restarting", "restart accepted")
     await order(tx, row, shapes.restart(row))
@@ -157,13 +133,13 @@ async def restart_allocation(
 
 async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, plan: AddressPlan) -> Allocation:
     """A creation that failed is tried again on its node; a release that failed is ordered again."""
-    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
+    row = require_allocation(await store.lock(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_UPDATE)
     tx.match(row)
     if "retry" not in {action.action for action in _actions(row)}:
         lost = row["status"] == AllocationStatus.FAILED
         why = "its machine was lost: release it and ask for another" if lost else "there is nothing to try again"
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']}; {why}")
-    await audit(tx, "allocation.retry", row)
+    await tx.audit_owned("allocation.retry", row)
     if row["status"] == AllocationStatus.RELEASE_FAILED:
         await _order_release(tx, row, "the release is tried again")
     else:
@@ -176,15 +152,15 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
 async def release_allocation(
     tx: Transaction, caller: Caller, allocation_id: str, body: AllocationRelease
 ) -> Allocation:
-    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_RELEASE, lock=True)
+    row = require_allocation(await store.lock(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_RELEASE)
     tx.match(row)
     if row["status"] not in _RELEASABLE:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']} already")
     if not body.force:
         await require_unused(tx, row, "remove its member or decommission that first, or release it with force")
     if body.delete_volumes:
-        caller.require(Permission.VOLUME_DELETE, _scope(row), "allocation", allocation_id)
-    await audit(tx, "allocation.release", row, body.model_dump())
+        caller.require(Permission.VOLUME_DELETE, scope_of(row), "allocation", allocation_id)
+    await tx.audit_owned("allocation.release", row, body.model_dump())
     await node_store.cancel_tasks(tx, allocation_id)
     await end_of_allocation(tx, allocation_id)
     await usage_store.end(tx, UsageKind.CHARGED, allocation_id)

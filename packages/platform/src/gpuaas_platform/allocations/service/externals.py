@@ -4,9 +4,9 @@ from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.external import ExternalMachine
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.usage import UsageKind
-from gpuaas_platform.allocations.service.timeline import record
 from gpuaas_platform.allocations.storage import allocations as store
 from gpuaas_platform.allocations.storage import usage as usage_store
+from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.vault.service.credentials import require_active

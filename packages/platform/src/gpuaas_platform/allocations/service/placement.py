@@ -3,18 +3,17 @@
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from gpuaas_contract import ids
 from gpuaas_contract.access import OBSERVER_LOGIN, OPERATOR_LOGIN, PERSON_LOGIN
 from gpuaas_contract.agent_link import CreateSlice, PrepareHost, ProjectNetwork
 from gpuaas_contract.allocations import AllocationStatus, Shape, ShapeKind
-from gpuaas_contract.base import Resource
-from gpuaas_contract.nodes import Inventory, NodeStatus
+from gpuaas_contract.nodes import NodeStatus
 from gpuaas_contract.usage import UsageKind
+from gpuaas_platform.access.rules.logins import certificate_principal
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.networks import bridge_name, free_address, gateway_cidr, owner_subnet
-from gpuaas_platform.allocations.service.timeline import on_behalf_of, record
 from gpuaas_platform.allocations.storage import allocations as store
 from gpuaas_platform.allocations.storage import usage as usage_store
+from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.identity.service.quotas import over_quota
 from gpuaas_platform.nodes import storage as node_store
@@ -30,11 +29,6 @@ class AddressPlan:
     network_range: IPv4Network
 
 
-def certificate_principal(login: str, allocation_id: str) -> str:
-    """What a certificate must carry to log in to this machine as this user."""
-    return f"{login}@{allocation_id}"
-
-
 async def place_waiting(tx: Transaction, plan: AddressPlan, only: list[str] | None = None) -> None:
     """Give every waiting request, or only these, a node and an address, or say why it waits.
 
@@ -44,7 +38,7 @@ async def place_waiting(tx: Transaction, plan: AddressPlan, only: list[str] | No
     """
     search = Search(tx)
     for row in await store.list_waiting(tx, only):
-        with on_behalf_of(tx, row["correlation_id"]):
+        with tx.on_behalf_of(row["correlation_id"]):
             await _place(tx, row, search, plan)
         if search.found and row["volumes"] and only is None:
             return  # Volumes are locked now, which come after all nodes: the rest has the next turn.
@@ -90,7 +84,7 @@ class Search:
                 busy.append(id)
             else:
                 self.holds = True
-                if node["status"] == NodeStatus.READY and not shortage(node, shape, row["image"]):
+                if node["status"] == NodeStatus.READY and not shapes.shortage(node, shape, row["image"]):
                     return node, busy
             passed_over.append(id)
         return None, busy
@@ -100,7 +94,8 @@ class Search:
         ready = [node for node in await node_store.list_ready(self._tx) if places is None or node["id"] in places]
         if not ready:
             return f"{bond}, which cannot take it now" if bond else "no node is ready"
-        named = [f"{node['name']}: {', '.join(shortage(node, shape, row['image']))}" for node in ready[:NODES_NAMED]]
+        lacks = {node["name"]: shapes.shortage(node, shape, row["image"]) for node in ready[:NODES_NAMED]}
+        named = [f"{name}: {', '.join(lacking)}" for name, lacking in lacks.items()]
         if len(ready) > NODES_NAMED:
             named.append(f"and {len(ready) - NODES_NAMED} more nodes")
         return f"{bond}, which has no room; {'; '.join(named)}" if bond else "; ".join(named)
@@ -129,7 +124,7 @@ async def _place(tx: Transaction, row: Row, search: Search, plan: AddressPlan) -
         await _keep_waiting(tx, row, f"waiting for capacity: {node}")
         return
     volumes = await lock_wanted(tx, row)
-    if volumes.places() not in (None, [node["id"]]) or shortage(node, volumes.room(shape), row["image"]):
+    if volumes.places() not in (None, [node["id"]]) or shapes.shortage(node, volumes.room(shape), row["image"]):
         return  # Somebody gave one of them a place meanwhile: the next turn sees that.
     await volumes.take_place(tx, node["id"])
     placed = await store.place(tx, row["id"], node["id"], address, node["inventory"].get("default_image"))
@@ -163,7 +158,7 @@ async def _place_on_host(tx: Transaction, row: Row, shape: Shape, search: Search
 
 async def order_machine(tx: Transaction, row: Row, plan: AddressPlan) -> None:
     if shapes.kind_of(row) == ShapeKind.HOST:
-        await order(tx, row, PrepareHost(allocation_id=row["id"], principals=_principals(row)))
+        await node_store.order(tx, row, PrepareHost(allocation_id=row["id"], principals=_principals(row)))
     else:
         await order_slice(tx, row, plan)
 
@@ -194,35 +189,7 @@ async def order_slice(tx: Transaction, row: Row, plan: AddressPlan) -> None:
         principals=_principals(row),
         volumes=await mounts_of_new_machine(tx, row["id"]) if row["volumes"] else [],
     )
-    await order(tx, row, spec)
-
-
-async def order(tx: Transaction, row: Row, spec: Resource) -> None:
-    """Give the allocation's node something to do."""
-    await node_store.insert_task(
-        tx,
-        ids.new_id(ids.TASK),
-        row["node_id"],
-        row["id"],
-        spec.model_dump(mode="json"),
-        tx.correlation_id,
-    )
-
-
-def shortage(node: Row, shape: Shape, image: str | None = None) -> list[str]:
-    """What the node lacks for the shape, in plain words; nothing where it has room."""
-    if (misfit := shapes.misfit(node, shape)) is not None:
-        return [misfit]
-    inventory = Inventory.model_validate(node["inventory"])
-    capacity = inventory.capacity
-    free = {
-        "CPUs": (capacity.cpus - node["cpus"], shape.cpus),
-        "MiB of memory": (capacity.memory_mib - node["memory_mib"], shape.memory_mib),
-        "GiB of disk": (capacity.disk_gib - node["disk_gib"], shape.disk_gib),
-        "GPUs": (capacity.gpus - node["gpus"], shape.gpus),
-    }
-    lacking = [f"{has} {what} free, {needs} needed" for what, (has, needs) in free.items() if 0 < needs > has]
-    return lacking if image is None or image in inventory.images else [f"it has no image {image}", *lacking]
+    await node_store.order(tx, row, spec)
 
 
 async def _keep_waiting(tx: Transaction, row: Row, reason: str) -> None:

@@ -16,10 +16,10 @@ from gpuaas_contract.nodes import Capacity, Inventory
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.service import externals
-from gpuaas_platform.allocations.service.allocations import audit, name_taken, shown, words
+from gpuaas_platform.allocations.service.allocations import name_taken, shown
 from gpuaas_platform.allocations.service.placement import AddressPlan, place_waiting
-from gpuaas_platform.allocations.service.timeline import record
 from gpuaas_platform.allocations.storage import allocations as store
+from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Caller, Permission
@@ -66,8 +66,8 @@ async def _create(
         raise name_taken(*taken)
     for row in rows:
         assert row is not None
-        await audit(tx, "allocation.create", row)
-        await record(tx, row, "requested", words(body.shape))
+        await tx.audit_owned("allocation.create", row)
+        await record(tx, row, "requested", shapes.words(body.shape))
         await attach_at_create(tx, caller, row, body.volumes)
         if body.shape.external is not None:
             await externals.activate(tx, row)
@@ -118,7 +118,7 @@ async def _require_possible(tx: Transaction, shape: Shape, image: str | None) ->
     if not lacking or any(not lacks for lacks, _ in lacking):
         return
     lacks, largest = min(lacking, key=lambda pair: (len(pair[0]), -pair[1].cpus, -pair[1].memory_mib))
-    detail = f"no node is large enough; the largest has {words(largest)}"
+    detail = f"no node is large enough; the largest has {shapes.words(largest)}"
     errors = [FieldError(pointer=f"/shape/{name}", detail=f"the largest node has {has}") for name, has in lacks.items()]
     raise Refusal(Code.SHAPE_TOO_LARGE, detail, errors=errors, context={"largest": largest.model_dump()})
 

@@ -4,10 +4,10 @@ from gpuaas_contract.agent_link import ResizeSlice
 from gpuaas_contract.allocations import Activity, Shape
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.operations import OperationState, ResizeQuestion
-from gpuaas_platform.allocations.service.placement import order
-from gpuaas_platform.allocations.service.timeline import on_behalf_of, record
 from gpuaas_platform.allocations.storage import allocations as store
+from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.nodes.storage import order
 from gpuaas_platform.operations.storage import operations as operation_store
 
 
@@ -25,7 +25,7 @@ async def answered(tx: Transaction, operation: Row, state: OperationState, error
     row = await store.lock(tx, ResizeQuestion.model_validate(operation["input"]).allocation_id)
     if row is None or operation["id"] not in row["asked_operation_ids"]:
         return []
-    with on_behalf_of(tx, operation["correlation_id"]):
+    with tx.on_behalf_of(operation["correlation_id"]):
         if state != OperationState.SUCCEEDED:
             reason = f"the resize was refused by {operation['app_slug']}: {(error or {}).get('detail', state.value)}"
             refused = await store.end_activity(tx, row["id"], row["shape"], reason)

@@ -230,15 +230,17 @@ async def touch(tx: Transaction, id: str) -> Row:
     return row
 
 
-async def add_timeline(tx: Transaction, id: str, step: str, message: str) -> None:
+async def record(tx: Transaction, row: Row, step: str, message: str) -> None:
+    """Add a step to an allocation's timeline, and tell it in the change feed."""
     await tx.run(
         """INSERT INTO allocation_timeline (allocation_id, step, message, correlation_id)
            VALUES (%(id)s, %(step)s, %(message)s, %(correlation)s)""",
-        id=id,
+        id=row["id"],
         step=step,
         message=message,
         correlation=tx.correlation_id,
     )
+    await tx.changed("allocation", row, step, message=message, project_id=row["project_id"])
 
 
 async def timeline(tx: Transaction, id: str, step: str | None, correlation_id: str | None) -> list[Row]:

@@ -1,9 +1,10 @@
 """Which versions of the token key sign, which are still believed, and when the next one is due."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
+
+from gpuaas_platform.core.openbao import KeyVersion
 
 TOKEN_SECONDS = 3600
 """The longest that an access token lives."""
@@ -11,13 +12,6 @@ SETTLE = timedelta(seconds=10)
 """A new version signs only after this long: by then every process knows it, and believes what it signed."""
 SLACK = timedelta(minutes=1)
 """For clocks that differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyVersion:
-    version: str
-    created_at: datetime
-    public_key: bytes
 
 
 def in_order(versions: Sequence[KeyVersion]) -> list[KeyVersion]:

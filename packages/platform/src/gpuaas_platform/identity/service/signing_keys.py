@@ -9,9 +9,9 @@ from joserfc.jwk import OKPKey
 
 from gpuaas_contract.oauth import JsonWebKey, JsonWebKeySet
 from gpuaas_platform.core.database import Database
-from gpuaas_platform.core.openbao import OpenBao
+from gpuaas_platform.core.openbao import KeyVersion, OpenBao
 from gpuaas_platform.core.wakeups import TOKEN_KEYS
-from gpuaas_platform.identity.rules.signing_keys import KeyVersion, believed_until, in_order, is_due, signing_version
+from gpuaas_platform.identity.rules.signing_keys import believed_until, in_order, is_due, signing_version
 
 RELOAD_SECONDS = 5
 """Tokens that name unknown keys cost OpenBao one question in this time, however many there are."""

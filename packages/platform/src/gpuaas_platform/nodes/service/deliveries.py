@@ -54,11 +54,9 @@ async def _ask_agent(tx: Transaction, machine: Row, artifact: Row, correlation_i
         repository=artifact["repository"],
         media_type=artifact["media_type"],
     )
-    task_id = ids.new_id(ids.TASK)
-    await node_store.insert_task(
-        tx, task_id, machine["node_id"], machine["id"], spec.model_dump(mode="json"), correlation_id
+    return await node_store.insert_task(
+        tx, machine["node_id"], spec, allocation_id=machine["id"], correlation_id=correlation_id
     )
-    return task_id
 
 
 async def get_delivery(tx: Transaction, caller: Caller, delivery_id: str) -> Delivery:

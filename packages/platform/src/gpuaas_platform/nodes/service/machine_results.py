@@ -4,9 +4,9 @@ from gpuaas_contract.allocations import Activity, AllocationStatus
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.access.service.rotations import catch_up
 from gpuaas_platform.allocations.service.placement import AddressPlan, place_waiting
-from gpuaas_platform.allocations.service.timeline import record
 from gpuaas_platform.allocations.storage import allocations as store
 from gpuaas_platform.allocations.storage import usage as usage_store
+from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.volumes.service.results import machine_gone, machine_made
 

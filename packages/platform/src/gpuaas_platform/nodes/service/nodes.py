@@ -17,8 +17,8 @@ from gpuaas_contract.nodes import (
     NodeStatus,
 )
 from gpuaas_contract.problems import Code
-from gpuaas_platform.allocations.service.timeline import record
 from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor

@@ -8,12 +8,12 @@ from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.nodes import Finding, NodeDifference
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.allocations.rules.shapes import removal
-from gpuaas_platform.allocations.service.placement import order
-from gpuaas_platform.allocations.service.timeline import record
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.allocations.storage import usage as usage_store
+from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.nodes import storage as store
+from gpuaas_platform.nodes.storage import order
 from gpuaas_platform.volumes.service.results import machine_gone
 from gpuaas_platform.volumes.service.truth import compare_volumes
 

@@ -5,19 +5,17 @@ from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import RESIZE, ResizeQuestion
 from gpuaas_contract.problems import AllowedAction, Code, FieldError
 from gpuaas_platform.allocations.rules import shapes
+from gpuaas_platform.allocations.rules.allocations import require_allocation
+from gpuaas_platform.allocations.rules.shapes import shortage
 from gpuaas_platform.allocations.service.allocations import (
-    audit,
     in_use,
-    require_allocation,
     require_at_rest,
     shown,
     to_model,
-    words,
 )
-from gpuaas_platform.allocations.service.placement import shortage
 from gpuaas_platform.allocations.service.resize_answers import begin_resize
-from gpuaas_platform.allocations.service.timeline import record
 from gpuaas_platform.allocations.storage import allocations as store
+from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.catalogue.service.versions import manifest_of
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal
@@ -31,7 +29,7 @@ from gpuaas_platform.operations.service import operations
 
 
 async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str, body: AllocationResize) -> Allocation:
-    row = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
+    row = require_allocation(await store.lock(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_UPDATE)
     tx.match(row)
     shapes.require_support(row, "resize")
     require_at_rest(row)
@@ -44,11 +42,11 @@ async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str,
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/disk_gib", detail=detail)])
     await _require_room(tx, row, _growth(old, new))
     members = [] if body.force else await instance_store.list_live_on(tx, [allocation_id])
-    await audit(tx, "allocation.resize", row, {**new.model_dump(mode="json"), "force": body.force})
+    await tx.audit_owned("allocation.resize", row, {**new.model_dump(mode="json"), "force": body.force})
     if members:
         await _ask(tx, row, members, old, new)
     else:
-        await begin_resize(tx, row, new, f"from {words(old)} to {words(new)}")
+        await begin_resize(tx, row, new, f"from {shapes.words(old)} to {shapes.words(new)}")
     return await shown(tx, allocation_id)
 
 
@@ -86,7 +84,7 @@ async def _ask(tx: Transaction, row: Row, members: list[Row], old: Shape, new: S
         asked.append((await operations.insert(tx, instance, declared, member["id"], question))["id"])
     changed = await store.begin_activity(tx, row["id"], Activity.ASKING, new.model_dump(mode="json"), asked)
     names = ", ".join(sorted({member["instance_name"] for member in members}))
-    await record(tx, changed, "asking", f"{names}: from {words(old)} to {words(new)}?")
+    await record(tx, changed, "asking", f"{names}: from {shapes.words(old)} to {shapes.words(new)}?")
 
 
 def _cannot_ask(row: Row, members: list[Row], manifest: Manifest) -> Refusal:

@@ -1,11 +1,10 @@
 """Changes of volumes: each is told in the feed, and in the timeline of the machine that it is about."""
 
-from gpuaas_contract import ids
 from gpuaas_contract.agent_link import AttachVolume, DeleteVolume, DetachVolume, VolumeMount
 from gpuaas_contract.base import Resource
 from gpuaas_contract.volumes import AttachmentStatus, VolumeStatus
-from gpuaas_platform.allocations.service.timeline import record
 from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.nodes import storage as node_store
 from gpuaas_platform.volumes import storage as store
@@ -55,8 +54,4 @@ async def order_delete(tx: Transaction, volume: Row) -> None:
 
 
 async def _order(tx: Transaction, volume: Row, allocation_id: str | None, spec: Resource) -> None:
-    document = spec.model_dump(mode="json")
-    task_id = ids.new_id(ids.TASK)
-    await node_store.insert_task(
-        tx, task_id, volume["node_id"], allocation_id, document, tx.correlation_id, volume_id=volume["id"]
-    )
+    await node_store.insert_task(tx, volume["node_id"], spec, allocation_id=allocation_id, volume_id=volume["id"])

@@ -8,7 +8,7 @@ from gpuaas_contract.allocations import Shape
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.volumes import AttachmentStatus, VolumeAt, VolumeStatus
 from gpuaas_platform.allocations.rules import shapes
-from gpuaas_platform.allocations.service.timeline import record
+from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope

@@ -14,8 +14,8 @@ from gpuaas_contract.volumes import (
     VolumeStatus,
 )
 from gpuaas_platform.allocations.rules import shapes
-from gpuaas_platform.allocations.service.allocations import require_allocation
-from gpuaas_platform.allocations.service.placement import shortage
+from gpuaas_platform.allocations.rules.allocations import require_allocation
+from gpuaas_platform.allocations.rules.shapes import shortage
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
@@ -74,7 +74,9 @@ async def _require_volume(
 async def _lock_both(tx: Transaction, caller: Caller, volume_id: str, allocation_id: str) -> tuple[Row, Row]:
     """The volume and a machine of its project: the machine is locked first, then its node, then the volume."""
     seen = await _require_volume(tx, caller, volume_id, Permission.VOLUME_UPDATE)
-    machine = await require_allocation(tx, caller, allocation_id, Permission.ALLOCATION_UPDATE, lock=True)
+    machine = require_allocation(
+        await allocation_store.lock(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_UPDATE
+    )
     if machine["project_id"] != seen["project_id"]:
         raise not_found("allocation", allocation_id)
     if machine["node_id"] is not None:

@@ -1,4 +1,4 @@
-"""Names of people on machines: made from their e-mail address, safe as a login, a path and a word of a shell."""
+"""Names on machines: those of people, made from their e-mail address and safe in a shell, and those in certificates."""
 
 import re
 
@@ -21,3 +21,8 @@ def login_for(email: str, uid: int, *, taken: bool) -> str:
     if taken or len(name) < 2 or name in _SYSTEM.split() or name.startswith(("systemd", "gpuaas")):
         return f"{name}-{uid}"
     return name
+
+
+def certificate_principal(login: str, allocation_id: str) -> str:
+    """Name the principal that a certificate must carry to log in to this machine as this user."""
+    return f"{login}@{allocation_id}"

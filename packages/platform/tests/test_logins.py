@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpuaas_platform.access.rules.unix_users import login_for
+from gpuaas_platform.access.rules.logins import login_for
 
 
 @pytest.mark.parametrize(
