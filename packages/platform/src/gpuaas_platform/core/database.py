@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeVar
 
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow, dict_row
@@ -15,6 +15,7 @@ from gpuaas_contract import ids
 from gpuaas_contract.problems import Code
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.outbox import WRITE, Outbox
+from gpuaas_platform.core.records import Record, record_row
 from gpuaas_platform.core.wakeups import OUTBOX
 
 request_fingerprint: ContextVar[str] = ContextVar("request_fingerprint", default="")
@@ -33,7 +34,8 @@ def touch(tenant_id: str | None, project_id: str | None) -> None:
 CATALOGUE_NOUNS = frozenset({"app_version", "artifact", "trusted_key", "entitlement"})
 """What belongs to an app and to no instance of it: its publishers see the changes."""
 
-Row = DictRow
+R = TypeVar("R", bound=Record)
+Row = Mapping[str, Any]
 Params = Mapping[str, Any]
 
 
@@ -58,7 +60,22 @@ class Transaction:
 
     async def all(self, sql: LiteralString, **params: Any) -> list[Row]:
         cursor = await self._connection.execute(sql, _adapt(params))
-        return await cursor.fetchall()
+        return list(await cursor.fetchall())
+
+    async def find(self, record: type[R], sql: LiteralString, **params: Any) -> R | None:
+        """Return the first row as a record; None where there is no row."""
+        cursor = self._connection.cursor(row_factory=record_row(record))
+        return await (await cursor.execute(sql, _adapt(params))).fetchone()
+
+    async def fetch(self, record: type[R], sql: LiteralString, **params: Any) -> R:
+        """Return the row that a statement must have, such as that of an UPDATE under its row's lock."""
+        found = await self.find(record, sql, **params)
+        assert found is not None, f"no row: {sql}"
+        return found
+
+    async def fetch_all(self, record: type[R], sql: LiteralString, **params: Any) -> list[R]:
+        cursor = self._connection.cursor(row_factory=record_row(record))
+        return await (await cursor.execute(sql, _adapt(params))).fetchall()
 
     async def run(self, sql: LiteralString, **params: Any) -> int:
         cursor = await self._connection.execute(sql, _adapt(params))
@@ -188,6 +205,12 @@ class Reading(Transaction):
 
     async def all(self, sql: LiteralString, **params: Any) -> list[Row]:
         return await super().all(_only_looks(sql), **params)
+
+    async def find(self, record: type[R], sql: LiteralString, **params: Any) -> R | None:
+        return await super().find(record, _only_looks(sql), **params)
+
+    async def fetch_all(self, record: type[R], sql: LiteralString, **params: Any) -> list[R]:
+        return await super().fetch_all(record, _only_looks(sql), **params)
 
     async def run(self, sql: LiteralString, **params: Any) -> int:
         raise AssertionError(f"this needs a transaction: {sql}")

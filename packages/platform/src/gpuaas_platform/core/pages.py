@@ -4,11 +4,13 @@ import base64
 import binascii
 import hashlib
 from contextvars import ContextVar
+from typing import TypeVar
 
 from gpuaas_contract.problems import Code
 from gpuaas_platform.core.database import Row
 from gpuaas_platform.core.errors import Refusal
 
+R = TypeVar("R", bound=Row)
 MAX_LIMIT = 500
 _TAG_LENGTH = 8
 current_list: ContextVar[str] = ContextVar("current_list", default="")
@@ -40,7 +42,7 @@ def foreign_cursor() -> Refusal:
     return Refusal(Code.CURSOR_INVALID, "this cursor was not made by this list; start without one")
 
 
-def cut_page(rows: list[Row], limit: int) -> tuple[list[Row], str | None]:
+def cut_page(rows: list[R], limit: int) -> tuple[list[R], str | None]:
     """Lists ask for one row more than the page holds, to know whether there is a next one."""
     if len(rows) <= limit:
         return rows, None

@@ -4,9 +4,8 @@ Locks are taken in one order: allocations, then nodes, then volumes. Whoever hol
 the others.
 """
 
-from typing import Any, LiteralString
-
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.volumes.records import AttachedVolume, VolumeRecord, VolumeView
 
 _SELECT = """
     SELECT v.*, p.tenant_id, n.name AS node_name,
@@ -19,8 +18,9 @@ _SELECT = """
 """
 
 
-async def insert(tx: Transaction, id: str, project_id: str, name: str, size_gib: int) -> Row | None:
-    return await tx.one(
+async def insert(tx: Transaction, id: str, project_id: str, name: str, size_gib: int) -> VolumeRecord | None:
+    return await tx.find(
+        VolumeRecord,
         """INSERT INTO volumes (id, project_id, name, size_gib, status)
            VALUES (%(id)s, %(project)s, %(name)s, %(size)s, 'unplaced') ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
@@ -30,19 +30,20 @@ async def insert(tx: Transaction, id: str, project_id: str, name: str, size_gib:
     )
 
 
-async def get(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(_SELECT + " WHERE v.id = %(id)s", id=id)
+async def get(tx: Transaction, id: str) -> VolumeView | None:
+    return await tx.find(VolumeView, _SELECT + " WHERE v.id = %(id)s", id=id)
 
 
-async def lock(tx: Transaction, id: str) -> Row | None:
+async def lock(tx: Transaction, id: str) -> VolumeView | None:
     await tx.one("SELECT 1 FROM volumes WHERE id = %(id)s FOR NO KEY UPDATE", id=id)
     return await get(tx, id)
 
 
 async def list_matching(
     tx: Transaction, project_ids: list[str] | None, status: str | None, name: str | None, after: str, limit: int
-) -> list[Row]:
-    return await tx.all(
+) -> list[VolumeView]:
+    return await tx.fetch_all(
+        VolumeView,
         _SELECT
         + """ WHERE v.id > %(after)s AND (%(projects)s::text[] IS NULL OR v.project_id = ANY(%(projects)s))
                AND (%(status)s::text IS NULL OR v.status = %(status)s)
@@ -55,7 +56,7 @@ async def list_matching(
     )
 
 
-async def lock_of_allocation(tx: Transaction, allocation_id: str) -> list[Row]:
+async def lock_of_allocation(tx: Transaction, allocation_id: str) -> list[AttachedVolume]:
     """The volumes of one machine, locked in one order, each with how it is attached to it."""
     locked = await tx.all(
         """SELECT 1 FROM volumes WHERE id IN
@@ -66,8 +67,9 @@ async def lock_of_allocation(tx: Transaction, allocation_id: str) -> list[Row]:
     return await list_of_allocation(tx, allocation_id) if locked else []
 
 
-async def list_of_allocation(tx: Transaction, allocation_id: str) -> list[Row]:
-    return await tx.all(
+async def list_of_allocation(tx: Transaction, allocation_id: str) -> list[AttachedVolume]:
+    return await tx.fetch_all(
+        AttachedVolume,
         """SELECT v.*, n.name AS node_name, t.path, t.status AS attachment_status, t.delete_volume,
                   (SELECT count(*) FROM volume_attachments o WHERE o.volume_id = v.id) AS machines
            FROM volume_attachments t JOIN volumes v ON v.id = t.volume_id LEFT JOIN nodes n ON n.id = v.node_id
@@ -76,9 +78,10 @@ async def list_of_allocation(tx: Transaction, allocation_id: str) -> list[Row]:
     )
 
 
-async def lock_of_node(tx: Transaction, node_id: str, also: list[str]) -> list[Row]:
-    """What a node has, and the others that are named."""
-    return await tx.all(
+async def lock_of_node(tx: Transaction, node_id: str, also: list[str]) -> list[VolumeRecord]:
+    """Lock the volumes of a node, and the others that are named."""
+    return await tx.fetch_all(
+        VolumeRecord,
         """SELECT * FROM volumes WHERE (node_id = %(node)s AND status <> 'deleted') OR id = ANY(%(also)s)
            ORDER BY id FOR NO KEY UPDATE""",
         node=node_id,
@@ -86,9 +89,9 @@ async def lock_of_node(tx: Transaction, node_id: str, also: list[str]) -> list[R
     )
 
 
-async def place(tx: Transaction, id: str, node_id: str) -> Row:
-    return await _changed(
-        tx,
+async def place(tx: Transaction, id: str, node_id: str) -> VolumeRecord:
+    return await tx.fetch(
+        VolumeRecord,
         """UPDATE volumes SET status = 'placed', node_id = %(node)s, revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
@@ -96,9 +99,9 @@ async def place(tx: Transaction, id: str, node_id: str) -> Row:
     )
 
 
-async def set_status(tx: Transaction, id: str, status: str, reason: str = "") -> Row:
-    return await _changed(
-        tx,
+async def set_status(tx: Transaction, id: str, status: str, reason: str = "") -> VolumeRecord:
+    return await tx.fetch(
+        VolumeRecord,
         """UPDATE volumes SET status = %(status)s, reason = %(reason)s, revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
@@ -148,13 +151,7 @@ async def detach(tx: Transaction, id: str, allocation_id: str) -> None:
     )
 
 
-async def touch(tx: Transaction, id: str) -> Row:
-    """Something about its attachments changed, which are a part of it."""
+async def touch(tx: Transaction, id: str) -> VolumeRecord:
+    """Count a change of its attachments, which are a part of it."""
     sql = "UPDATE volumes SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *"
-    return await _changed(tx, sql, id=id)
-
-
-async def _changed(tx: Transaction, sql: LiteralString, **params: Any) -> Row:
-    row = await tx.one(sql, **params)
-    assert row is not None
-    return row
+    return await tx.fetch(VolumeRecord, sql, id=id)

@@ -14,8 +14,7 @@ from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.nodes import storage as store
 from gpuaas_platform.nodes.storage import order
-from gpuaas_platform.volumes.service.results import machine_gone
-from gpuaas_platform.volumes.service.truth import compare_volumes
+from gpuaas_platform.volumes.service.results import compare_volumes, machine_gone
 
 _LOST = "its node came back without the machine; it is not charged any more"
 

@@ -5,6 +5,7 @@ from gpuaas_contract.allocations import AllocationStatus, Shape
 from gpuaas_contract.nodes import NodeStatus
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.volumes import (
+    Attachment,
     AttachmentStatus,
     Volume,
     VolumeAttach,
@@ -20,11 +21,13 @@ from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.quotas import require_quota
 from gpuaas_platform.identity.service.tenants import require_project, visible_projects
 from gpuaas_platform.nodes import storage as node_store
 from gpuaas_platform.volumes import storage as store
+from gpuaas_platform.volumes.records import VolumeRecord, VolumeView
 from gpuaas_platform.volumes.service.changes import (
     begin_delete,
     order_attach,
@@ -39,45 +42,45 @@ _FAILED = {AttachmentStatus.ATTACH_FAILED, AttachmentStatus.DETACH_FAILED}
 _OPEN = {AllocationStatus.REQUESTED, AllocationStatus.PROVISIONING, AllocationStatus.ACTIVE}
 
 
-def _to_model(row: Row) -> Volume:
-    return Volume.model_validate({**row, "allowed_actions": _actions(row)})
+def _to_model(row: VolumeView) -> Volume:
+    return to_wire(Volume, row, allowed_actions=_actions(row))
 
 
-def _actions(row: Row) -> list[AllowedAction]:
-    path = f"/v1/volumes/{row['id']}"
+def _actions(row: VolumeView) -> list[AllowedAction]:
+    path = f"/v1/volumes/{row.id}"
     names = []
-    if row["status"] in USABLE:
+    if row.status in USABLE:
         names += [("attach", "Attach it to a machine", "POST", f"{path}/attach")]
-    if row["attachments"]:
+    if row.attachments:
         names += [("detach", "Detach it from a machine", "POST", f"{path}/detach")]
-    if row["status"] == VolumeStatus.DELETE_FAILED or _failed(row):
+    if row.status == VolumeStatus.DELETE_FAILED or _failed(row):
         names += [("retry", "Try again what failed", "POST", f"{path}/retry")]
-    if row["status"] in {*USABLE, VolumeStatus.LOST} and not row["attachments"]:
+    if row.status in {*USABLE, VolumeStatus.LOST} and not row.attachments:
         names += [("delete", "Delete it with all that is on it", "DELETE", path)]
     return [AllowedAction(action=a, title=title, method=method, href=href) for a, title, method, href in names]
 
 
-def _failed(row: Row) -> list[Row]:
-    return [item for item in row["attachments"] if item["status"] in _FAILED]
+def _failed(row: VolumeView) -> list[Attachment]:
+    return [item for item in row.attachments if item.status in _FAILED]
 
 
 async def _require_volume(
     tx: Transaction, caller: Caller, volume_id: str, permission: Permission, *, lock: bool = False
-) -> Row:
+) -> VolumeView:
     row = await (store.lock if lock else store.get)(tx, volume_id)
     if row is None:
         raise not_found("volume", volume_id)
-    caller.require(permission, Scope(row["tenant_id"], row["project_id"]), "volume", volume_id)
+    caller.require(permission, Scope(row.tenant_id, row.project_id), "volume", volume_id)
     return row
 
 
-async def _lock_both(tx: Transaction, caller: Caller, volume_id: str, allocation_id: str) -> tuple[Row, Row]:
+async def _lock_both(tx: Transaction, caller: Caller, volume_id: str, allocation_id: str) -> tuple[VolumeView, Row]:
     """The volume and a machine of its project: the machine is locked first, then its node, then the volume."""
     seen = await _require_volume(tx, caller, volume_id, Permission.VOLUME_UPDATE)
     machine = require_allocation(
         await allocation_store.lock(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_UPDATE
     )
-    if machine["project_id"] != seen["project_id"]:
+    if machine["project_id"] != seen.project_id:
         raise not_found("allocation", allocation_id)
     if machine["node_id"] is not None:
         await node_store.lock(tx, machine["node_id"])
@@ -98,9 +101,9 @@ async def create_volume(tx: Transaction, caller: Caller, body: VolumeCreate) -> 
     row = await store.insert(tx, ids.new_id(ids.VOLUME), body.project_id, body.name, body.size_gib)
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"the project has a volume {body.name!r} already")
-    await tx.audit("volume.create", row["id"], project_id=body.project_id, detail={"size_gib": body.size_gib})
+    await tx.audit("volume.create", row.id, project_id=body.project_id, detail={"size_gib": body.size_gib})
     await tell(tx, row, "created", f"{body.size_gib} GiB; it gets its place with its first machine")
-    return await _shown(tx, row["id"])
+    return await _shown(tx, row.id)
 
 
 async def get_volume(tx: Transaction, caller: Caller, volume_id: str) -> Volume:
@@ -124,58 +127,57 @@ async def list_volumes(
 
 async def attach_volume(tx: Transaction, caller: Caller, volume_id: str, body: VolumeAttach) -> Volume:
     volume, machine = await _lock_both(tx, caller, volume_id, body.allocation_id)
-    if volume["status"] not in USABLE:
-        raise Refusal(Code.INVALID_STATE, f"the volume is {volume['status']}")
+    if volume.status not in USABLE:
+        raise Refusal(Code.INVALID_STATE, f"the volume is {volume.status}")
     if machine["status"] not in _OPEN:
         raise Refusal(Code.INVALID_STATE, f"the allocation is {machine['status']}")
     shapes.require_support(machine, "attach")
-    if any(item["allocation_id"] == machine["id"] for item in volume["attachments"]):
+    if volume.attachment_to(machine["id"]) is not None:
         raise Refusal(Code.INVALID_STATE, f"the machine {machine['name']} has this volume already")
     check_free_path(body.path, [item["path"] for item in machine["volumes"]], "/path")
-    if machine["node_id"] is not None:
-        volume = await _bring_together(tx, volume, machine)
+    placed = volume if machine["node_id"] is None else await _bring_together(tx, volume, machine)
     await store.attach(tx, volume_id, machine["id"], body.path, AttachmentStatus.WAITING)
     detail = body.model_dump()
-    await tx.audit("volume.attach", volume_id, project_id=volume["project_id"], detail=detail)
+    await tx.audit("volume.attach", volume_id, project_id=volume.project_id, detail=detail)
     if machine["status"] == AllocationStatus.ACTIVE:
-        await order_attach(tx, volume, machine["id"], body.path)
+        await order_attach(tx, placed, machine["id"], body.path)
     else:
-        message = f"the volume {volume['name']} at {body.path}, as soon as the machine is there"
+        message = f"the volume {volume.name} at {body.path}, as soon as the machine is there"
         await tell_both(tx, volume, machine["id"], "volume_wanted", message)
     return await _shown(tx, volume_id)
 
 
-async def _bring_together(tx: Transaction, volume: Row, machine: Row) -> Row:
+async def _bring_together(tx: Transaction, volume: VolumeView, machine: Row) -> VolumeRecord:
     """A volume without a place gets one next to the machine; machines do not move any more."""
-    if volume["node_id"] == machine["node_id"]:
+    if volume.node_id == machine["node_id"]:
         return volume
     node = await node_store.get(tx, machine["node_id"])
     assert node is not None
-    if volume["node_id"] is not None:
-        detail = f"the volume {volume['name']} is on node {volume['node_name']}, the machine on {node['name']}"
+    if volume.node_id is not None:
+        detail = f"the volume {volume.name} is on node {volume.node_name}, the machine on {node['name']}"
         raise Refusal(Code.INVALID_STATE, detail)
     if node["intent"] != NodeStatus.READY:
         raise Refusal(Code.NO_CAPACITY, f"the machine's node is {node['intent']} and takes nothing new")
-    nothing = Shape.model_construct(cpus=0, memory_mib=0, disk_gib=volume["size_gib"], gpus=0)
+    nothing = Shape.model_construct(cpus=0, memory_mib=0, disk_gib=volume.size_gib, gpus=0)
     if lacking := shortage(node, nothing):
         detail = f"the machine's node has no room for the volume: {', '.join(lacking)}"
         raise Refusal(Code.NO_CAPACITY, detail, context={"lacks": lacking})
-    placed = await store.place(tx, volume["id"], machine["node_id"])
+    placed = await store.place(tx, volume.id, machine["node_id"])
     await tell(tx, placed, "placed", f"on node {node['name']}")
-    return {**volume, **placed}
+    return placed
 
 
 async def detach_volume(tx: Transaction, caller: Caller, volume_id: str, body: VolumeDetach) -> Volume:
     volume, machine = await _lock_both(tx, caller, volume_id, body.allocation_id)
-    attachment = next((item for item in volume["attachments"] if item["allocation_id"] == machine["id"]), None)
+    attachment = volume.attachment_to(machine["id"])
     if attachment is None:
         raise Refusal(Code.INVALID_STATE, f"the volume is not attached to {machine['name']}")
-    if attachment["status"] in {AttachmentStatus.ATTACHING, AttachmentStatus.DETACHING}:
-        raise Refusal(Code.INVALID_STATE, f"the volume is {attachment['status']} there; wait until that is over")
-    await tx.audit("volume.detach", volume_id, project_id=volume["project_id"], detail=body.model_dump())
-    if attachment["status"] == AttachmentStatus.WAITING:
+    if attachment.status in {AttachmentStatus.ATTACHING, AttachmentStatus.DETACHING}:
+        raise Refusal(Code.INVALID_STATE, f"the volume is {attachment.status} there; wait until that is over")
+    await tx.audit("volume.detach", volume_id, project_id=volume.project_id, detail=body.model_dump())
+    if attachment.status == AttachmentStatus.WAITING:
         await store.detach(tx, volume_id, machine["id"])
-        await tell_both(tx, volume, machine["id"], "detached", f"the volume {volume['name']}, which was not there yet")
+        await tell_both(tx, volume, machine["id"], "detached", f"the volume {volume.name}, which was not there yet")
     else:
         await order_detach(tx, volume, machine["id"])
     return await _shown(tx, volume_id)
@@ -184,20 +186,20 @@ async def detach_volume(tx: Transaction, caller: Caller, volume_id: str, body: V
 async def retry_volume(tx: Transaction, caller: Caller, volume_id: str) -> Volume:
     """All that failed about it: attachments, detachments, its deletion."""
     seen = await _require_volume(tx, caller, volume_id, Permission.VOLUME_UPDATE)
-    machines = [await allocation_store.lock(tx, item["allocation_id"]) for item in _failed(seen)]
+    machines = [await allocation_store.lock(tx, item.allocation_id) for item in _failed(seen)]
     active = {machine["id"] for machine in machines if machine and machine["status"] == AllocationStatus.ACTIVE}
     volume = await _require_volume(tx, caller, volume_id, Permission.VOLUME_UPDATE, lock=True)
     tx.match(volume)
-    again = [item for item in _failed(volume) if item["allocation_id"] in active]
-    if volume["status"] != VolumeStatus.DELETE_FAILED and not again:
-        raise Refusal(Code.INVALID_STATE, f"the volume is {volume['status']}; there is nothing to try again")
-    await tx.audit("volume.retry", volume_id, project_id=volume["project_id"])
+    again = [item for item in _failed(volume) if item.allocation_id in active]
+    if volume.status != VolumeStatus.DELETE_FAILED and not again:
+        raise Refusal(Code.INVALID_STATE, f"the volume is {volume.status}; there is nothing to try again")
+    await tx.audit("volume.retry", volume_id, project_id=volume.project_id)
     for item in again:
-        if item["status"] == AttachmentStatus.ATTACH_FAILED:
-            await order_attach(tx, volume, item["allocation_id"], item["path"])
+        if item.status == AttachmentStatus.ATTACH_FAILED:
+            await order_attach(tx, volume, item.allocation_id, item.path)
         else:
-            await order_detach(tx, volume, item["allocation_id"])
-    if volume["status"] == VolumeStatus.DELETE_FAILED:
+            await order_detach(tx, volume, item.allocation_id)
+    if volume.status == VolumeStatus.DELETE_FAILED:
         await tell(tx, await store.set_status(tx, volume_id, VolumeStatus.DELETING), "deleting", "tried again")
         await order_delete(tx, volume)
     return await _shown(tx, volume_id)
@@ -206,29 +208,29 @@ async def retry_volume(tx: Transaction, caller: Caller, volume_id: str) -> Volum
 async def delete_volume(tx: Transaction, caller: Caller, volume_id: str) -> Volume:
     volume = await _require_volume(tx, caller, volume_id, Permission.VOLUME_DELETE, lock=True)
     tx.match(volume)
-    if volume["attachments"]:
+    if volume.attachments:
         raise _in_use(volume)
-    if volume["status"] not in {*USABLE, VolumeStatus.LOST}:
-        raise Refusal(Code.INVALID_STATE, f"the volume is {volume['status']}")
-    detail = {"name": volume["name"]}
-    await tx.audit("volume.delete", volume_id, project_id=volume["project_id"], detail=detail)
+    if volume.status not in {*USABLE, VolumeStatus.LOST}:
+        raise Refusal(Code.INVALID_STATE, f"the volume is {volume.status}")
+    detail = {"name": volume.name}
+    await tx.audit("volume.delete", volume_id, project_id=volume.project_id, detail=detail)
     await begin_delete(tx, volume)
     return await _shown(tx, volume_id)
 
 
-def _in_use(volume: Row) -> Refusal:
-    machines = volume["attachments"]
-    names = ", ".join(item["allocation_name"] for item in machines)
+def _in_use(volume: VolumeView) -> Refusal:
+    machines = volume.attachments
+    names = ", ".join(item.allocation_name for item in machines)
     return Refusal(
         Code.VOLUME_IN_USE,
         f"the volume is attached to {names}; detach it first",
-        context={"allocation_ids": [item["allocation_id"] for item in machines]},
+        context={"allocation_ids": [item.allocation_id for item in machines]},
         allowed_actions=[
             AllowedAction(
                 action="detach",
-                title=f"Detach it from {item['allocation_name']}",
+                title=f"Detach it from {item.allocation_name}",
                 method="POST",
-                href=f"/v1/volumes/{volume['id']}/detach",
+                href=f"/v1/volumes/{volume.id}/detach",
             )
             for item in machines
         ],
