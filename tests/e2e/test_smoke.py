@@ -103,8 +103,8 @@ class Smoke:
         return instance
 
     def ask(self, verb: str, *words: str, **wanted: Any) -> Operation:
-        """An operation on one worker, as `gpuaas component` requests it; it is not waited for."""
-        asked = self.cli.json("component", verb, NAME, *words, *_inputs(wanted))
+        """An operation on one worker, as `gpuaas member` requests it; it is not waited for."""
+        asked = self.cli.json("member", verb, NAME, *words, *_inputs(wanted))
         # Replacing one is an operation; the other verbs take many members and have a result for each.
         return self.operation(asked["results"][0]["operation_id"] if "results" in asked else asked["id"])
 

@@ -39,12 +39,12 @@ async def found(cli: CommandLine, *words: str) -> Any:
 async def test_members_one_and_many(world: World, cli: CommandLine) -> None:
     head, one, _, _ = [await world.allocation(name) for name in ("head", "one", "two", "three")]
     echo = await Echo.deployed(world, one, head=head)
-    added = await found(cli, "component", "add", "greeter", "tail", "two", "three", "--policy", "1")
+    added = await found(cli, "member", "add", "greeter", "tail", "two", "three", "--policy", "1")
     assert [result["state"] for result in added["results"]] == ["pending", "pending"]
     await echo.controller.run_all()
-    listed = await said(cli, "component", "list", "greeter")
+    listed = await said(cli, "member", "list", "greeter")
     assert [name in listed for name in ("head", "one", "two", "three")] == [True] * 4
-    draining = asyncio.create_task(said(cli, "component", "drain", "greeter", "one", "tail=two", "--wait"))
+    draining = asyncio.create_task(said(cli, "member", "drain", "greeter", "one", "tail=two", "--wait"))
 
     async def drained() -> bool:
         await echo.controller.run_all()
@@ -52,8 +52,8 @@ async def test_members_one_and_many(world: World, cli: CommandLine) -> None:
 
     await world.until(drained, "both members are drained", 60)
     assert "succeeded" in await draining
-    assert "there is no allocation 'nowhere'" in await said(cli, "component", "drain", "greeter", "nowhere", code=3)
-    refused = await said(cli, "component", "resume", "greeter", "three", code=5)
+    assert "there is no allocation 'nowhere'" in await said(cli, "member", "drain", "greeter", "nowhere", code=3)
+    refused = await said(cli, "member", "resume", "greeter", "three", code=5)
     assert "next" in refused or "code" in refused
     stopped = await found(cli, "instance", "stop", "greeter")
     queued = await found(cli, "instance", "start", "greeter", "--queue")
@@ -73,7 +73,7 @@ async def test_a_preflight_lists_what_stands_in_the_way(world: World, cli: Comma
     assert "Nothing stands in the way of deploy." in fine
     assert "has never been connected" in fine
     echo = await Echo.deployed(world, head=(await world.admin.allocations.list(project_id=world.project.id).all())[0])
-    adding = ["component", "preflight", "greeter", "add", "one"]
+    adding = ["member", "preflight", "greeter", "add", "one"]
     assert "--component is missing" in await said(cli, *adding, code=2)
     assert "would not work" in await said(cli, *adding, "--component", "nose", code=2)
     assert await echo.status() == "running"

@@ -32,7 +32,7 @@ _COMMANDS = {
     "restart": "gpuaas instance restart {id} --wait",
     "upgrade": "gpuaas instance upgrade {id} VERSION --wait",
     "configure": "gpuaas instance configure {id} --input KEY=VALUE --wait",
-    "add": "gpuaas component add {id} COMPONENT MACHINE --wait",
+    "add": "gpuaas member add {id} COMPONENT MACHINE --wait",
     "abandon": "gpuaas instance abandon {id} --reason WHY",
     "watch": "gpuaas operation watch {id}",
     "decommission": "gpuaas instance decommission {id} --yes --wait",
@@ -70,12 +70,12 @@ def member_command(action: "AllowedAction", instance: str, member: str) -> str:
     """The same for what can be done with a member."""
     known = {"drain", "resume", "remove", "recover"}
     if action.action in known:
-        return f"gpuaas component {action.action} {instance} {member} --wait"
+        return f"gpuaas member {action.action} {instance} {member} --wait"
     if action.action == "replace":
-        return f"gpuaas component replace {instance} {member} MACHINE --wait"
+        return f"gpuaas member replace {instance} {member} MACHINE --wait"
     if action.action == "forget":
-        return f"gpuaas component forget {instance} {member} --reason WHY"
-    return f"gpuaas component run {instance} {action.action} {member} --wait"
+        return f"gpuaas member forget {instance} {member} --reason WHY"
+    return f"gpuaas member run {instance} {action.action} {member} --wait"
 
 
 def report(error: Exception) -> int:

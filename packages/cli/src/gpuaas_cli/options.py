@@ -31,9 +31,10 @@ class Options:
         output.format = self.output
 
 
-def noun(name: str, help: str) -> App:
-    """The commands of one noun; the examples of the whole program are shown with the program only."""
-    return App(name=name, help=help, help_epilogue="")
+def noun(module: str, help: str | None) -> App:
+    """The commands of one noun. Its file in commands/ gives its name, the file's docstring its help."""
+    # The epilogue of the whole program is shown with the program only.
+    return App(name=module.rpartition(".")[2].replace("_", "-"), help=help, help_epilogue="")
 
 
 DEFAULTS = Options()

@@ -1,4 +1,4 @@
-"""Allocations: the machines of a project."""
+"""Machines of a project, or of a tenant."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuaas_cli.session import Session
     from gpuaas_contract.allocations import Allocation
 
-app = noun("allocation", "Machines of a project, or of a tenant itself.")
+app = noun(__name__, __doc__)
 InTenant = Annotated[str | None, Parameter(help="The tenant's own, not a project's: capacity that is shared.")]
 
 
@@ -102,7 +102,9 @@ async def create(
     memory_mib: int | None = None,
     disk_gib: int | None = None,
     gpus: int | None = None,
-    volume: Annotated[list[str] | None, Parameter(help="NAME:/PATH, for each volume that it has at once.")] = None,
+    volume: Annotated[
+        list[str] | None, Parameter(negative="", help="NAME:/PATH, for each volume that it has at once.")
+    ] = None,
     image: Annotated[str | None, Parameter(help="What it is made from; the node's own image if left out.")] = None,
     tenant: InTenant = None,
     kind: KindOptions = NO_KIND,

@@ -1,27 +1,28 @@
 """The catalogue: apps and their versions."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output
-from gpuaas_cli.errors import USAGE, CliError
+from gpuaas_cli.commands.app_new import new
+from gpuaas_cli.errors import FAILURE, NOT_FOUND, USAGE, CliError
+from gpuaas_cli.inputs import Yes, confirm
 from gpuaas_cli.options import DEFAULTS, Options, noun
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
-    from gpuaas_contract.catalogue import AppVersion
+    from gpuaas_contract.catalogue import AppVersion, AppVersionEntry
     from gpuaas_contract.manifest import ArtifactSlot, Manifest
 
-app = noun("app", "The catalogue: apps and their versions.")
-app.command("gpuaas_cli.commands.app_new:new", name="new", help="Make a new app that works, to be changed from there.")
-_MANIFEST, _VERSIONS = "gpuaas_cli.commands.app_manifest", "gpuaas_cli.commands.app_versions"
-app.command(f"{_MANIFEST}:validate", name="validate", help="Say all that is wrong with a manifest, line by line.")
-app.command(f"{_MANIFEST}:schema", name="schema", help="The JSON Schema of a manifest.")
-app.command(f"{_VERSIONS}:versions", name="versions", help="The versions of an app.")
-app.command(f"{_VERSIONS}:deprecate", name="deprecate", help="Deploy a version only where it is asked for.")
-app.command(f"{_VERSIONS}:retire", name="retire", help="Deploy a version nowhere any more.")
+app = noun(__name__, __doc__)
+app.command(new)
+
+ManifestPath = Annotated[Path, Parameter(help="The app's manifest, YAML or JSON.")]
+Version = Annotated[str, Parameter(help="APP@VERSION, for example echo@1.2.0, or the version's id.")]
+Reason = Annotated[str, Parameter(help="For those who run it: why, and what to take instead.")]
 
 
 @app.command(name="list")
@@ -94,8 +95,49 @@ def _show(found: "AppVersion") -> None:
 
 
 @app.command
+async def validate(manifest: ManifestPath, /, *, options: Options = DEFAULTS) -> None:
+    """Say all that is wrong with a manifest, by line and column. Asks no platform.
+
+    ```
+    gpuaas app validate manifest.yaml
+    manifest.yaml:14:5: there is no component 'taill' (there is: head, tail)
+    ```
+    """
+    from gpuaas_cli.manifest_file import read_manifest
+
+    document, problems = read_manifest(manifest)
+    shown = [
+        {"file": p.file, "line": p.line, "column": p.column, "pointer": p.pointer, "message": p.message}
+        for p in problems
+    ]
+    if not output.document({"valid": not problems, "problems": shown}):
+        for problem in problems:
+            print(output.clean(str(problem).replace("\n", " ")))
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise CliError(f"{manifest} cannot be published: {count}", FAILURE, hint="gpuaas app schema")
+    output.note(f"{manifest}: {document['slug']} {document['version']} can be published.")
+
+
+@app.command
+async def schema(*, options: Options = DEFAULTS) -> None:
+    """Print the JSON Schema of a manifest, for an editor. Asks no platform.
+
+    ```
+    gpuaas app schema > manifest.schema.json
+    ```
+    """
+    from gpuaas_contract.manifest import manifest_schema
+
+    if output.format == "yaml":
+        output.yaml(manifest_schema())
+    else:
+        print(json.dumps(manifest_schema(), indent=2))
+
+
+@app.command
 async def publish(
-    manifest: Annotated[Path, Parameter(help="The app's manifest, YAML or JSON.")],
+    manifest: ManifestPath,
     /,
     *,
     artifact: Annotated[
@@ -172,3 +214,65 @@ async def _bring(session: Session, slug: str, slot: "ArtifactSlot", file: Path, 
     await session.client.artifacts.verify(made.id)
     await session.client.artifacts.promote(made.id)
     return made.digest
+
+
+@app.command
+async def versions(slug: str, /, *, options: Options = DEFAULTS) -> None:
+    """List the versions of an app, the newest last."""
+    async with open_session(options) as session:
+        found = await session.client.apps.versions(slug).all()
+    columns = {
+        "version": lambda v: v.version,
+        "status": lambda v: v.status,
+        "runtime": lambda v: f"{v.runtime.name} {v.runtime.version}",
+        "published": lambda v: v.created_at,
+        "reason": lambda v: v.reason,
+        "id": lambda v: v.id,
+    }
+    output.items(found, columns, empty="No versions.")
+
+
+@app.command
+async def deprecate(version: Version, /, *, reason: Reason = "", options: Options = DEFAULTS) -> None:
+    """Deprecate a version: it runs on, and is deployed only where it is asked for by its number.
+
+    ```
+    gpuaas app deprecate echo@1.2.0 --reason "1.3.0 starts faster"
+    ```
+    """
+    async with open_session(options) as session:
+        found = await _find_version(session, version)
+        _show_version(await session.client.app_versions.deprecate(found, reason=reason))
+
+
+@app.command
+async def retire(version: Version, /, *, reason: Reason = "", yes: Yes = False, options: Options = DEFAULTS) -> None:
+    """Retire a version for good: it runs on where it runs; nothing is deployed with it or upgraded to it.
+
+    ```
+    gpuaas app retire echo@1.2.0 --reason "loses data on restart; upgrade to 1.3.0" --yes
+    ```
+    """
+    confirm(f"Retire {version}? This cannot be undone.", version, yes=yes)
+    async with open_session(options) as session:
+        found = await _find_version(session, version)
+        _show_version(await session.client.app_versions.retire(found, reason=reason))
+
+
+async def _find_version(session: Session, wanted: str) -> str:
+    from gpuaas_contract import ids
+
+    if ids.is_id(wanted, ids.APP_VERSION):
+        return wanted
+    slug, at, number = wanted.partition("@")
+    if not at:
+        raise CliError(f"{wanted!r} names no version", USAGE, hint=f"gpuaas app versions {slug}, then {slug}@VERSION")
+    found: list[AppVersionEntry] = [v async for v in session.client.apps.versions(slug) if v.version == number]
+    if not found:
+        raise CliError(f"there is no version {number} of {slug}", NOT_FOUND, hint=f"gpuaas app versions {slug}")
+    return found[0].id
+
+
+def _show_version(version: "AppVersion") -> None:
+    shown = {"app": version.app_slug, "version": version.version, "status": version.status, "reason": version.reason}
+    output.one(version, shown)

@@ -1,4 +1,4 @@
-"""Artifacts: files in the registry that may be brought to machines once they are verified and promoted."""
+"""Files for machines: push, sign, verify, promote."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ from gpuaas_cli.session import Session, open_session
 if TYPE_CHECKING:
     from gpuaas_contract.artifacts import Artifact
 
-app = noun("artifact", "Files for machines: pushed, signed, verified, promoted.")
+app = noun(__name__, __doc__)
 
 AppName = Annotated[str | None, Parameter(name="--app", help="Of this app, not of the project.")]
 

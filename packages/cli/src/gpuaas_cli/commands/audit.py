@@ -1,4 +1,4 @@
-"""The audit trail."""
+"""The audit trail: who did what, and proof that nobody altered it."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from gpuaas_cli.errors import FAILURE, CliError
 from gpuaas_cli.options import DEFAULTS, Options, noun
 from gpuaas_cli.session import open_session
 
-app = noun("audit", "Who did what.")
+app = noun(__name__, __doc__)
 Tenant = Annotated[str | None, Parameter(help="The trail of this tenant.")]
 
 

@@ -14,7 +14,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.changes import Change
 
-app = noun("changes", "What changes, live.")
+app = noun(__name__, __doc__)
 
 
 @app.command

@@ -1,4 +1,4 @@
-"""Named contexts: which platform, who, which project."""
+"""Saved logins: a platform, an account, a project."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -10,7 +10,7 @@ from gpuaas_cli.options import DEFAULTS, Options, noun
 from gpuaas_cli.session import find_target
 from gpuaas_sdk.profile import config as configuration
 
-app = noun("context", "Named platforms that you are logged in to.")
+app = noun(__name__, __doc__)
 
 
 @app.command(name="list")

@@ -1,4 +1,4 @@
-"""Access credentials: SSH keys for machines outside of the project's SSH authority. Private keys are never shown."""
+"""SSH keys for external machines. Private keys are never shown."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.credentials import Credential
 
-app = noun("credential", "SSH keys for machines outside of the platform; they are kept, and never shown.")
+app = noun(__name__, __doc__)
 
 Generate = Annotated[
     bool, Parameter(name="--generate", negative="", help="The platform makes an ed25519 key that nobody ever sees.")

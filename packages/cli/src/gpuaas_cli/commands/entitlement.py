@@ -1,4 +1,4 @@
-"""Entitlements: which tenants may have which apps."""
+"""Which tenants may see and deploy which apps."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from gpuaas_cli.session import Session, open_session
 if TYPE_CHECKING:
     from gpuaas_contract.catalogue import Entitlement
 
-app = noun("entitlement", "Which tenants may have which apps.")
+app = noun(__name__, __doc__)
 
 
 def _show(entitlement: "Entitlement") -> None:

@@ -1,4 +1,4 @@
-"""Grants: people with a user of their own on a machine."""
+"""People's own users on machines."""
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ from gpuaas_cli.session import Session, open_session
 if TYPE_CHECKING:
     from gpuaas_contract.grants import Grant
 
-app = noun("grant", "People with a user of their own on a machine.")
+app = noun(__name__, __doc__)
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 

@@ -67,13 +67,13 @@ async def preflight_members(
     """Look whether an operation on members would work. Exits with 2 where it would not.
 
     ```
-    gpuaas component preflight first add two three --component worker
-    gpuaas component preflight first drain two
+    gpuaas member preflight first add two three --component worker
+    gpuaas member preflight first drain two
     ```
     """
     from gpuaas_cli.bulks import read_policy
-    from gpuaas_cli.commands.component import member_id
     from gpuaas_cli.commands.instance_deploy import read_inputs
+    from gpuaas_cli.commands.member import member_id
     from gpuaas_contract.bulk import MemberOperationsCreate, MembersAdd
 
     given: dict[str, Any] = {"policy": read_policy(policy), "input": read_inputs(None, input or [])}

@@ -1,4 +1,4 @@
-"""Memberships: who has which role where."""
+"""Roles of people in tenants, projects and apps."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.identity import Membership
 
-app = noun("membership", "Who has which role where.")
+app = noun(__name__, __doc__)
 
 
 def _where(membership: "Membership") -> str:

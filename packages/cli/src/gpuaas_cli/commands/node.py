@@ -1,4 +1,4 @@
-"""Nodes: the hosts that carry machines."""
+"""Hosts that run machines (operators)."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.nodes import Node
 
-app = noun("node", "Enrolled hosts (operators).")
+app = noun(__name__, __doc__)
 
 
 def _use(node: object, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Operations: the work on instances, step by step."""
+"""Work on instances, step by step."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.operations import Operation
 
-app = noun("operation", "The work on instances, step by step.")
+app = noun(__name__, __doc__)
 
 
 @app.command(name="list")

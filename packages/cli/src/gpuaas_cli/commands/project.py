@@ -1,4 +1,4 @@
-"""Projects."""
+"""Projects of a tenant."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from gpuaas_cli.session import Session, open_session
 if TYPE_CHECKING:
     from gpuaas_contract.identity import Project
 
-app = noun("project", "Projects of a tenant.")
+app = noun(__name__, __doc__)
 
 
 def _show(project: "Project") -> None:

@@ -1,4 +1,4 @@
-"""Quotas: how much a project may have at once."""
+"""Resource limits of a project."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.quotas import Quota
 
-app = noun("quota", "How much a project may have at once.")
+app = noun(__name__, __doc__)
 _NAMES = ("cpus", "memory_mib", "disk_gib", "gpus", "allocations")
 
 

@@ -1,4 +1,4 @@
-"""Run-time secrets of app instances: what is known of them. Their values go to the instance's controller only."""
+"""Run-time secrets of app instances. Values are never shown."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from gpuaas_cli.session import Session, open_session
 if TYPE_CHECKING:
     from gpuaas_contract.secrets import Secret
 
-app = noun("secret", "Secrets that the platform made for app instances; never their values.")
+app = noun(__name__, __doc__)
 
 Of = Annotated[str | None, Parameter(name="--instance", help="The instance, where the secret is given by its name.")]
 

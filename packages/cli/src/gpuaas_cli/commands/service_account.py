@@ -1,4 +1,4 @@
-"""Service accounts: the key is made here, and only its public half is sent."""
+"""Accounts for controllers and automation."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from gpuaas_sdk.profile.config import write_private
 if TYPE_CHECKING:
     from gpuaas_contract.identity import ServiceAccount, ServiceAccountKey
 
-app = noun("service-account", "Accounts for controllers and automation.")
+app = noun(__name__, __doc__)
 
 InTenant = Annotated[str | None, Parameter(help="An account of this tenant, not of the project.")]
 File = Annotated[Path | None, Parameter(help="Where to write the credentials (default: NAME.json); mode 0600.")]

@@ -23,7 +23,11 @@ async def ssh(
     *command: Annotated[str, Parameter(allow_leading_hyphen=True, help="What to run there; a shell where absent.")],
     forward: Annotated[
         tuple[str, ...],
-        Parameter(name=["-L", "--forward"], help="As for ssh: [ADDRESS:]PORT:HOST:PORT of here to there. Repeat it."),
+        Parameter(
+            name=["-L", "--forward"],
+            negative="",
+            help="As for ssh: [ADDRESS:]PORT:HOST:PORT of here to there. Repeat it.",
+        ),
     ] = (),
     no_command: Annotated[
         bool, Parameter(name=["-N", "--no-command"], negative="", help="Run nothing there: only forward ports.")

@@ -1,4 +1,4 @@
-"""The SSH authority of a project: looked at, rotated, the old one retired."""
+"""The SSH certificate authority that a project's machines trust."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from gpuaas_cli.session import Session, open_session
 if TYPE_CHECKING:
     from gpuaas_contract.ssh_authorities import SshAuthority
 
-app = noun("ssh-authority", "The SSH authority that the machines of a project trust.")
+app = noun(__name__, __doc__)
 
 OfTenant = Annotated[str | None, Parameter(name="--tenant", help="That of the tenant's own machines.")]
 

@@ -1,4 +1,4 @@
-"""SSH keys that people bring themselves."""
+"""Your own SSH public keys, installed wherever you have a grant."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.ssh_keys import SshKey
 
-app = noun("ssh-key", "Your own SSH public keys; they go to the machines on which you have a grant.")
+app = noun(__name__, __doc__)
 
 
 def _show(key: "SshKey") -> None:

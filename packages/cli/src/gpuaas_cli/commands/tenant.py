@@ -1,4 +1,4 @@
-"""Tenants."""
+"""Tenants (operators)."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.identity import Tenant
 
-app = noun("tenant", "Tenants (operators).")
+app = noun(__name__, __doc__)
 
 
 def _show(tenant: "Tenant") -> None:

@@ -1,4 +1,4 @@
-"""Trusted keys: whose signature makes an artifact verified."""
+"""Public keys that verify the signatures of artifacts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,7 @@ from gpuaas_cli.session import Session, open_session
 if TYPE_CHECKING:
     from gpuaas_contract.artifacts import TrustedKey
 
-app = noun("trusted-key", "Whose signatures on artifacts are believed.")
+app = noun(__name__, __doc__)
 
 
 def _show(key: "TrustedKey") -> None:

@@ -1,4 +1,4 @@
-"""Usage: what the machines of a project are charged for."""
+"""Usage records: what machines are charged for, and what apps report."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.usage import UsageRecord
 
-app = noun("usage", "What machines are charged for.")
+app = noun(__name__, __doc__)
 
 
 def show_records(records: "Sequence[UsageRecord]") -> None:

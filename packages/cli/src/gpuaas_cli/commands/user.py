@@ -1,10 +1,11 @@
-"""People."""
+"""People (operators)."""
 
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
+from gpuaas_cli.commands import membership
 from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
 from gpuaas_cli.options import DEFAULTS, Options, noun
@@ -14,8 +15,8 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.identity import User
 
-app = noun("user", "People (operators).")
-app.command("gpuaas_cli.commands.membership:create", name="grant", help="Give a user a role.")
+app = noun(__name__, __doc__)
+app.command(membership.create, name="grant")
 
 PasswordStdin = Annotated[bool, Parameter(negative="", help="Read the password from standard input.")]
 

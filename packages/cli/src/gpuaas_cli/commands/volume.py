@@ -1,4 +1,4 @@
-"""Volumes: disks of a project that outlive its machines."""
+"""Disks that outlive machines and can be shared by several."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.volumes import Volume
 
-app = noun("volume", "Disks that outlive machines, also shared by several.")
+app = noun(__name__, __doc__)
 
 
 def _machines(volume: "Volume") -> list[str]:

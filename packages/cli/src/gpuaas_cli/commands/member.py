@@ -1,10 +1,11 @@
-"""Components of an instance: its members on machines, one or many at a time."""
+"""Members of an instance: add, drain, resume, remove, replace, recover."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
+from gpuaas_cli.commands.instance_preflight import preflight_members
 from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.inputs import Yes, confirm
 from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
@@ -14,13 +15,9 @@ if TYPE_CHECKING:
     from gpuaas_contract.bulk import Bulk
     from gpuaas_contract.instances import Instance
 
-app = noun("component", "Members of an instance: add, drain, resume, remove, replace, recover; one or many.")
+app = noun(__name__, __doc__)
 
-app.command(
-    "gpuaas_cli.commands.instance_preflight:preflight_members",
-    name="preflight",
-    help="Look first whether an operation on members would work.",
-)
+app.command(preflight_members, name="preflight")
 
 InstanceName = Annotated[str, Parameter(help="The instance, by name or id.")]
 MemberNames = Annotated[list[str], Parameter(help="Members: by id, by their machine's name, or COMPONENT=MACHINE.")]
@@ -77,8 +74,8 @@ async def add(
     """Add members to an instance, on machines that the project has.
 
     ```
-    gpuaas component add first worker two three --wait
-    gpuaas component add first worker two three four --policy 2
+    gpuaas member add first worker two three --wait
+    gpuaas member add first worker two three four --policy 2
     ```
     """
     from gpuaas_cli.bulks import read_policy
@@ -160,7 +157,7 @@ async def remove(
     """Take members off their machines; the machines stay.
 
     ```
-    gpuaas component remove first two --yes --wait
+    gpuaas member remove first two --yes --wait
     ```
     """
     confirm(f"Remove {', '.join(members)} from {instance}?", instance, yes=yes)
@@ -201,7 +198,7 @@ async def replace(
     """Let a member on another machine take over from one.
 
     ```
-    gpuaas component replace first two three --wait
+    gpuaas member replace first two three --wait
     ```
     """
     from gpuaas_cli.commands.instance_change import show_or_wait
@@ -286,7 +283,7 @@ async def member_id(session: Session, instance: "Instance", wanted: str) -> str:
     found = [m for m in members if m.allocation_id == allocation.id and (not equals or m.component_key == component)]
     if len(found) == 1:
         return found[0].id
-    hint = f"gpuaas component list {instance.name}"
+    hint = f"gpuaas member list {instance.name}"
     if not found:
         raise CliError(f"{instance.name} has no member on {wanted}", USAGE, hint=hint)
     keys = ", ".join(f"{member.component_key}={machine}" for member in found)
