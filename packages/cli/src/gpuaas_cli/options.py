@@ -1,4 +1,4 @@
-"""The options that every command has. Flag over environment over file."""
+"""Options that commands share. Flag over environment over file."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -41,3 +41,19 @@ DEFAULTS = Options()
 Wait = Annotated[bool, Parameter(name="--wait", negative="", help="Show the progress and return when it is done.")]
 Timeout = Annotated[float, Parameter(name="--timeout", help="Seconds to wait at most.")]
 WAIT_SECONDS = 1800.0
+FromFile = Annotated[
+    str | None,
+    Parameter(
+        name="--from-file",
+        allow_leading_hyphen=True,
+        help="The request as JSON or YAML, from a file or - for standard input; flags win over it.",
+    ),
+]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")]
+Queue = Annotated[
+    bool, Parameter(name="--queue", negative="", help="Wait behind what is running, instead of being refused.")
+]
+InputWords = Annotated[
+    list[str] | None,
+    Parameter(name="--input", negative="", help="KEY=VALUE; the value is read as YAML. Repeatable."),
+]

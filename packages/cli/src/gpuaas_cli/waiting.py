@@ -8,6 +8,7 @@ from gpuaas_cli.errors import WAITED_TOO_LONG, WORK_FAILED, CliError, next_comma
 from gpuaas_cli.live import Progress
 from gpuaas_cli.output import note, text
 from gpuaas_contract.allocations import Allocation, AllocationStatus
+from gpuaas_contract.bulk import Bulk, BulkState
 from gpuaas_contract.instances import Instance, InstanceStatus
 from gpuaas_contract.operations import Operation, OperationState
 from gpuaas_contract.problems import AllowedAction
@@ -62,6 +63,19 @@ async def wait_for_operation(session: "Session", operation: Operation, timeout: 
             if operation.state.is_final:
                 break
     return operation
+
+
+async def wait_for_bulk(session: "Session", bulk: Bulk, timeout: float) -> Bulk:
+    async with Progress() as progress:
+        scope = {"project_id": bulk.project_id, "instance_id": bulk.instance_id}
+        async for _ in looks(session, f"{bulk.kind} of {len(bulk.results)} members", timeout, **scope):
+            bulk = await session.client.bulk_operations.get(bulk.id)
+            ids = {result.operation_id for result in bulk.results if result.operation_id is not None}
+            operations = await session.client.operations.list(instance_id=bulk.instance_id).all()
+            progress.show([operation for operation in operations if operation.id in ids])
+            if bulk.state != BulkState.RUNNING:
+                break
+    return bulk
 
 
 async def wait_for_instance(
@@ -190,6 +204,16 @@ def check_succeeded(operation: Operation) -> None:
         WORK_FAILED,
         hint=first_hint(operation.allowed_actions) or f"gpuaas operation show {operation.id}",
     )
+
+
+def check_bulk(bulk: Bulk) -> None:
+    if bulk.state == BulkState.FAILED:
+        done = sum(result.state == "succeeded" for result in bulk.results)
+        raise CliError(
+            f"{bulk.kind} succeeded on {done} of {len(bulk.results)}, which is not what was asked for",
+            WORK_FAILED,
+            hint=f"gpuaas instance explain {bulk.instance_id}",
+        )
 
 
 async def check_instance(session: "Session", instance: Instance, goals: Collection[InstanceStatus]) -> None:

@@ -9,8 +9,8 @@ from cyclopts import Parameter
 from gpuaas_cli import output
 from gpuaas_cli.commands.app_new import new
 from gpuaas_cli.errors import FAILURE, NOT_FOUND, USAGE, CliError
-from gpuaas_cli.inputs import Yes, confirm
-from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.options import DEFAULTS, Options, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:

@@ -6,19 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.inputs import Yes, confirm
-from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait
+from gpuaas_cli.inputs import read_inputs
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, InputWords, Options, Queue, Timeout, Wait, Yes
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.operations import Operation
-
-Queue = Annotated[
-    bool, Parameter(name="--queue", negative="", help="Wait behind what is running, instead of being refused.")
-]
-InputWords = Annotated[
-    list[str] | None, Parameter(name="--input", negative="", help="KEY=VALUE; a value is read as YAML. Repeatable.")
-]
 
 
 async def show_or_wait(session: Session, operation: "Operation", wait: bool, timeout: float) -> None:
@@ -95,9 +89,8 @@ async def run(
     options: Options = DEFAULTS,
 ) -> None:
     """Run an operation of the app's own on the whole instance."""
-    from gpuaas_cli.commands.instance_deploy import read_inputs
 
-    await _request(instance, kind, read_inputs(None, input or []), queue, wait, timeout, options)
+    await _request(instance, kind, read_inputs(input), queue, wait, timeout, options)
 
 
 async def upgrade(
@@ -118,11 +111,10 @@ async def upgrade(
     gpuaas instance upgrade first 1.3.0 --wait
     ```
     """
-    from gpuaas_cli.commands.instance_deploy import read_inputs
 
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
-        changed = read_inputs(inputs_file, input or [])
+        changed = read_inputs(input, inputs_file)
         wanted: dict[str, Any] = {"version": version}
         if changed:
             wanted["inputs"] = {**found.inputs, **changed}
@@ -147,10 +139,9 @@ async def configure(
     gpuaas instance configure first --input size=3 --wait
     ```
     """
-    from gpuaas_cli.commands.instance_deploy import read_inputs
     from gpuaas_cli.errors import USAGE, CliError
 
-    changed = read_inputs(inputs_file, input or [])
+    changed = read_inputs(input, inputs_file)
     if not changed:
         raise CliError("nothing to change: --input KEY=VALUE", USAGE, hint=f"gpuaas instance show {instance} -o json")
     async with open_session(options) as session:

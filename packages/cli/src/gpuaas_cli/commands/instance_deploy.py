@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.asking import ask, ask_inputs, can_ask
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import FromFile, merge, read_document
-from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait
+from gpuaas_cli.inputs import merge, read_inputs, split_pair
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, FromFile, InputWords, Options, Timeout, Wait
+from gpuaas_cli.prompts import ask, ask_inputs, can_ask
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ async def deploy(
         ),
     ] = None,
     version: Annotated[str | None, Parameter(help="The newest one where absent.")] = None,
-    input: Annotated[
-        list[str] | None, Parameter(negative="", help="KEY=VALUE; a value is read as YAML. May be repeated.")
-    ] = None,
+    input: InputWords = None,
     inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins over it.")] = None,
     from_file: FromFile = None,
     dry_run: Annotated[
@@ -56,7 +54,7 @@ async def deploy(
     ```
     """
     fields = merge(from_file, app_slug=app, name=name, version=version)
-    inputs = read_inputs(inputs_file, input or [])
+    inputs = read_inputs(input, inputs_file)
     if inputs:
         fields["inputs"] = {**fields.get("inputs", {}), **inputs}
     async with open_session(options) as session:
@@ -140,7 +138,7 @@ async def deploy_request(
     if place:
         fields["placement_intent"] = [
             {"component_key": key, "allocation_id": (await resolve.allocation(session, wanted)).id}
-            for key, wanted in (_split(text, "--place COMPONENT=ALLOCATION") for text in place)
+            for key, wanted in (split_pair(text, "--place COMPONENT=ALLOCATION") for text in place)
         ]
     for required, flag in (("app_slug", "APP"), ("name", "--name"), ("placement_intent", "--place")):
         if required not in fields:
@@ -198,23 +196,3 @@ def _check_inputs(request: "InstanceDeploy", manifest: "Manifest") -> list[str]:
 
     found = find_value_problems(request.inputs, manifest.inputs)
     return [f"inputs{problem.pointer.replace('/', '.')}: {problem.detail}" for problem in found]
-
-
-def _split(text: str, usage: str) -> tuple[str, str]:
-    key, found, value = text.partition("=")
-    if not found or not key or not value:
-        raise CliError(f"{text!r} is not {usage}", USAGE)
-    return key, value
-
-
-def read_inputs(file: Path | None, given: list[str]) -> dict[str, Any]:
-    import yaml
-
-    inputs: dict[str, Any] = read_document(str(file)) if file is not None else {}
-    try:
-        for text in given:
-            key, value = _split(text, "--input KEY=VALUE")
-            inputs[key] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise CliError(f"cannot read the inputs: {error}", USAGE) from None
-    return inputs

@@ -7,8 +7,8 @@ from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import FromFile, merge
-from gpuaas_cli.options import DEFAULTS, Options, Timeout
+from gpuaas_cli.inputs import merge, read_inputs
+from gpuaas_cli.options import DEFAULTS, FromFile, InputWords, Options, Timeout
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ async def preflight(
         list[str] | None, Parameter(negative="", help="COMPONENT=ALLOCATION, by name or id; may be repeated.")
     ] = None,
     version: Annotated[str | None, Parameter(help="The newest one where absent.")] = None,
-    input: Annotated[
-        list[str] | None, Parameter(negative="", help="KEY=VALUE; a value is read as YAML. May be repeated.")
-    ] = None,
+    input: InputWords = None,
     inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins over it.")] = None,
     from_file: FromFile = None,
     timeout: Timeout = WAIT_SECONDS,
@@ -41,10 +39,10 @@ async def preflight(
     gpuaas instance preflight APP --name first --place controller=one --place worker=one
     ```
     """
-    from gpuaas_cli.commands.instance_deploy import deploy_request, read_inputs
+    from gpuaas_cli.commands.instance_deploy import deploy_request
 
     fields = merge(from_file, app_slug=app, name=name, version=version)
-    inputs = read_inputs(inputs_file, input or [])
+    inputs = read_inputs(input, inputs_file)
     if inputs:
         fields["inputs"] = {**fields.get("inputs", {}), **inputs}
     async with open_session(options) as session:
@@ -59,7 +57,7 @@ async def preflight_members(
     /,
     *,
     component: Annotated[str | None, Parameter(help="For add: the component's key.")] = None,
-    input: Annotated[list[str] | None, Parameter(negative="", help="KEY=VALUE for the operation. Repeatable.")] = None,
+    input: InputWords = None,
     policy: Annotated[str, Parameter(help="all_or_nothing, best_effort, or a number.")] = "all_or_nothing",
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
@@ -71,12 +69,10 @@ async def preflight_members(
     gpuaas member preflight first drain two
     ```
     """
-    from gpuaas_cli.bulks import read_policy
-    from gpuaas_cli.commands.instance_deploy import read_inputs
-    from gpuaas_cli.commands.member import member_id
+    from gpuaas_cli.commands.member import member_id, read_policy
     from gpuaas_contract.bulk import MemberOperationsCreate, MembersAdd
 
-    given: dict[str, Any] = {"policy": read_policy(policy), "input": read_inputs(None, input or [])}
+    given: dict[str, Any] = {"policy": read_policy(policy), "input": read_inputs(input)}
     if kind == "add" and component is None:
         raise CliError("--component is missing: which component the machines are for", USAGE)
     async with open_session(options) as session:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from gpuaas_cli import output
 from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.options import DEFAULTS, Options
-from gpuaas_cli.passwords import read_new_password, read_password
+from gpuaas_cli.prompts import read_new_password, read_password
 from gpuaas_cli.session import find_target, open_session, quiet_httpx
 from gpuaas_sdk.profile import config as configuration
 from gpuaas_sdk.profile import logins

@@ -1,18 +1,19 @@
 """Members of an instance: add, drain, resume, remove, replace, recover."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.commands.instance_preflight import preflight_members
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import Yes, confirm
-from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
+from gpuaas_cli.inputs import read_inputs
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, InputWords, Options, Queue, Timeout, Wait, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
-    from gpuaas_contract.bulk import Bulk
+    from gpuaas_contract.bulk import Bulk, BulkPolicy
     from gpuaas_contract.instances import Instance
 
 app = noun(__name__, __doc__)
@@ -23,13 +24,6 @@ InstanceName = Annotated[str, Parameter(help="The instance, by name or id.")]
 MemberNames = Annotated[list[str], Parameter(help="Members: by id, by their machine's name, or COMPONENT=MACHINE.")]
 PolicyWords = Annotated[
     str, Parameter(name="--policy", help="all_or_nothing, best_effort, or a number: at least so many.")
-]
-InputWords = Annotated[
-    list[str] | None,
-    Parameter(name="--input", negative="", help="KEY=VALUE for the operation; a value is read as YAML. Repeatable."),
-]
-Queue = Annotated[
-    bool, Parameter(name="--queue", negative="", help="Wait behind what is running, instead of being refused.")
 ]
 _ALL = "all_or_nothing"
 
@@ -78,13 +72,11 @@ async def add(
     gpuaas member add first worker two three four --policy 2
     ```
     """
-    from gpuaas_cli.bulks import read_policy
-
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         ids = [(await resolve.allocation(session, machine)).id for machine in machines]
         made = await session.client.instances.add_members(
-            found.id, component, ids, policy=read_policy(policy), input=_inputs(input)
+            found.id, component, ids, policy=read_policy(policy), input=read_inputs(input)
         )
         await _finish(session, made, wait, timeout)
 
@@ -211,7 +203,7 @@ async def replace(
             found.id,
             "replace",
             member_id=going,
-            input={**_inputs(input), "allocation_id": taking_over},
+            input={**read_inputs(input), "allocation_id": taking_over},
             queue=queue,
         )
         await show_or_wait(session, operation, wait, timeout)
@@ -246,29 +238,49 @@ async def _act(
     timeout: float,
     options: Options,
 ) -> None:
-    from gpuaas_cli.bulks import read_policy
-
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         ids = [await member_id(session, found, wanted) for wanted in members]
         made = await session.client.instances.request_on_members(
-            found.id, kind, ids, policy=read_policy(policy), input=_inputs(input), queue=queue
+            found.id, kind, ids, policy=read_policy(policy), input=read_inputs(input), queue=queue
         )
         await _finish(session, made, wait, timeout)
 
 
 async def _finish(session: Session, bulk: "Bulk", wait: bool, timeout: float) -> None:
-    from gpuaas_cli.bulks import check_bulk, show_bulk, wait_for_bulk
+    from gpuaas_cli.waiting import check_bulk, wait_for_bulk
 
     if wait:
         bulk = await wait_for_bulk(session, bulk, timeout)
-    show_bulk(bulk)
+    _show(bulk)
     if wait:
         check_bulk(bulk)
     else:
         first = next((result.operation_id for result in bulk.results if result.operation_id), None)
         if first:
             output.note(f"Watch it: gpuaas operation watch {first}")
+
+
+def _show(bulk: "Bulk") -> None:
+    from gpuaas_contract.bulk import AtLeast
+
+    if output.document(bulk):
+        return
+    policy = f"at least {bulk.policy.at_least}" if isinstance(bulk.policy, AtLeast) else bulk.policy.value
+    output.pairs(
+        {"kind": bulk.kind, "state": bulk.state, "policy": policy, "id": bulk.id, "correlation id": bulk.correlation_id}
+    )
+    output.heading("Each of them")
+    rows = [
+        [
+            output.text(result.member_id or result.allocation_id),
+            output.text("refused" if result.refused else result.state),
+            result.refused.detail if result.refused else "",
+            output.text(result.operation_id),
+        ]
+        for result in bulk.results
+    ]
+    output.table(rows, ["member", "state", "why", "operation"])
 
 
 async def member_id(session: Session, instance: "Instance", wanted: str) -> str:
@@ -290,7 +302,14 @@ async def member_id(session: Session, instance: "Instance", wanted: str) -> str:
     raise CliError(f"{instance.name} has several members on {machine}: {keys}", USAGE, hint=hint)
 
 
-def _inputs(given: list[str] | None) -> dict[str, Any]:
-    from gpuaas_cli.commands.instance_deploy import read_inputs
+def read_policy(words: str) -> "BulkPolicy":
+    """all_or_nothing, best_effort, or a number: at least so many."""
+    from gpuaas_contract.bulk import AtLeast, Policy
 
-    return read_inputs(None, given or [])
+    if words.isdecimal() and int(words) > 0:
+        return AtLeast(at_least=int(words))
+    try:
+        return Policy(words.replace("-", "_"))
+    except ValueError:
+        known = ", ".join(Policy)
+        raise CliError(f"there is no policy {words!r}: {known}, or at least how many", USAGE) from None

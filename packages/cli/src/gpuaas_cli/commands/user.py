@@ -7,9 +7,9 @@ from cyclopts import Parameter
 from gpuaas_cli import output, resolve
 from gpuaas_cli.commands import membership
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
-from gpuaas_cli.options import DEFAULTS, Options, noun
-from gpuaas_cli.passwords import read_new_password
+from gpuaas_cli.inputs import merge
+from gpuaas_cli.options import DEFAULTS, FromFile, Options, Yes, noun
+from gpuaas_cli.prompts import confirm, read_new_password
 from gpuaas_cli.session import open_session
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
-"""Questions on a terminal, made from a JSON Schema: with defaults, and each answer checked before the next one."""
+"""Questions on a terminal: confirmations, passwords, and the inputs of an app by its JSON Schema."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,38 @@ NOTHING = object()
 
 def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str, answer: str, *, yes: bool) -> None:
+    """Have the name of what would be lost typed. Without a terminal nobody is asked, and nothing is done."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CliError("nobody is there to ask whether you are sure", USAGE, hint="--yes")
+    print(f"{question} Type {answer} to go on: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != answer:
+        raise CliError("nothing was done", USAGE)
+
+
+def read_password(prompt: str, variable: str, *, from_stdin: bool) -> str:
+    if from_stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    if password := os.environ.get(variable):
+        return password
+    if not sys.stdin.isatty():
+        raise CliError(f"no password: give it with --password-stdin or in {variable}", USAGE)
+    import getpass
+
+    return getpass.getpass(prompt)
+
+
+def read_new_password(email: str, *, from_stdin: bool) -> str:
+    variable = "GPUAAS_NEW_PASSWORD"
+    password = read_password(f"New password of {email}: ", variable, from_stdin=from_stdin)
+    asked = not from_stdin and not os.environ.get(variable)
+    if asked and read_password("Once more: ", variable, from_stdin=False) != password:
+        raise CliError("the two passwords differ", USAGE)
+    return password
 
 
 def ask(question: str, check: Callable[[str], str | None], *, default: str = "", help: str = "") -> str:

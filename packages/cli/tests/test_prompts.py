@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuaas_cli.asking import ask_inputs
 from gpuaas_cli.errors import CliError
+from gpuaas_cli.prompts import ask_inputs
 from gpuaas_contract.manifest import Hints
 
 SCHEMA: dict[str, Any] = {
