@@ -70,7 +70,7 @@ async def test_a_preflight_lists_what_stands_in_the_way(world: World, cli: Comma
     refused = await said(cli, *words, "--place", "head=one", "--place", "tail=one", "--input", "greeting=7", code=2)
     assert "not of type 'string'" in refused
     fine = await said(cli, *words, "--place", "head=one")
-    assert "Nothing stands in the way of deploy." in fine
+    assert "deploy would work: no blocking findings." in fine
     assert "has never been connected" in fine
     echo = await Echo.deployed(world, head=(await world.admin.allocations.list(project_id=world.project.id).all())[0])
     adding = ["member", "preflight", "greeter", "add", "one"]
@@ -106,7 +106,9 @@ async def test_explain_events_and_trace(world: World, cli: CommandLine) -> None:
     events = await found(cli, "instance", "events", "greeter", "--event", "step_", "--since", "1h")
     assert [event["event"] for event in events] == ["step_failed"]
     assert len(await found(cli, "instance", "events", "greeter", "--last", "2")) == 2
-    assert "is no time" in await said(cli, "instance", "events", "greeter", "--since", "yesterday", code=2)
+    assert "cannot read the time 'yesterday'" in await said(
+        cli, "instance", "events", "greeter", "--since", "yesterday", code=2
+    )
     traced = await said(cli, "trace", instance.correlation_id)
     assert "app_instance.deploy" in traced
     assert "step       deploy: Greet" in traced

@@ -32,7 +32,7 @@ INSTANCE = {
 
 
 class StubPlatform:
-    """Answers by method and path; what it has no answer for is not found."""
+    """Answers by method and path; other requests get 404."""
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, Any]] = {"GET /v1/projects": (200, {"items": [PROJECT]})}

@@ -1,4 +1,4 @@
-"""Starting is quick, because little is loaded; and every command explains itself."""
+"""The program starts quickly because it loads little; every command has help."""
 
 import re
 import subprocess
@@ -54,7 +54,7 @@ def test_wrong_usage_is_two(arguments: list[str], capsys: pytest.CaptureFixture[
 
 
 def test_the_list_of_commands_says_what_each_is_for() -> None:
-    """In a process that has loaded no command yet, as the program is."""
+    """Run in a new process, which has loaded no command yet."""
     program = "from gpuaas_cli.main import run; run(['--help'])"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     for name in (*NOUNS, *COMMANDS):

@@ -9,7 +9,7 @@ from gpuaas_cli.errors import USAGE, CliError
 
 
 def read_document(file: str | None) -> dict[str, Any]:
-    """What is in the file; nothing where none is named."""
+    """Read an object from a JSON or YAML file; an empty one where no file is named."""
     if file is None:
         return {}
     text = sys.stdin.read() if file == "-" else Path(file).read_text()
@@ -18,7 +18,7 @@ def read_document(file: str | None) -> dict[str, Any]:
     except ValueError:
         content = _read_yaml(file, text)
     if not isinstance(content, dict):
-        raise CliError(f"{file} does not hold an object", USAGE, hint="gpuaas schema shows what an operation takes")
+        raise CliError(f"{file} is not a JSON or YAML object", USAGE, hint="gpuaas schema OPERATION")
     return content
 
 
@@ -38,7 +38,7 @@ def merge(file: str | None, **flags: Any) -> dict[str, Any]:
 def split_pair(text: str, usage: str) -> tuple[str, str]:
     key, found, value = text.partition("=")
     if not found or not key or not value:
-        raise CliError(f"{text!r} is not {usage}", USAGE)
+        raise CliError(f"cannot read {text!r}: expected {usage}", USAGE)
     return key, value
 
 

@@ -27,7 +27,7 @@ def sign(status: str) -> str:
 
 
 def step_state(step: Step, operation: Operation) -> str:
-    """A controller that died left its step open; the next attempt has begun it anew."""
+    """Return a step's status; one left running by a dead controller is interrupted once the next attempt begins."""
     over = step.attempt < operation.attempt or operation.state.is_final
     return "interrupted" if step.status == StepStatus.RUNNING and over else step.status.value
 

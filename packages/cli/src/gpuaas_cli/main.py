@@ -25,8 +25,8 @@ gpuaas instance receipt first -o json
 Settings: a flag wins over the environment (GPUAAS_API_URL, GPUAAS_TOKEN, GPUAAS_CONTEXT, GPUAAS_PROJECT), which
 wins over ~/.config/gpuaas/config.yaml.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 denied, 5 conflict with the present state,
-6 platform not available, 7 the awaited work failed, 8 waited too long, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 denied, 5 conflict with the current state,
+6 platform unavailable, 7 the awaited work failed, 8 timed out waiting, 130 interrupted.
 """
 
 app = App(
@@ -98,7 +98,7 @@ def replace_renamed_noun(arguments: Sequence[str]) -> list[str]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit code of one call; everything that goes wrong is said on stderr."""
+    """Run one call and return its exit code; errors are reported on stderr."""
     arguments = replace_renamed_noun(arguments)
     if not arguments or arguments[0] in app.help_flags:
         # The list of commands has the first line of each one's help, which is in its file.

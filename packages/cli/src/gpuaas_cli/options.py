@@ -14,13 +14,13 @@ Format = Literal["table", "json", "yaml"]
 @Parameter(name="*", group=GLOBAL)
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    output: Annotated[Format, Parameter(name=["--output", "-o"], help="How to print the result.")] = "table"
+    output: Annotated[Format, Parameter(name=["--output", "-o"], help="Output format.")] = "table"
     project: Annotated[
         str | None,
-        Parameter(name="--project", env_var="GPUAAS_PROJECT", help="Project, by name, tenant/name or id."),
+        Parameter(name="--project", env_var="GPUAAS_PROJECT", help="Project: name, tenant/name or id."),
     ] = None
     context: Annotated[
-        str | None, Parameter(name="--context", env_var="GPUAAS_CONTEXT", help="Named context to use.")
+        str | None, Parameter(name="--context", env_var="GPUAAS_CONTEXT", help="Saved context to use.")
     ] = None
     api_url: Annotated[
         str | None, Parameter(name="--api-url", env_var="GPUAAS_API_URL", help="Address of the platform.")
@@ -32,26 +32,26 @@ class Options:
 
 
 def noun(module: str, help: str | None) -> App:
-    """The commands of one noun. Its file in commands/ gives its name, the file's docstring its help."""
+    """Make the group of a noun's commands, named after its file in commands/; the file's docstring is its help."""
     # The epilogue of the whole program is shown with the program only.
     return App(name=module.rpartition(".")[2].replace("_", "-"), help=help, help_epilogue="")
 
 
 DEFAULTS = Options()
-Wait = Annotated[bool, Parameter(name="--wait", negative="", help="Show the progress and return when it is done.")]
-Timeout = Annotated[float, Parameter(name="--timeout", help="Seconds to wait at most.")]
+Wait = Annotated[bool, Parameter(name="--wait", negative="", help="Show progress and return when done.")]
+Timeout = Annotated[float, Parameter(name="--timeout", help="Longest time to wait, in seconds.")]
 WAIT_SECONDS = 1800.0
 FromFile = Annotated[
     str | None,
     Parameter(
         name="--from-file",
         allow_leading_hyphen=True,
-        help="The request as JSON or YAML, from a file or - for standard input; flags win over it.",
+        help="Read the request as JSON or YAML from a file, or - for standard input; flags win.",
     ),
 ]
-Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask for confirmation.")]
 Queue = Annotated[
-    bool, Parameter(name="--queue", negative="", help="Wait behind what is running, instead of being refused.")
+    bool, Parameter(name="--queue", negative="", help="Queue behind running operations instead of being refused.")
 ]
 InputWords = Annotated[
     list[str] | None,

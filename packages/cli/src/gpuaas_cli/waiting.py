@@ -1,4 +1,4 @@
-"""Waiting for asynchronous work, woken by the change feed, with what happens shown as it happens."""
+"""Wait for asynchronous work, woken by the change feed, and show its progress."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
@@ -31,7 +31,7 @@ async def looks(
     project_id: str | None = None,
     instance_id: str | None = None,
 ) -> AsyncIterator[None]:
-    """Yields at once, and then whenever something may have changed. A platform that restarts is waited for."""
+    """Yield at once, then whenever something may have changed; outlast a restart of the platform."""
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + timeout
     feed = session.client.changes(tenant_id=tenant_id, project_id=project_id, instance_id=instance_id)
@@ -39,7 +39,9 @@ async def looks(
     while True:
         left = ends_at - loop.time()
         if left <= 0:
-            raise CliError(f"{what} is not finished after {timeout:.0f} s; the work goes on", WAITED_TOO_LONG)
+            raise CliError(
+                f"{what} is not finished after {timeout:.0f} s; it continues in the background", WAITED_TOO_LONG
+            )
         try:
             await feed.page(wait=0 if feed.cursor is None else max(1, int(min(LOOK_AGAIN_SECONDS, left))))
             yield
@@ -48,7 +50,7 @@ async def looks(
             feed.cursor = None
         except (TransportError, UnavailableError) as error:
             if not away:
-                note(f"  the platform does not answer, still waiting: {error}")
+                note(f"  the platform does not answer; still waiting: {error}")
             away = True
             await asyncio.sleep(min(AWAY_SECONDS, max(left, 0)))
 
@@ -81,7 +83,7 @@ async def wait_for_bulk(session: "Session", bulk: Bulk, timeout: float) -> Bulk:
 async def wait_for_instance(
     session: "Session", instance: Instance, goals: Collection[InstanceStatus], timeout: float
 ) -> Instance:
-    """Until nothing is under way any more: then it has one of the statuses, or will not get there by waiting."""
+    """Wait until the instance has no unfinished operation: it has one of the statuses then, or will not reach it."""
     what = f"instance {instance.name}"
     client = session.client
     known = {
@@ -102,7 +104,7 @@ async def wait_for_instance(
 
 
 def _place(allocation: Allocation) -> dict[str, str | None]:
-    """Where its changes are told."""
+    """Return the scope of the change feed that has the allocation's changes."""
     return {"tenant_id": allocation.tenant_id, "project_id": allocation.project_id}
 
 
@@ -115,7 +117,7 @@ async def wait_for_allocation(
 async def wait_for_allocations(
     session: "Session", allocations: list[Allocation], goal: AllocationStatus, timeout: float
 ) -> list[Allocation]:
-    """Until each has got there or failed; where there are several, each line says whose step it is."""
+    """Wait until each has reached the goal or failed. With several, each line names the allocation."""
     ends = {goal, AllocationStatus.FAILED, AllocationStatus.RELEASE_FAILED}
     now = {allocation.id: allocation for allocation in allocations}
     what = f"allocation {', '.join(allocation.name for allocation in allocations)}"
@@ -143,7 +145,7 @@ async def wait_for_allocations(
 
 
 async def wait_until_at_rest(session: "Session", allocation: Allocation, timeout: float) -> Allocation:
-    """Until what is being done to an active machine is over; a failure is told by its reason."""
+    """Wait until an active machine's activity ends; raise its reason if it failed."""
     async with Progress() as progress:
         begun = allocation.updated_at
         async for _ in looks(session, f"allocation {allocation.name}", timeout, **_place(allocation)):
@@ -163,7 +165,7 @@ async def wait_until_at_rest(session: "Session", allocation: Allocation, timeout
 async def wait_for_volume(
     session: "Session", volume: Volume, done: Callable[[Volume], bool], timeout: float, *, allocation_id: str = ""
 ) -> Volume:
-    """Until it is as it should be, or something about it failed; with the steps on the machine that it is about."""
+    """Wait until `done` or a failure; show the steps on the given machine."""
     begun = volume.updated_at
     async with Progress() as progress:
         async for _ in looks(session, f"volume {volume.name}", timeout, project_id=volume.project_id):
@@ -210,7 +212,7 @@ def check_bulk(bulk: Bulk) -> None:
     if bulk.state == BulkState.FAILED:
         done = sum(result.state == "succeeded" for result in bulk.results)
         raise CliError(
-            f"{bulk.kind} succeeded on {done} of {len(bulk.results)}, which is not what was asked for",
+            f"{bulk.kind} succeeded on {done} of {len(bulk.results)} members: the policy asked for more",
             WORK_FAILED,
             hint=f"gpuaas instance explain {bulk.instance_id}",
         )

@@ -22,7 +22,7 @@ app.command(new)
 
 ManifestPath = Annotated[Path, Parameter(help="The app's manifest, YAML or JSON.")]
 Version = Annotated[str, Parameter(help="APP@VERSION, for example echo@1.2.0, or the version's id.")]
-Reason = Annotated[str, Parameter(help="For those who run it: why, and what to take instead.")]
+Reason = Annotated[str, Parameter(help="For its users: why, and what to use instead.")]
 
 
 @app.command(name="list")
@@ -45,10 +45,10 @@ async def show(
     slug: str,
     /,
     *,
-    version: Annotated[str, Parameter(help="A version, or latest.")] = "latest",
+    version: Annotated[str, Parameter(help="Version.")] = "latest",
     options: Options = DEFAULTS,
 ) -> None:
-    """Show an app: what it is made of, what it takes, what it can do."""
+    """Show an app: its components, inputs and operations."""
     async with open_session(options) as session:
         found = await session.client.app_versions.get(slug, version)
     _show(found)
@@ -69,7 +69,7 @@ def _show(found: "AppVersion") -> None:
             "published": found.created_at,
         }
     )
-    output.heading("Components (--place KEY=ALLOCATION)")
+    output.heading("Components (--place KEY=MACHINE)")
     rows = [
         [c.key + (" *" if c.primary else ""), c.title, f"{c.min} to {c.max}", output.text(c.may_share_machine_with)]
         for c in manifest.components
@@ -96,7 +96,9 @@ def _show(found: "AppVersion") -> None:
 
 @app.command
 async def validate(manifest: ManifestPath, /, *, options: Options = DEFAULTS) -> None:
-    """Say all that is wrong with a manifest, by line and column. Asks no platform.
+    """Check a manifest and print every problem by line and column.
+
+    Works without a platform.
 
     ```
     gpuaas app validate manifest.yaml
@@ -114,14 +116,16 @@ async def validate(manifest: ManifestPath, /, *, options: Options = DEFAULTS) ->
         for problem in problems:
             print(output.clean(str(problem).replace("\n", " ")))
     if problems:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise CliError(f"{manifest} cannot be published: {count}", FAILURE, hint="gpuaas app schema")
-    output.note(f"{manifest}: {document['slug']} {document['version']} can be published.")
+        found = output.count(len(problems), "problem")
+        raise CliError(f"{manifest} is not valid: {found}", FAILURE, hint="gpuaas app schema")
+    output.note(f"{manifest}: {document['slug']} {document['version']} is valid.")
 
 
 @app.command
 async def schema(*, options: Options = DEFAULTS) -> None:
-    """Print the JSON Schema of a manifest, for an editor. Asks no platform.
+    """Print the JSON Schema of a manifest, for an editor.
+
+    Works without a platform.
 
     ```
     gpuaas app schema > manifest.schema.json
@@ -142,14 +146,16 @@ async def publish(
     *,
     artifact: Annotated[
         list[str] | None,
-        Parameter(negative="", help="NAME=FILE: push a file for a slot of the manifest; may be repeated."),
+        Parameter(negative="", help="NAME=FILE: the file for an artifact of the manifest. Repeatable."),
     ] = None,
     sign_key: Annotated[
-        Path | None, Parameter(help="Sign the files with this private key; the app must trust its public half.")
+        Path | None, Parameter(help="Private key to sign the files with; the app must trust its public key.")
     ] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Publish a version of an app, with its artifacts. Doing it again with the same content changes nothing.
+    """Publish a version of an app with its artifacts.
+
+    Publishing the same content again changes nothing.
 
     ```
     gpuaas trusted-key add builds key.pub --app APP
@@ -186,7 +192,7 @@ async def _publish(session: Session, manifest: "Manifest") -> "AppVersion":
         found = await session.client.app_versions.get(manifest.slug, manifest.version)
         if found.manifest != manifest:
             raise
-        output.note(f"{manifest.slug} {manifest.version} was published before, with the same content.")
+        output.note(f"{manifest.slug} {manifest.version} is already published with the same content.")
         return found
 
 
@@ -197,16 +203,18 @@ def _artifact_files(manifest: "Manifest", given: list[str]) -> dict[str, Path]:
         name, found, file = text.partition("=")
         if not found or name not in slots:
             known = ", ".join(sorted(slots)) or "none"
-            raise CliError(f"--artifact {text}: not NAME=FILE with a slot of the manifest ({known})", USAGE)
+            raise CliError(
+                f"cannot read --artifact {text}: expected NAME=FILE with an artifact of the manifest ({known})", USAGE
+            )
         files[name] = Path(file)
     missing = [slot.name for slot in manifest.artifacts if slot.digest is None and slot.name not in files]
     if missing:
-        raise CliError(f"no file for the artifact {', '.join(missing)}", USAGE, hint=f"--artifact {missing[0]}=FILE")
+        raise CliError(f"no file given for artifact {', '.join(missing)}", USAGE, hint=f"--artifact {missing[0]}=FILE")
     return files
 
 
 async def _bring(session: Session, slug: str, slot: "ArtifactSlot", file: Path, sign_key: str | None) -> str:
-    """Pushed, verified and promoted: a version names nothing less."""
+    """Push, verify and promote a file: a version needs all three."""
     from gpuaas_cli import pushing
 
     name = slot.name.replace("_", "-")
@@ -234,7 +242,9 @@ async def versions(slug: str, /, *, options: Options = DEFAULTS) -> None:
 
 @app.command
 async def deprecate(version: Version, /, *, reason: Reason = "", options: Options = DEFAULTS) -> None:
-    """Deprecate a version: it runs on, and is deployed only where it is asked for by its number.
+    """Deprecate a version.
+
+    Instances keep running; it is deployed only when requested by number.
 
     ```
     gpuaas app deprecate echo@1.2.0 --reason "1.3.0 starts faster"
@@ -247,7 +257,9 @@ async def deprecate(version: Version, /, *, reason: Reason = "", options: Option
 
 @app.command
 async def retire(version: Version, /, *, reason: Reason = "", yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Retire a version for good: it runs on where it runs; nothing is deployed with it or upgraded to it.
+    """Retire a version for good.
+
+    Instances keep running; nothing new is deployed with it or upgraded to it.
 
     ```
     gpuaas app retire echo@1.2.0 --reason "loses data on restart; upgrade to 1.3.0" --yes
@@ -266,10 +278,10 @@ async def _find_version(session: Session, wanted: str) -> str:
         return wanted
     slug, at, number = wanted.partition("@")
     if not at:
-        raise CliError(f"{wanted!r} names no version", USAGE, hint=f"gpuaas app versions {slug}, then {slug}@VERSION")
+        raise CliError(f"cannot read {wanted!r}: expected APP@VERSION", USAGE, hint=f"gpuaas app versions {slug}")
     found: list[AppVersionEntry] = [v async for v in session.client.apps.versions(slug) if v.version == number]
     if not found:
-        raise CliError(f"there is no version {number} of {slug}", NOT_FOUND, hint=f"gpuaas app versions {slug}")
+        raise CliError(f"app {slug} has no version {number}", NOT_FOUND, hint=f"gpuaas app versions {slug}")
     return found[0].id
 
 

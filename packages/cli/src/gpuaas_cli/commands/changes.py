@@ -20,21 +20,19 @@ app = noun(__name__, __doc__)
 @app.command
 async def watch(
     *,
-    noun: Annotated[
-        list[str] | None, Parameter(negative="", help="Only changes of this noun; may be repeated.")
-    ] = None,
-    tenant: Annotated[str | None, Parameter(help="Only those of this tenant.")] = None,
-    instance: Annotated[str | None, Parameter(help="Only those of this instance.")] = None,
-    all: Annotated[bool, Parameter(negative="", help="Not only those of the project that is chosen.")] = False,
+    noun: Annotated[list[str] | None, Parameter(negative="", help="Only changes of this noun. Repeatable.")] = None,
+    tenant: Annotated[str | None, Parameter(help="Only changes of this tenant.")] = None,
+    instance: Annotated[str | None, Parameter(help="Only changes of this instance.")] = None,
+    all: Annotated[bool, Parameter(negative="", help="Changes of all projects, not only the chosen one.")] = False,
     since: Annotated[
-        str | None, Parameter(help="A cursor, or `start` for everything that is kept; else from now on.")
+        str | None, Parameter(help="A cursor, or `start` for all stored changes; default: from now on.")
     ] = None,
-    count: Annotated[int | None, Parameter(help="Return after so many changes.")] = None,
+    count: Annotated[int | None, Parameter(help="Return after this many changes.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Follow what changes, one line each, until interrupted. With -o json, one object per line.
+    """Follow the change feed until interrupted, one line per change.
 
-    A connection that is lost is taken up again where it was: nothing is missed and nothing comes twice.
+    With -o json, one object per line. A lost connection resumes where it was: no change is missed or repeated.
 
     ```
     gpuaas changes watch --noun operation --noun instance

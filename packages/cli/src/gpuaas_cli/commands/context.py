@@ -34,12 +34,12 @@ def list_(*, options: Options = DEFAULTS) -> None:
 
 @app.command
 def use(
-    name: Annotated[str | None, Parameter(help="The context to use from now on.")] = None,
+    name: Annotated[str | None, Parameter(help="The context to make current.")] = None,
     /,
     *,
     options: Options = DEFAULTS,
 ) -> None:
-    """Choose the current context, and with --project its project.
+    """Choose the current context; with --project, also its project.
 
     ```
     gpuaas context use production

@@ -78,7 +78,7 @@ async def show(instance: str, /, *, options: Options = DEFAULTS) -> None:
 
 
 def _ended(found: "Instance") -> str:
-    """That its version is deprecated or retired, where it is."""
+    """Return a remark where the version is deprecated or retired."""
     if found.versions.app_status == "published":
         return ""
     why = f": {found.versions.app_status_reason}" if found.versions.app_status_reason else ""
@@ -134,17 +134,15 @@ async def wait(
     instance: str,
     /,
     *,
-    for_: Annotated[
-        str, Parameter(name="--for", help="The status to wait for: running or decommissioned.")
-    ] = "running",
+    for_: Annotated[str, Parameter(name="--for", help="Status: running or decommissioned.")] = "running",
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Wait until an instance is running (or decommissioned), showing the steps as they happen."""
+    """Wait until an instance is running or decommissioned, and show its steps."""
     from gpuaas_contract.instances import InstanceStatus
 
     if for_ not in ("running", "decommissioned"):
-        raise CliError(f"cannot wait for {for_!r}: running or decommissioned", USAGE)
+        raise CliError(f"cannot wait for {for_!r}: expected running or decommissioned", USAGE)
     goals = {InstanceStatus(for_)}
     async with open_session(options) as session:
         found = await wait_for(session, await resolve.instance(session, instance), goals, timeout)
@@ -164,17 +162,19 @@ async def decommission(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Tear an instance down and prove it: its machines stay, what the app put on them goes."""
+    """Tear an instance down and prove that nothing is left. Its machines stay."""
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         if found.status == "decommissioned":
             raise CliError(
-                f"{found.name} is decommissioned already", NOT_FOUND, hint=f"gpuaas instance receipt {found.id}"
+                f"instance {found.name} is already decommissioned",
+                NOT_FOUND,
+                hint=f"gpuaas instance receipt {found.id}",
             )
         confirm(f"Tear down {found.name} ({found.app_slug})?", found.name, yes=yes)
         operation = await session.client.instances.request(found.id, "decommission")
         if not wait:
-            output.note(f"Watch it: gpuaas operation watch {operation.id}")
+            output.note(f"Next: gpuaas operation watch {operation.id}")
             from gpuaas_cli.commands.operation import show_operation
 
             show_operation(operation)

@@ -21,9 +21,9 @@ app = noun(__name__, __doc__)
 app.command(preflight_members, name="preflight")
 
 InstanceName = Annotated[str, Parameter(help="The instance, by name or id.")]
-MemberNames = Annotated[list[str], Parameter(help="Members: by id, by their machine's name, or COMPONENT=MACHINE.")]
+MemberNames = Annotated[list[str], Parameter(help="Members, each by id, machine name or COMPONENT=MACHINE.")]
 PolicyWords = Annotated[
-    str, Parameter(name="--policy", help="all_or_nothing, best_effort, or a number: at least so many.")
+    str, Parameter(name="--policy", help="all_or_nothing, best_effort, or the least number that must succeed.")
 ]
 _ALL = "all_or_nothing"
 
@@ -36,7 +36,7 @@ async def list_(
     all: Annotated[bool, Parameter(negative="", help="Also removed ones.")] = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List the members of an instance with their machines and what can be done with each."""
+    """List the members of an instance, their machines and allowed actions."""
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         members = await session.client.instances.members(found.id, removed=None if all else False).all()
@@ -56,7 +56,7 @@ async def list_(
 async def add(
     instance: InstanceName,
     component: Annotated[str, Parameter(help="The component's key: gpuaas app show APP.")],
-    machines: Annotated[list[str], Parameter(help="Machines to put members on, by name or id.")],
+    machines: Annotated[list[str], Parameter(help="Machines for the new members, by name or id.")],
     /,
     *,
     policy: PolicyWords = _ALL,
@@ -65,7 +65,7 @@ async def add(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Add members to an instance, on machines that the project has.
+    """Add members to an instance, on machines of the project.
 
     ```
     gpuaas member add first worker two three --wait
@@ -94,7 +94,7 @@ async def drain(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Let members finish what they do, and give them nothing new."""
+    """Drain members: they finish their work and get no new work."""
     await _act(instance, "drain", members, policy, input, queue, wait, timeout, options)
 
 
@@ -111,7 +111,7 @@ async def resume(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give drained members work again."""
+    """Resume drained members."""
     await _act(instance, "resume", members, policy, input, queue, wait, timeout, options)
 
 
@@ -128,7 +128,7 @@ async def recover(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Bring members back that are not well."""
+    """Recover unhealthy members."""
     await _act(instance, "recover", members, policy, input, queue, wait, timeout, options)
 
 
@@ -146,7 +146,7 @@ async def remove(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Take members off their machines; the machines stay.
+    """Remove members from an instance. Their machines stay.
 
     ```
     gpuaas member remove first two --yes --wait
@@ -170,15 +170,15 @@ async def run(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Run an operation of the app's own on members."""
+    """Run one of the app's own operations on members."""
     await _act(instance, kind, members, policy, input, queue, wait, timeout, options)
 
 
 @app.command
 async def replace(
     instance: InstanceName,
-    member: Annotated[str, Parameter(help="The member that goes: by id, its machine's name, or COMPONENT=MACHINE.")],
-    machine: Annotated[str, Parameter(help="The machine that takes over, by name or id.")],
+    member: Annotated[str, Parameter(help="The member to replace: id, machine name or COMPONENT=MACHINE.")],
+    machine: Annotated[str, Parameter(help="The new machine, by name or id.")],
     /,
     *,
     input: InputWords = None,
@@ -187,7 +187,7 @@ async def replace(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Let a member on another machine take over from one.
+    """Replace a member by a new one on another machine.
 
     ```
     gpuaas member replace first two three --wait
@@ -212,15 +212,15 @@ async def replace(
 @app.command
 async def forget(
     instance: InstanceName,
-    member: Annotated[str, Parameter(help="By id, its machine's name, or COMPONENT=MACHINE.")],
+    member: Annotated[str, Parameter(help="The member: id, machine name or COMPONENT=MACHINE.")],
     /,
     *,
-    reason: Annotated[str, Parameter(help="Why there is no proof, for the records.")],
+    reason: Annotated[str, Parameter(help="Why there is no proof, for the audit trail.")],
     yes: Yes = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """After its removal failed: write a member off without proof that nothing is left on its machine."""
-    confirm(f"Write {member} of {instance} off without proof?", instance, yes=yes)
+    """Write off a member whose removal failed, without proof that its machine is clean."""
+    confirm(f"Write off {member} of {instance} without proof that its machine is clean?", instance, yes=yes)
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         gone = await session.client.members.forget(await member_id(session, found, member), reason)
@@ -258,7 +258,7 @@ async def _finish(session: Session, bulk: "Bulk", wait: bool, timeout: float) ->
     else:
         first = next((result.operation_id for result in bulk.results if result.operation_id), None)
         if first:
-            output.note(f"Watch it: gpuaas operation watch {first}")
+            output.note(f"Next: gpuaas operation watch {first}")
 
 
 def _show(bulk: "Bulk") -> None:
@@ -270,7 +270,7 @@ def _show(bulk: "Bulk") -> None:
     output.pairs(
         {"kind": bulk.kind, "state": bulk.state, "policy": policy, "id": bulk.id, "correlation id": bulk.correlation_id}
     )
-    output.heading("Each of them")
+    output.heading("Results")
     rows = [
         [
             output.text(result.member_id or result.allocation_id),
@@ -284,7 +284,7 @@ def _show(bulk: "Bulk") -> None:
 
 
 async def member_id(session: Session, instance: "Instance", wanted: str) -> str:
-    """A machine's name is enough where only one live member is on it."""
+    """Return a member's id. A machine's name is enough where only one live member is on it."""
     from gpuaas_contract import ids
 
     if ids.is_id(wanted, ids.MEMBER):
@@ -297,13 +297,13 @@ async def member_id(session: Session, instance: "Instance", wanted: str) -> str:
         return found[0].id
     hint = f"gpuaas member list {instance.name}"
     if not found:
-        raise CliError(f"{instance.name} has no member on {wanted}", USAGE, hint=hint)
+        raise CliError(f"instance {instance.name} has no member on {wanted}", USAGE, hint=hint)
     keys = ", ".join(f"{member.component_key}={machine}" for member in found)
-    raise CliError(f"{instance.name} has several members on {machine}: {keys}", USAGE, hint=hint)
+    raise CliError(f"instance {instance.name} has several members on {machine}: choose one of {keys}", USAGE, hint=hint)
 
 
 def read_policy(words: str) -> "BulkPolicy":
-    """all_or_nothing, best_effort, or a number: at least so many."""
+    """Parse a policy: all_or_nothing, best_effort, or the least number that must succeed."""
     from gpuaas_contract.bulk import AtLeast, Policy
 
     if words.isdecimal() and int(words) > 0:
@@ -312,4 +312,4 @@ def read_policy(words: str) -> "BulkPolicy":
         return Policy(words.replace("-", "_"))
     except ValueError:
         known = ", ".join(Policy)
-        raise CliError(f"there is no policy {words!r}: {known}, or at least how many", USAGE) from None
+        raise CliError(f"there is no policy {words!r}: use {known} or a number", USAGE) from None

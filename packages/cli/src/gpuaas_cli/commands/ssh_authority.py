@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = noun(__name__, __doc__)
 
-OfTenant = Annotated[str | None, Parameter(name="--tenant", help="That of the tenant's own machines.")]
+OfTenant = Annotated[str | None, Parameter(name="--tenant", help="Of this tenant's own machines.")]
 
 
 async def _owner(session: Session, tenant: str | None) -> str:
@@ -29,13 +29,13 @@ def _show(authority: "SshAuthority") -> None:
         ["version", "state", "fingerprint", "created"],
     )
     if authority.waiting:
-        output.heading("Machines that have not heard of the last change")
+        output.heading("Machines that do not have the last change yet")
         output.table([[m.name, m.reason] for m in authority.waiting], ["machine", "reason"])
 
 
 @app.command
 async def show(*, tenant: OfTenant = None, options: Options = DEFAULTS) -> None:
-    """Show its versions, and the machines that have not heard of the last change."""
+    """Show the keys, and the machines that do not have the last change yet."""
     async with open_session(options) as session:
         _show(await session.client.ssh_authorities.get(await _owner(session, tenant)))
 
@@ -48,7 +48,7 @@ async def rotate(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Add a new key. Machines trust both, until the old one is retired.
+    """Add a new key. Machines trust both until the old one is retired.
 
     ```
     gpuaas ssh-authority rotate --wait
@@ -62,7 +62,7 @@ async def rotate(
             authority = await _told(session, authority, timeout)
     _show(authority)
     if len([version for version in authority.versions if version.state == "active"]) > 1:
-        output.note("Both are valid. When no machine waits any more: gpuaas ssh-authority retire")
+        output.note("Both keys are valid. Once no machine is waiting: gpuaas ssh-authority retire")
 
 
 async def _told(session: Session, authority: "SshAuthority", timeout: float) -> "SshAuthority":
@@ -81,14 +81,14 @@ async def retire(
     *,
     tenant: OfTenant = None,
     force: Annotated[
-        bool, Parameter(negative="", help="Also where machines have not heard of the new one: they let nobody in then.")
+        bool, Parameter(negative="", help="Retire although machines lack the new key: they will let nobody in.")
     ] = False,
     yes: Yes = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """End the old one of two: its key is destroyed, and what it signed opens nothing any more."""
+    """Retire the old key: it is destroyed, and its certificates stop working."""
     async with open_session(options) as session:
         owner = await _owner(session, tenant)
         confirm("Retire the old key of the SSH authority?", "retire", yes=yes)

@@ -41,7 +41,7 @@ async def create(
     name: str | None = None,
     /,
     *,
-    title: Annotated[str | None, Parameter(help="A title for people.")] = None,
+    title: Annotated[str | None, Parameter(help="Title for people.")] = None,
     from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
@@ -61,7 +61,7 @@ async def create(
 
 @app.command
 async def update(
-    tenant: str, /, *, title: Annotated[str, Parameter(help="A title for people.")], options: Options = DEFAULTS
+    tenant: str, /, *, title: Annotated[str, Parameter(help="Title for people.")], options: Options = DEFAULTS
 ) -> None:
     """Change the title of a tenant."""
     async with open_session(options) as session:
@@ -71,8 +71,8 @@ async def update(
 
 @app.command
 async def delete(tenant: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Delete a tenant in which there is nothing any more."""
+    """Delete an empty tenant."""
     async with open_session(options) as session:
         found = await resolve.tenant(session, tenant)
-        confirm(f"Delete the tenant {found.name}?", found.name, yes=yes)
+        confirm(f"Delete tenant {found.name}?", found.name, yes=yes)
         _show(await session.client.tenants.delete(found.id, revision=found.revision))

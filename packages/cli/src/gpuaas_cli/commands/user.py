@@ -36,7 +36,7 @@ def _show(user: "User") -> None:
 
 @app.command(name="list")
 async def list_(*, options: Options = DEFAULTS) -> None:
-    """List the people."""
+    """List the users."""
     async with open_session(options) as session:
         found = await session.client.users.list().all()
     columns = {
@@ -61,14 +61,17 @@ async def create(
     /,
     *,
     password_stdin: PasswordStdin = False,
-    one_time: Annotated[bool, Parameter(negative="", help="The password is good for one login.")] = False,
+    one_time: Annotated[bool, Parameter(negative="", help="The password works for one login.")] = False,
     from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Create a user. The password comes from a prompt, --password-stdin, GPUAAS_NEW_PASSWORD or --from-file."""
+    """Create a user.
+
+    Reads the password from a prompt, --password-stdin, GPUAAS_NEW_PASSWORD or --from-file.
+    """
     fields = merge(from_file, email=email, password_change_required=one_time or None)
     if "email" not in fields:
-        raise CliError("whose account? give an e-mail address", USAGE)
+        raise CliError("no e-mail address given", USAGE, hint="gpuaas user create EMAIL")
     if "password" not in fields:
         fields["password"] = read_new_password(fields["email"], from_stdin=password_stdin)
     async with open_session(options) as session:
@@ -85,7 +88,7 @@ async def create(
 
 @app.command(name="reset-password")
 async def reset_password(user: str, /, *, password_stdin: PasswordStdin = False, options: Options = DEFAULTS) -> None:
-    """Give a user a new password that is good for one login. Every login of theirs ends."""
+    """Set a new password that works for one login. All logins of the user end."""
     password = read_new_password(user, from_stdin=password_stdin)
     async with open_session(options) as session:
         found = await resolve.user(session, user)
@@ -94,16 +97,16 @@ async def reset_password(user: str, /, *, password_stdin: PasswordStdin = False,
 
 @app.command
 async def disable(user: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Lock a user out: every login and every stream of theirs ends at once."""
+    """Disable a user: all their logins and streams end at once."""
     async with open_session(options) as session:
         found = await resolve.user(session, user)
-        confirm(f"Lock {found.email} out?", found.email, yes=yes)
+        confirm(f"Disable {found.email}?", found.email, yes=yes)
         _show(await session.client.users.update(found.id, disabled=True))
 
 
 @app.command
 async def enable(user: str, /, *, options: Options = DEFAULTS) -> None:
-    """Let a user in again."""
+    """Enable a disabled user."""
     async with open_session(options) as session:
         found = await resolve.user(session, user)
         _show(await session.client.users.update(found.id, disabled=False))
@@ -111,8 +114,8 @@ async def enable(user: str, /, *, options: Options = DEFAULTS) -> None:
 
 @app.command
 async def delete(user: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Delete a user, with all their roles."""
+    """Delete a user with all their roles."""
     async with open_session(options) as session:
         found = await resolve.user(session, user)
-        confirm(f"Delete the user {found.email}?", found.email, yes=yes)
+        confirm(f"Delete user {found.email}?", found.email, yes=yes)
         _show(await session.client.users.delete(found.id, revision=found.revision))
