@@ -88,7 +88,7 @@ class Progress:
     def _show_step(self, operation: Operation, step: Step, running: list[_Running]) -> None:
         key = (operation.id, str(step.attempt), step.key)
         state = step_state(step, operation)
-        # Where several run at once, each line says whose step it is.
+        # With several operations, each line names its own.
         title = clean(f"{operation.kind}: {step.title}" if len(self._operations) > 1 else step.title)
         message = clean(step.message)
         if state == "running":

@@ -101,7 +101,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one call and return its exit code; errors are reported on stderr."""
     arguments = replace_renamed_noun(arguments)
     if not arguments or arguments[0] in app.help_flags:
-        # The list of commands has the first line of each one's help, which is in its file.
+        # The list shows the first line of each command's help, which is in its file.
         app.resolved_commands()
     try:
         result = app(arguments, exit_on_error=False, print_error=False)

@@ -27,13 +27,13 @@ class Options:
     ] = None
 
     def __post_init__(self) -> None:
-        # Errors are printed in the same form, also when they happen before there is a session.
+        # Set at once, so that errors before there is a session have the same format.
         output.format = self.output
 
 
 def noun(module: str, help: str | None) -> App:
     """Make the group of a noun's commands, named after its file in commands/; the file's docstring is its help."""
-    # The epilogue of the whole program is shown with the program only.
+    # The program's epilogue is for `gpuaas --help` only.
     return App(name=module.rpartition(".")[2].replace("_", "-"), help=help, help_epilogue="")
 
 

@@ -68,7 +68,7 @@ async def renew(session: "Session", allocation_id: str, context: str) -> "Access
 def options_for(context: str) -> "Options":
     from gpuaas_cli.options import Options
 
-    # Without a context there is the environment: GPUAAS_API_URL and GPUAAS_TOKEN.
+    # Without a context, the environment is used: GPUAAS_API_URL and GPUAAS_TOKEN.
     return Options(context=context if context != "-" else None)
 
 

@@ -75,7 +75,7 @@ async def open_session(options: Options) -> AsyncIterator[Session]:
     gc.enable()
     target = find_target(options, configuration.load())
     credentials = profile.find_credentials(target)
-    # People wait in front of it: say sooner than a controller would that nobody answers.
+    # People wait for it: give up sooner than a controller does.
     async with GpuaasClient(
         target.api_url, credentials, retry=RetryPolicy(attempts=4), user_agent="gpuaas-cli"
     ) as client:

@@ -22,7 +22,7 @@ LOOK_AGAIN_SECONDS = 10
 AWAY_SECONDS = 1.0
 
 
-async def looks(
+async def poll(
     session: "Session",
     what: str,
     timeout: float,
@@ -59,7 +59,7 @@ async def wait_for_operation(session: "Session", operation: Operation, timeout: 
     what = f"operation {operation.id}"
     async with Progress() as progress:
         scope = {"project_id": operation.project_id, "instance_id": operation.instance_id}
-        async for _ in looks(session, what, timeout, **scope):
+        async for _ in poll(session, what, timeout, **scope):
             operation = await session.client.operations.get(operation.id)
             progress.show([operation])
             if operation.state.is_final:
@@ -70,7 +70,7 @@ async def wait_for_operation(session: "Session", operation: Operation, timeout: 
 async def wait_for_bulk(session: "Session", bulk: Bulk, timeout: float) -> Bulk:
     async with Progress() as progress:
         scope = {"project_id": bulk.project_id, "instance_id": bulk.instance_id}
-        async for _ in looks(session, f"{bulk.kind} of {len(bulk.results)} members", timeout, **scope):
+        async for _ in poll(session, f"{bulk.kind} of {len(bulk.results)} members", timeout, **scope):
             bulk = await session.client.bulk_operations.get(bulk.id)
             ids = {result.operation_id for result in bulk.results if result.operation_id is not None}
             operations = await session.client.operations.list(instance_id=bulk.instance_id).all()
@@ -93,7 +93,7 @@ async def wait_for_instance(
     }
     async with Progress() as progress:
         scope = {"project_id": instance.project_id, "instance_id": instance.id}
-        async for _ in looks(session, what, timeout, **scope):
+        async for _ in poll(session, what, timeout, **scope):
             operations = await client.operations.list(project_id=instance.project_id, instance_id=instance.id).all()
             progress.show([o for o in operations if o.id not in known])
             instance = await client.instances.get(instance.id)
@@ -103,7 +103,7 @@ async def wait_for_instance(
     return instance
 
 
-def _place(allocation: Allocation) -> dict[str, str | None]:
+def _feed_scope(allocation: Allocation) -> dict[str, str | None]:
     """Return the scope of the change feed that has the allocation's changes."""
     return {"tenant_id": allocation.tenant_id, "project_id": allocation.project_id}
 
@@ -123,10 +123,10 @@ async def wait_for_allocations(
     what = f"allocation {', '.join(allocation.name for allocation in allocations)}"
     under_way = list(now)
     async with Progress() as progress:
-        async for _ in looks(session, what, timeout, **_place(allocations[0])):
+        async for _ in poll(session, what, timeout, **_feed_scope(allocations[0])):
             for id in under_way:
                 whose = f"{now[id].name}  " if len(now) > 1 else ""
-                # The status before the steps: the step that ended it is shown, too.
+                # Read the status before the steps, so that the last step is shown, too.
                 now[id] = await session.client.allocations.get(id)
                 for entry in (await session.client.allocations.timeline(id)).items:
                     line = f"  {text(entry.at)[11:]}  {whose}{text(entry.step)}  {text(entry.message)}".rstrip()
@@ -144,11 +144,11 @@ async def wait_for_allocations(
     return list(now.values())
 
 
-async def wait_until_at_rest(session: "Session", allocation: Allocation, timeout: float) -> Allocation:
+async def wait_until_idle(session: "Session", allocation: Allocation, timeout: float) -> Allocation:
     """Wait until an active machine's activity ends; raise its reason if it failed."""
     async with Progress() as progress:
         begun = allocation.updated_at
-        async for _ in looks(session, f"allocation {allocation.name}", timeout, **_place(allocation)):
+        async for _ in poll(session, f"allocation {allocation.name}", timeout, **_feed_scope(allocation)):
             for entry in (await session.client.allocations.timeline(allocation.id)).items:
                 if entry.at >= begun:
                     line = f"  {text(entry.at)[11:]}  {text(entry.step)}  {text(entry.message)}".rstrip()
@@ -168,7 +168,7 @@ async def wait_for_volume(
     """Wait until `done` or a failure; show the steps on the given machine."""
     begun = volume.updated_at
     async with Progress() as progress:
-        async for _ in looks(session, f"volume {volume.name}", timeout, project_id=volume.project_id):
+        async for _ in poll(session, f"volume {volume.name}", timeout, project_id=volume.project_id):
             if allocation_id:
                 for entry in (await session.client.allocations.timeline(allocation_id)).items:
                     if entry.at >= begun:

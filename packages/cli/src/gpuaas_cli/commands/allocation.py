@@ -204,7 +204,7 @@ async def restart(
     async with open_session(options) as session:
         found = await resolve.allocation(session, allocation)
         changed = await session.client.allocations.restart(found.id, force=force)
-        _show(await _at_rest(session, changed, wait, timeout))
+        _show(await _wait_if_asked(session, changed, wait, timeout))
 
 
 @app.command
@@ -234,7 +234,7 @@ async def resize(
         changed = await session.client.allocations.resize(
             found.id, cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus, force=force
         )
-        _show(await _at_rest(session, changed, wait, timeout))
+        _show(await _wait_if_asked(session, changed, wait, timeout))
 
 
 @app.command
@@ -256,12 +256,12 @@ async def retry(
     _show(again)
 
 
-async def _at_rest(session: "Session", allocation: "Allocation", wait: bool, timeout: float) -> "Allocation":
+async def _wait_if_asked(session: "Session", allocation: "Allocation", wait: bool, timeout: float) -> "Allocation":
     if not wait:
         return allocation
-    from gpuaas_cli.waiting import wait_until_at_rest
+    from gpuaas_cli.waiting import wait_until_idle
 
-    return await wait_until_at_rest(session, allocation, timeout)
+    return await wait_until_idle(session, allocation, timeout)
 
 
 @app.command

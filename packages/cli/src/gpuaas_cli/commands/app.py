@@ -177,7 +177,7 @@ async def publish(
         slots = []
         for slot in parsed.artifacts:
             if slot.name in files:
-                digest = await _bring(session, parsed.slug, slot, files[slot.name], key)
+                digest = await _push_promoted(session, parsed.slug, slot, files[slot.name], key)
                 slot = slot.model_copy(update={"digest": digest})
             slots.append(slot)
         _show(await _publish(session, parsed.model_copy(update={"artifacts": slots})))
@@ -213,7 +213,7 @@ def _artifact_files(manifest: "Manifest", given: list[str]) -> dict[str, Path]:
     return files
 
 
-async def _bring(session: Session, slug: str, slot: "ArtifactSlot", file: Path, sign_key: str | None) -> str:
+async def _push_promoted(session: Session, slug: str, slot: "ArtifactSlot", file: Path, sign_key: str | None) -> str:
     """Push, verify and promote a file: a version needs all three."""
     from gpuaas_cli import pushing
 

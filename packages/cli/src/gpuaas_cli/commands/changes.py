@@ -55,9 +55,9 @@ async def watch(
         async with aclosing(aiter(feed)) as changes:
             async for change in changes:
                 if isinstance(change, Relist):
-                    # At the start there is nothing to say; later, something may have been missed.
+                    # The first one is expected; after a later one, changes may be missing.
                     if change.reason != "start":
-                        output.note(f"some changes may be missing here: {change.reason}")
+                        output.note(f"Changes may be missing here: {change.reason}")
                     continue
                 _print(change)
                 seen += 1

@@ -87,18 +87,18 @@ async def create(
             found.id, body.user_id or body.email or "", sudo=body.sudo, expires_at=body.expires_at
         )
         if wait:
-            made = await _settled(session, made, timeout)
+            made = await _wait_until_applied(session, made, timeout)
     _show(made)
     if made.status == "pending":
         output.note(f"The machine is creating the user. Then: gpuaas ssh {made.allocation_name}")
 
 
-async def _settled(session: Session, grant: "Grant", timeout: float) -> "Grant":
+async def _wait_until_applied(session: Session, grant: "Grant", timeout: float) -> "Grant":
     """Wait until the machine has applied the grant or failed to."""
-    from gpuaas_cli.waiting import looks
+    from gpuaas_cli.waiting import poll
 
     what = f"the grant of {grant.email} on {grant.allocation_name}"
-    async for _ in looks(session, what, timeout, tenant_id=grant.tenant_id, project_id=grant.project_id):
+    async for _ in poll(session, what, timeout, tenant_id=grant.tenant_id, project_id=grant.project_id):
         grant = await session.client.grants.get(grant.id)
         if grant.status not in {"pending", "revoking"}:
             break
@@ -161,5 +161,5 @@ async def revoke(
     async with open_session(options) as session:
         ended = await session.client.grants.revoke(grant)
         if wait:
-            ended = await _settled(session, ended, timeout)
+            ended = await _wait_until_applied(session, ended, timeout)
     _show(ended)

@@ -64,7 +64,7 @@ async def deploy(
             place = await _ask(session, fields, place or [])
         request = await deploy_request(session, fields, place or [], options)
         if dry_run:
-            await _try(session, request)
+            await _dry_run(session, request)
             return
         from gpuaas_cli.commands.instance import show_instance, wait_for
         from gpuaas_contract.instances import InstanceStatus
@@ -153,7 +153,7 @@ async def deploy_request(
     return InstanceDeploy.model_validate(fields)
 
 
-async def _try(session: Session, request: "InstanceDeploy") -> None:
+async def _dry_run(session: Session, request: "InstanceDeploy") -> None:
     version = await session.client.app_versions.get(request.app_slug, request.version or "latest")
     findings = [*_check_placement(request, version.manifest), *_check_inputs(request, version.manifest)]
     shown = {

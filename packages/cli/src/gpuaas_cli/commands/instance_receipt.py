@@ -54,7 +54,7 @@ async def show_receipt(session: Session, operation: "Operation") -> None:
         exempt = [f"{names[id]}: {output.text(e)}" for id, machine in machines.items() for e in machine.exempt]
         verdict = "nothing is left" if document["ok"] else "SOMETHING IS LEFT"
     except (KeyError, TypeError):
-        # Another app's own shape: shown as it is.
+        # A receipt in an app's own format.
         output.yaml(document)
         return
     cells = [[output.text(cell) for cell in row] for row in rows]

@@ -77,7 +77,7 @@ def ssh_arguments(
     settings = ssh_settings(directory, access, allocation_id, proxy=proxy)
     settings = {**settings, "IdentitiesOnly": "yes", "LogLevel": "ERROR"}
     words = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
-    # The user's own configuration could weaken the verification of the host: it has no say here.
+    # The user's own configuration could weaken the verification of the host, so ssh must not read it.
     return ["ssh", "-F", "/dev/null", *words, *flags, "--", allocation_id]
 
 

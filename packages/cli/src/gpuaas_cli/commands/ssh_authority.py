@@ -59,17 +59,17 @@ async def rotate(
         owner = await _owner(session, tenant)
         authority = await session.client.ssh_authorities.rotate(owner)
         if wait:
-            authority = await _told(session, authority, timeout)
+            authority = await _wait_for_machines(session, authority, timeout)
     _show(authority)
     if len([version for version in authority.versions if version.state == "active"]) > 1:
         output.note("Both keys are valid. Once no machine is waiting: gpuaas ssh-authority retire")
 
 
-async def _told(session: Session, authority: "SshAuthority", timeout: float) -> "SshAuthority":
-    from gpuaas_cli.waiting import looks
+async def _wait_for_machines(session: Session, authority: "SshAuthority", timeout: float) -> "SshAuthority":
+    from gpuaas_cli.waiting import poll
 
     scope = {"tenant_id": authority.tenant_id} if authority.project_id is None else {"project_id": authority.project_id}
-    async for _ in looks(session, "the change of the SSH authority", timeout, **scope):
+    async for _ in poll(session, "the change of the SSH authority", timeout, **scope):
         authority = await session.client.ssh_authorities.get(authority.owner_id)
         if not authority.waiting:
             break
@@ -94,5 +94,5 @@ async def retire(
         confirm("Retire the old key of the SSH authority?", "retire", yes=yes)
         authority = await session.client.ssh_authorities.retire(owner, force=force)
         if wait:
-            authority = await _told(session, authority, timeout)
+            authority = await _wait_for_machines(session, authority, timeout)
     _show(authority)
