@@ -1,6 +1,6 @@
-"""The platform as its administrator sees it, over one connection that stays: for waits, which look again and again.
+"""The platform as its administrator sees it, over one lasting connection, for waits that poll.
 
-What a test is about it does through the command line, as people do."""
+The actions under test go through the command line, as people's do."""
 
 import asyncio
 import threading
@@ -60,7 +60,7 @@ class Platform:
         return _newest(name, self.ask(lambda client: client.allocations.list(name=name).all()))
 
     def steps(self, machine: str) -> list[str]:
-        """All that was ever done to the machine."""
+        """Return every step in the life of the machine."""
         id = self.machine(machine).id
         return [entry.step for entry in self.ask(lambda client: client.allocations.timeline(id)).items]
 
@@ -69,7 +69,7 @@ class Platform:
         return nodes[-1].status if nodes else None
 
     def operations_of(self, instance: str) -> Callable[[], list[Operation]]:
-        """The instance is looked up once, its operations whenever they are asked for."""
+        """Look the instance up once, and return a function that lists its operations."""
         id = _newest(instance, self.ask(lambda client: client.instances.list().all())).id
         return lambda: self.ask(lambda client: client.operations.list(instance_id=id).all())
 
@@ -85,5 +85,5 @@ class Platform:
 
 
 def _newest(name: str, found: Iterable[Thing]) -> Thing:
-    """Names come back after something has ended: identifiers grow with time."""
+    """Return the newest of a name: names are used again after an end, and ids grow with time."""
     return max((item for item in found if item.name == name), key=lambda item: item.id)

@@ -1,6 +1,6 @@
 """The `gpuaas` program, used as a person or a script uses it.
 
-Calls that are waited for run warm (see warm_command_line); `start` and `paste` start the installed program."""
+Calls that the test waits for run warm (see warm_command_line); `start` and `paste` start the installed program."""
 
 import json
 import os
@@ -28,7 +28,7 @@ class CommandLine:
         return done
 
     def call_installed(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """The program itself, from its start on."""
+        """Run the installed program."""
         return subprocess.run(
             [str(GPUAAS), *words], input=stdin, env=self.environment, capture_output=True, text=True, check=False
         )
@@ -38,7 +38,7 @@ class CommandLine:
             listen(line, done)
 
     def run(self, *words: str, stdin: str = "", timeout: float = 300) -> str:
-        """The command's standard output; anything but success is the test's failure, with all that was said."""
+        """Run a command and return its standard output; fail the test with all output if it fails."""
         done = self.call(*words, stdin=stdin, timeout=timeout)
         assert done.returncode == 0, f"gpuaas {' '.join(words)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
@@ -59,12 +59,12 @@ class CommandLine:
         return self.run("ssh", machine, "--", *words)
 
     def on(self, machine: str, *words: str) -> str:
-        """Runs it on a machine that this host has a route to, past the streams of platform and agent: for tests that
-        are not about these."""
+        """Run a command on a machine over this host's route, for tests that are not about the streams of platform and
+        agent."""
         return self.run("ssh", machine, "--direct", "--", *words)
 
     def paste(self, line: str, timeout: float = 120) -> str:
-        """A line that was shown to a person, in a shell without a terminal."""
+        """Run a line that was shown to a person, in a shell without a terminal."""
         done = subprocess.run(
             ["bash", "-c", line],
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""One stack of its own for all of these tests: state, ports, subnet and names that no `make up` uses."""
+"""One stack for all of these tests, with state, ports, subnet and names that no `make up` uses."""
 
 import fcntl
 import os
@@ -30,7 +30,7 @@ APPS = Path(__file__).parents[2] / "apps"
 
 @pytest.fixture(scope="session")
 def alone() -> Iterator[None]:
-    """Two runs at once would take each other's machines away: the second waits for the first."""
+    """Let a second run wait for the first: they would take each other's machines away."""
     with Path(f"/var/tmp/gpuaas-{ENVIRONMENT}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -38,7 +38,7 @@ def alone() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def stack(alone: None) -> Iterator[Stack]:
-    """Empty at the start, whatever an earlier run left behind; gone at the end."""
+    """Start an empty stack, whatever an earlier run left behind, and remove it at the end."""
     settings = Settings(
         state_dir=Path(f"/var/lib/gpuaas-{ENVIRONMENT}"),
         environment=ENVIRONMENT,
@@ -77,7 +77,7 @@ def platform(stack: Stack) -> Iterator[Platform]:
 
 @pytest.fixture(scope="session")
 def recorder(cli: CommandLine) -> Recorder:
-    """One for all tests of the smoke suite: the readiness page is about the whole of it."""
+    """One recorder for the whole smoke suite: the readiness page covers all of it."""
     return Recorder(cli)
 
 
@@ -89,7 +89,7 @@ def project(cli: CommandLine) -> str:
 
 @pytest.fixture(scope="session")
 def node(stack: Stack, cli: CommandLine, platform: Platform) -> str:
-    """What an operator does on a new host: a token, the agent, and the host is there."""
+    """Enrol a new host as an operator does: a token, then the agent."""
     token = cli.json("node", "join-token", "host-one")["token"]
     platform_services.write_join_token(stack.settings, token)
     stack.start_agent()
@@ -148,7 +148,7 @@ def controller_account(cli: CommandLine, project: str, published: str) -> Path:
 
 @pytest.fixture
 def vacated(cli: CommandLine, machines: dict[str, object], network: NetworkOfOne, controller_account: Path) -> None:
-    """What a test that failed has left on the machines is taken apart, so that it is the only one that fails."""
+    """Decommission what a failed test left on the machines, so that it is the only one that fails."""
     left = [one["id"] for one in cli.json("instance", "list") if one["status"] != "decommissioned"]
     if left:
         with IsolatedController(network, controller_account):
@@ -158,7 +158,7 @@ def vacated(cli: CommandLine, machines: dict[str, object], network: NetworkOfOne
 
 @pytest.fixture
 def controller(network: NetworkOfOne, controller_account: Path, vacated: None) -> Iterator[IsolatedController]:
-    """The controller as another team would run it: its own user, its own account, and only the API in reach."""
+    """Run the controller as another team would: with its own user and account, and only the API in reach."""
     with IsolatedController(network, controller_account) as controller:
         yield controller
 

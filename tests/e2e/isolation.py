@@ -18,9 +18,9 @@ PROGRAM = Path(sys.executable).parent / "slurm-app"
 
 
 class NetworkOfOne:
-    """A network namespace with a loopback of its own, on which one port leads to the API.
+    """A network namespace with its own loopback, on which one port leads to the API.
 
-    Two relays joined by a socket file carry the connections; there is no link and no route out."""
+    Two relays, joined by a socket file, carry the connections; there is no link and no route out."""
 
     def __init__(self, name: str, port: int) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class NetworkOfOne:
         shutil.rmtree(self._directory)
 
     def reaches(self, address: str, port: int) -> bool:
-        """Whether a connection can be opened from inside."""
+        """Return whether a connection can be opened from inside."""
         probe = f"import socket; socket.create_connection(({address!r}, {port}), timeout=3)"
         done = subprocess.run(self.command(sys.executable, "-c", probe), check=False, capture_output=True)
         return done.returncode == 0
@@ -91,7 +91,7 @@ class IsolatedController:
         shutil.rmtree(self._home)
 
     def reads(self, directory: Path) -> list[str]:
-        """The files below it that the controller could read."""
+        """List the files below a directory that the controller can read."""
         look = ["find", str(directory), "-type", "f", "-readable", "-size", "+0"]
         return subprocess.run([*self._drop, *look], check=False, capture_output=True, text=True).stdout.splitlines()
 
@@ -100,7 +100,7 @@ class IsolatedController:
             self._process = subprocess.Popen([*self._drop, self._program, "run"], stdout=log, stderr=log)
 
     def restart(self) -> None:
-        """As an update of it would: it hands its leases back, and another one starts."""
+        """Restart the controller as an update does: it hands back its leases, and another one starts."""
         self.end(signal.SIGTERM)
         self.start()
 

@@ -1,4 +1,4 @@
-"""What the smoke suite saw, in build/smoke.json: the readiness page is made from this and from nothing else."""
+"""Record the smoke suite in build/smoke.json, the only source of the readiness page."""
 
 import json
 import subprocess
@@ -14,12 +14,12 @@ from tests.e2e.command_line import CommandLine
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "build" / "smoke.json"
 MOST_COMMANDS = 6
-"""Of one step; the newest ones are kept."""
+"""Commands kept of one step, the newest."""
 SAID_LIMIT = 200
 
 
 class Recorder:
-    """Written after every word: a run that is killed leaves the step that it was in, and none after it."""
+    """Writes the file after every change: a killed run leaves its current step as the last one."""
 
     def __init__(self, cli: CommandLine, path: Path = RESULTS) -> None:
         self._path = path
@@ -46,12 +46,12 @@ class Recorder:
             self._write()
 
     def note(self, kind: str, **facts: Any) -> None:
-        """Evidence of the step that is under way."""
+        """Add evidence to the current step."""
         if self._steps and self._steps[-1]["seconds"] is None:
             self._steps[-1]["evidence"].append({"kind": kind, "at": _now(), **facts})
 
     def note_receipt(self, receipt: dict[str, Any], of: str) -> None:
-        """The whole is in the operation; here is how much was looked at, what was left, and some of the checks."""
+        """Summarize a receipt: how much was checked, what was left, and some checks. The operation has all of it."""
         machines = [
             {
                 "machine": member["hostname"],

@@ -1,4 +1,4 @@
-"""A cluster and its controller, for tests in which both have a hard life."""
+"""A cluster and its controller, for tests that injure both."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ STUMBLING = Path(__file__).parent / "stumbling_slurm.py"
 
 
 class Controller:
-    """A process of it at a time; what it remembers lies in its home."""
+    """Runs one controller process at a time; its state is in its home directory."""
 
     def __init__(self, account: Path, home: Path, stumbles: list[str]) -> None:
         self._home = home
@@ -72,7 +72,7 @@ class Controller:
 
 
 class Life:
-    """One cluster, with `one` as its controller; through the command line and the public API."""
+    """One cluster with its controller on `one`, through the command line and the public API."""
 
     instance_id = ""
 
@@ -94,7 +94,7 @@ class Life:
         print(f"  ✓ {title:50} {time.monotonic() - began:6.1f} s", flush=True)
 
     def member(self, machine: str) -> str:
-        """The live worker on that machine."""
+        """Return the live worker on a machine."""
         members = self.platform.ask(lambda api: api.instances.members(self.instance_id).all())
         (found,) = [
             member.id
@@ -139,8 +139,8 @@ class Life:
         return self.platform.ask(lambda api: api.operations.list(instance_id=self.instance_id).all())
 
     def settle(self) -> set[str]:
-        """What failed is tried again, the oldest failure first, and before all others a deploy, which tries the members
-        again that failed with it. Says of which kinds they were."""
+        """Retry failed operations and return their kinds: a deploy first, which retries the members that failed with
+        it, then the oldest failure."""
         kinds: set[str] = set()
         while True:
             wait_until(lambda: all(o.state.is_final for o in self.operations()), "nothing is under way", 1_200, 0.5)
@@ -199,8 +199,8 @@ class Life:
             assert self.cli.json("instance", "receipt", NAME)["ok"] is True
 
     def lose_machines(self) -> None:
-        """A worker's machine goes down in the middle of its add, and of its drain; its node starts it again. Nothing
-        is taken for done meanwhile, and what fails in the end is tried again."""
+        """Stop a worker's machine during its add, then during its drain; its node starts it again. No operation may
+        succeed early; failed ones are retried."""
         with self.step("add, and its machine goes down"):
             adding = self.ask_to_add("three")
             wait_until(lambda: "install-packages" in self.step_keys(adding), "packages are being installed", SECONDS)
@@ -220,7 +220,7 @@ class Life:
             self.expect(two="idle", three="idle")
 
     def expect(self, **states: str) -> None:
-        """These nodes and no others; a job that was just run may still be completing."""
+        """Wait for exactly these node states; a job that just ran may still be completing."""
         wait_until(lambda: self.states() == states, f"the nodes are {states}", SECONDS, 0.5)
 
     def step_keys(self, operation: Operation) -> list[str]:

@@ -34,7 +34,7 @@ def _stumbled() -> list[str]:
 
 
 def beginning(script: str, name: str) -> str:
-    """So many of its lines that bash can read them: no half of an `if` or of a file that is being written."""
+    """Cut a script at a line where bash can still parse it: not inside an `if` or a here-document."""
     lines = script.splitlines()
     end = random.Random(name).randint(len(lines) // 2, len(lines) - 1)
     while not _readable("\n".join(lines[:end])):

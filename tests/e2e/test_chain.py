@@ -1,4 +1,4 @@
-"""The chain that the product is for, through the command line and the public API, on real machines."""
+"""The product's main chain, through the command line and the public API, on real machines."""
 
 import os
 import random
@@ -22,7 +22,7 @@ Machines = dict[str, dict[str, object]]
 SOAK = "GPUAAS_SOAK" in os.environ
 SECONDS = 240
 STEPS = ["install-packages", "start-database", "run-first-job"]
-"""Of a deploy, in which its controller is killed: one of them in `make test`, another in each run."""
+"""Steps of a deploy at which its controller is killed: `make test` draws one in each run."""
 SAME_NODE = ["--place", "controller=one", "--place", "worker=one"]
 WHAT_IS_THERE = (
     "dpkg-query -W -f '${Package} ${Version}\\n'; getent passwd; getent group; "
@@ -30,7 +30,7 @@ WHAT_IS_THERE = (
     "-not -path '/var/lib/gpuaas*' -not -path '/var/lib/dpkg/*' -not -path '/var/lib/ucf/*' "
     "-not -path '/var/lib/systemd/*' | sort"
 )
-"""Packages, users, units and files; not the books that dpkg, ucf and systemd keep about them."""
+"""Packages, users, units and files, without the records that dpkg, ucf and systemd keep of them."""
 
 
 def what_is_there(cli: CommandLine) -> set[str]:
@@ -47,7 +47,7 @@ def wait_for_step(platform: Platform, instance: str, step: str) -> None:
 
 
 def run_as_printed(cli: CommandLine, instance: dict[str, Any]) -> None:
-    """Every command of the access notes, in a shell, as a person pastes it."""
+    """Run every command of the access notes in a shell, as a person pastes it."""
     for note in instance["access_notes"]:
         # ssh looks for its configuration in the home directory of the user database, which is not that of the test.
         line = re.sub("^ssh ", 'ssh -F "$HOME/.ssh/gpuaas/config" ', note["command"])
@@ -127,7 +127,7 @@ def test_a_controller_killed_in_the_middle_of_a_deploy_converges(
 def test_a_controller_killed_at_the_end_of_a_decommission_converges(
     cli: CommandLine, platform: Platform, controller: IsolatedController, empty: set[str]
 ) -> None:
-    """After the proof and before the platform heard of it: there is still a receipt, and nothing is left."""
+    """Kill the controller after its proof, before the platform has it: there is a receipt, and nothing is left."""
     cli.run("instance", "deploy", "slurm", "--name", "ending", *SAME_NODE, "--wait")
     cli.run("instance", "decommission", "ending", "--yes")
     wait_for_step(platform, "ending", "prove-removal")
@@ -161,7 +161,7 @@ def test_decommission_in_the_middle_of_a_deploy_leaves_nothing(
 def test_the_controller_reaches_nothing_but_the_api(
     stack: Stack, network: NetworkOfOne, controller: IsolatedController, machines: Machines
 ) -> None:
-    """All the other tests here ran with this controller: what it cannot reach, it did not need."""
+    """All other tests here run with this controller, so it needs nothing that it cannot reach."""
     settings: Settings = stack.settings
     assert network.reaches("127.0.0.1", settings.api_port)
     assert not network.reaches("127.0.0.1", settings.postgres_port)

@@ -1,4 +1,4 @@
-"""The command line that the other tests use is the installed program, only without its start."""
+"""The warm command line of the other tests does the same as the installed program."""
 
 import re
 import subprocess

@@ -48,7 +48,7 @@ FAILING = {
     "remove": ["drain-one", *CLEAN, "delete-node-one"],
     "decommission": ["cancel-jobs", *CLEAN, "delete-node-two", "forget-record"],
 }
-"""What runs on machines in each kind of operation of the life below."""
+"""Steps on machines, by kind of operation."""
 READY = ["check-machines", "record-baseline", "install-packages", "start-munge"]
 GONE = ["delete-nodes", "stop-daemons", "remove-packages", "prove-removal"]
 STEPS = {
@@ -62,7 +62,7 @@ STEPS = {
     "remove": ["drain-node", *GONE],
     "decommission": ["cancel-jobs", *GONE],
 }
-"""What the platform sees of them."""
+"""Steps that the platform sees."""
 BOUNDARIES = [Boundary(kind, step, moment) for kind, steps in STEPS.items() for step in steps for moment in Moment]
 BOUNDARIES += [Boundary(kind, END, Moment.DONE) for kind in STEPS]
 

@@ -17,7 +17,7 @@ SOAK = "GPUAAS_SOAK" in os.environ
 SCENARIOS = [] if SOAK else ["--scenario", "plain"]
 pytestmark = pytest.mark.timeout(3600 if SOAK else 600)
 NOT_SEEN = {"secret-rotated"}
-"""A munge key is changed on all machines at once, by no operation that the app has."""
+"""A munge key must change on all machines at once; the app has no operation for that."""
 
 
 def test_the_slurm_app_keeps_every_rule(stack: Stack, vacated: None, published: str, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ dpkg --purge libfaketime
 
 
 class Smoke:
-    """One cluster, with `one` as its controller."""
+    """One cluster with its controller on `one`."""
 
     def __init__(self, cli: CommandLine, machines: Machines, recorder: Recorder) -> None:
         self.cli = cli
@@ -103,8 +103,8 @@ class Smoke:
         return instance
 
     def ask(self, verb: str, *words: str, **wanted: Any) -> Operation:
-        """An operation on one worker, as `gpuaas component` requests it; it is not waited for."""
-        asked = self.cli.json("component", verb, NAME, *words, *_inputs(wanted))
+        """Request an operation on one worker with `gpuaas member`, without waiting for it."""
+        asked = self.cli.json("member", verb, NAME, *words, *_inputs(wanted))
         # Replacing one is an operation; the other verbs take many members and have a result for each.
         return self.operation(asked["results"][0]["operation_id"] if "results" in asked else asked["id"])
 
@@ -128,7 +128,7 @@ class Smoke:
         return self.finished(self.ask(verb, *words, **wanted))
 
     def interrupted(self, operation: Operation, steps: list[str], controller: IsolatedController) -> Operation:
-        """The controller is killed in the middle of one of these steps, and started again."""
+        """Kill the controller during one of these steps, and start it again."""
         step = random.Random(SEED).choice(steps)
         print(f"    killed at {step} (GPUAAS_SEED={SEED})")
 
@@ -145,7 +145,7 @@ class Smoke:
         return dict(line.split() for line in said.splitlines())
 
     def preflight(self, *place: str) -> dict[str, str]:
-        """All that stands in the way of a deploy like this, by its code."""
+        """Run a preflight of a deploy and return its findings by code."""
         words = [word for each in place for word in ("--place", each)]
         looked = self.cli.call("instance", "preflight", "slurm", "--name", "looked-at", *words, "-o", "json")
         found = json.loads(looked.stdout)
@@ -165,7 +165,7 @@ class Smoke:
 
 
 def fetch_faketime(stack: Stack) -> bytes:
-    """From the archive once, as the packages of the bundle are; then from the cache."""
+    """Fetch a package from the archive once, as for the bundle; then from the cache."""
     assert stack.image is not None
     apt = Apt(cache_directory() / "apt", stack.image.dpkg_status, find_sources())
     kept = sorted(apt.archives.glob("libfaketime_*.deb"))

@@ -35,7 +35,7 @@ def lab(stack: Stack) -> Iterator[StandIn]:
 
 @pytest.fixture
 def controller_with_a_route(stack: Stack, controller_account: Path, tmp_path: Path) -> Iterator[None]:
-    """As its team runs it where there are such machines: it reaches them, and the registry."""
+    """Run the controller as its team does with external machines: it reaches them and the registry."""
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),

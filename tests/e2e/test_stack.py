@@ -1,4 +1,4 @@
-"""The stack stops, starts and survives: machines and data are there again afterwards."""
+"""The stack stops, starts and survives kills; machines and data are there afterwards."""
 
 import os
 import signal

@@ -30,7 +30,7 @@ from gpuaas_cli.main import app, main
 from gpuaas_sdk.credentials import StaticToken
 
 _LATE = ("anyio._backends._asyncio", "rich.live", "rich.table", "websockets.asyncio.client")
-"""What a command would import only when it runs, of other people's."""
+"""Modules of other packages that a command imports only when it runs."""
 _NUMBER = struct.Struct("!i")
 _LONGEST_REQUEST = 1024 * 1024
 
@@ -94,7 +94,7 @@ def _received(answer: socket.socket) -> int:
 
 
 async def get_ready() -> None:
-    """Imports and builds everything that any command needs."""
+    """Import and build everything that any command needs."""
     for package in (gpuaas_contract, gpuaas_sdk, gpuaas_cli):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if "skeleton" not in module.name and not module.name.endswith("__main__"):
@@ -104,11 +104,11 @@ async def get_ready() -> None:
     for command in app:
         app.parse_known_args([command, "--help"])
     async with gpuaas_sdk.GpuaasClient("http://127.0.0.1:9", StaticToken("")):
-        """Has read the certificates that are believed."""
+        """Has loaded the trusted certificates."""
 
 
 def serve(requests: socket.socket) -> None:
-    """Forks each command, says its process, and how it ended."""
+    """Fork each command; send its process id and its exit status."""
     asyncio.run(get_ready())
     gc.freeze()
     waiting = selectors.DefaultSelector()

@@ -39,12 +39,12 @@ async def found(cli: CommandLine, *words: str) -> Any:
 async def test_members_one_and_many(world: World, cli: CommandLine) -> None:
     head, one, _, _ = [await world.allocation(name) for name in ("head", "one", "two", "three")]
     echo = await Echo.deployed(world, one, head=head)
-    added = await found(cli, "component", "add", "greeter", "tail", "two", "three", "--policy", "1")
+    added = await found(cli, "member", "add", "greeter", "tail", "two", "three", "--policy", "1")
     assert [result["state"] for result in added["results"]] == ["pending", "pending"]
     await echo.controller.run_all()
-    listed = await said(cli, "component", "list", "greeter")
+    listed = await said(cli, "member", "list", "greeter")
     assert [name in listed for name in ("head", "one", "two", "three")] == [True] * 4
-    draining = asyncio.create_task(said(cli, "component", "drain", "greeter", "one", "tail=two", "--wait"))
+    draining = asyncio.create_task(said(cli, "member", "drain", "greeter", "one", "tail=two", "--wait"))
 
     async def drained() -> bool:
         await echo.controller.run_all()
@@ -52,8 +52,8 @@ async def test_members_one_and_many(world: World, cli: CommandLine) -> None:
 
     await world.until(drained, "both members are drained", 60)
     assert "succeeded" in await draining
-    assert "there is no allocation 'nowhere'" in await said(cli, "component", "drain", "greeter", "nowhere", code=3)
-    refused = await said(cli, "component", "resume", "greeter", "three", code=5)
+    assert "there is no allocation 'nowhere'" in await said(cli, "member", "drain", "greeter", "nowhere", code=3)
+    refused = await said(cli, "member", "resume", "greeter", "three", code=5)
     assert "next" in refused or "code" in refused
     stopped = await found(cli, "instance", "stop", "greeter")
     queued = await found(cli, "instance", "start", "greeter", "--queue")
@@ -70,10 +70,10 @@ async def test_a_preflight_lists_what_stands_in_the_way(world: World, cli: Comma
     refused = await said(cli, *words, "--place", "head=one", "--place", "tail=one", "--input", "greeting=7", code=2)
     assert "not of type 'string'" in refused
     fine = await said(cli, *words, "--place", "head=one")
-    assert "Nothing stands in the way of deploy." in fine
+    assert "deploy would work: no blocking findings." in fine
     assert "has never been connected" in fine
     echo = await Echo.deployed(world, head=(await world.admin.allocations.list(project_id=world.project.id).all())[0])
-    adding = ["component", "preflight", "greeter", "add", "one"]
+    adding = ["member", "preflight", "greeter", "add", "one"]
     assert "--component is missing" in await said(cli, *adding, code=2)
     assert "would not work" in await said(cli, *adding, "--component", "nose", code=2)
     assert await echo.status() == "running"
@@ -106,7 +106,9 @@ async def test_explain_events_and_trace(world: World, cli: CommandLine) -> None:
     events = await found(cli, "instance", "events", "greeter", "--event", "step_", "--since", "1h")
     assert [event["event"] for event in events] == ["step_failed"]
     assert len(await found(cli, "instance", "events", "greeter", "--last", "2")) == 2
-    assert "is no time" in await said(cli, "instance", "events", "greeter", "--since", "yesterday", code=2)
+    assert "cannot read the time 'yesterday'" in await said(
+        cli, "instance", "events", "greeter", "--since", "yesterday", code=2
+    )
     traced = await said(cli, "trace", instance.correlation_id)
     assert "app_instance.deploy" in traced
     assert "step       deploy: Greet" in traced

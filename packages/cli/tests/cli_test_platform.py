@@ -12,10 +12,27 @@ PROJECT = {
     "created_at": AT,
     "updated_at": AT,
 }
+INSTANCE = {
+    "id": "ins_00000000000000000000000001",
+    "project_id": PROJECT["id"],
+    "app_slug": "demo",
+    "app_version_id": "apv_1",
+    "name": "first",
+    "inputs": {},
+    "placement_intent": [],
+    "desired_state": "running",
+    "generation": 1,
+    "status": "running",
+    "versions": {"app": "1.0.0", "expected_runtime": "demo 1"},
+    "correlation_id": "cor_1",
+    "revision": 1,
+    "created_at": AT,
+    "updated_at": AT,
+}
 
 
 class StubPlatform:
-    """Answers by method and path; what it has no answer for is not found."""
+    """Answers by method and path; other requests get 404."""
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, Any]] = {"GET /v1/projects": (200, {"items": [PROJECT]})}

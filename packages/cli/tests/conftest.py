@@ -48,7 +48,7 @@ def platform() -> Iterator[StubPlatform]:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test sees the settings of whoever runs it."""
+    """Hide the settings of whoever runs the tests."""
     for name in ("API_URL", "TOKEN", "CONTEXT", "PROJECT", "PASSWORD", "DEBUG"):
         monkeypatch.delenv(f"GPUAAS_{name}", raising=False)
     monkeypatch.setenv("GPUAAS_CONFIG", str(tmp_path / "config.yaml"))

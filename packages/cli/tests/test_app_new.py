@@ -1,5 +1,5 @@
-"""`gpuaas app new`: what it makes is an app that lints and passes its own tests as it is. `scripts/test-skeleton` shows
-the same in an empty environment, with its types."""
+"""`gpuaas app new` creates an app that lints and passes its own tests. `scripts/test-skeleton` shows the same, with
+types, in an empty environment."""
 
 import os
 import subprocess

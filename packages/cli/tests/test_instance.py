@@ -7,25 +7,7 @@ import pytest
 
 from gpuaas_cli.main import run
 
-from .cli_test_platform import AT, PROJECT, StubPlatform
-
-INSTANCE = {
-    "id": "ins_00000000000000000000000001",
-    "project_id": PROJECT["id"],
-    "app_slug": "demo",
-    "app_version_id": "apv_1",
-    "name": "first",
-    "inputs": {},
-    "placement_intent": [],
-    "desired_state": "running",
-    "generation": 1,
-    "status": "running",
-    "versions": {"app": "1.0.0", "expected_runtime": "demo 1"},
-    "correlation_id": "cor_1",
-    "revision": 1,
-    "created_at": AT,
-    "updated_at": AT,
-}
+from .cli_test_platform import AT, INSTANCE, PROJECT, StubPlatform
 
 
 def operation(kind: str, state: str, **more: Any) -> dict[str, Any]:
@@ -93,7 +75,7 @@ def _machine() -> dict[str, Any]:
 
 def test_a_wrong_place_is_usage(cluster: StubPlatform, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["instance", "deploy", "demo", "--name", "first", "--place", "nonsense"]) == 2
-    assert "COMPONENT=ALLOCATION" in capsys.readouterr().err
+    assert "COMPONENT=MACHINE" in capsys.readouterr().err
 
 
 def test_watching_shows_steps_with_times_and_ends_with_the_work(
@@ -125,7 +107,7 @@ def test_waiting_has_an_end(cluster: StubPlatform, capsys: pytest.CaptureFixture
     going = operation("deploy", "running", steps=[step("install", "running")])
     cluster.answer(f"GET /v1/operations/{going['id']}", going)
     assert run(["operation", "watch", going["id"], "--timeout", "0.3"]) == 8
-    assert "not finished" in capsys.readouterr().err
+    assert "not finished after 0 s; it continues in the background" in capsys.readouterr().err
 
 
 RECEIPT = {

@@ -1,4 +1,4 @@
-"""Logging in, and what is remembered."""
+"""Logging in, and the saved context."""
 
 import io
 import json

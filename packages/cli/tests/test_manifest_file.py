@@ -1,4 +1,4 @@
-"""What is wrong with a manifest is told by line and column."""
+"""Problems of a manifest are reported by line and column."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
 def test_a_good_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert problems(tmp_path, GOOD) == []
     assert run(["app", "validate", str(tmp_path / "manifest.yaml")]) == 0
-    assert "echo 1.0.0 can be published" in capsys.readouterr().err
+    assert "echo 1.0.0 is valid" in capsys.readouterr().err
 
 
 def test_every_problem_at_once_in_the_order_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,15 +58,15 @@ def test_every_problem_at_once_in_the_order_of_the_file(tmp_path: Path, capsys: 
     [
         ("", "manifest.yaml:1:1: the file is empty"),
         ("a: [1, 2", "manifest.yaml:1:9: expected ',' or ']', but got '<stream end>'"),
-        ("a: &x 1\nb: *x\n", "manifest.yaml:2:4: aliases (*name) are not taken here"),
-        ("a: 1\na: 2\n", "manifest.yaml:2:1: 'a' is there already, in line 1"),
+        ("a: &x 1\nb: *x\n", "manifest.yaml:2:4: aliases (*name) are not allowed"),
+        ("a: 1\na: 2\n", "manifest.yaml:2:1: duplicate key 'a': first used in line 1"),
         ("- 1\n", "manifest.yaml:1:1: Input should be a valid dictionary or instance of Manifest"),
         ("a: 1\n---\nb: 2\n", "manifest.yaml:2:1: but found another document"),
         ("a: !!python/name:os.system x\n", "manifest.yaml:1:4: could not determine a constructor"),
-        ("version: 2024-01-01\n", "manifest.yaml:1:10: write it in quotes: 2024-01-01 is read as date"),
+        ("version: 2024-01-01\n", "manifest.yaml:1:10: put 2024-01-01 in quotes: YAML reads it as a date"),
         ("a: " + "[" * 100, "manifest.yaml:1:51: nested more than 48 levels deep"),
-        ("a: " + "x" * 600_000, "manifest.yaml:1:1: the file has more than 524288 bytes"),
-        ("title: \x07\n", "manifest.yaml:1:1: not a text in YAML"),
+        ("a: " + "x" * 600_000, "manifest.yaml:1:1: the file is larger than 524288 bytes"),
+        ("title: \x07\n", "manifest.yaml:1:1: not YAML text"),
     ],
 )
 def test_files_that_are_no_manifest(tmp_path: Path, text: str, complaint: str) -> None:
@@ -77,7 +77,7 @@ def test_a_yaml_bomb_is_refused_where_it_starts_to_grow(tmp_path: Path) -> None:
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
     for before, name in zip("abcdefgh", "bcdefghi", strict=True):
         bomb += f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
-    assert problems(tmp_path, bomb) == ["manifest.yaml:2:8: aliases (*name) are not taken here"]
+    assert problems(tmp_path, bomb) == ["manifest.yaml:2:8: aliases (*name) are not allowed"]
 
 
 def test_what_is_missing_is_missing_in_something(tmp_path: Path) -> None:

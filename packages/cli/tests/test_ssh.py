@@ -1,4 +1,4 @@
-"""What is handed to OpenSSH."""
+"""The arguments for OpenSSH."""
 
 from datetime import UTC, datetime
 from itertools import pairwise

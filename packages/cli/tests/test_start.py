@@ -1,12 +1,15 @@
-"""Starting is quick, because little is loaded; and every command explains itself."""
+"""The program starts quickly because it loads little; every command has help."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from cyclopts import App
 
-from gpuaas_cli.main import NOUNS, app, run
+from gpuaas_cli import commands as commands_package
+from gpuaas_cli.main import COMMANDS, NOUNS, app, run
 
 HEAVY = {"httpx", "pydantic", "asyncssh", "cryptography", "websockets", "yaml", "gpuaas_sdk.client"}
 
@@ -24,7 +27,7 @@ print(sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)
 
 
 def commands() -> list[list[str]]:
-    found = [["login"], ["logout"], ["whoami"], ["ssh"], ["ssh-config"]]
+    found = [[name] for name in COMMANDS]
     for noun in NOUNS:
         group = app[noun]
         assert isinstance(group, App)
@@ -48,3 +51,16 @@ def test_wrong_usage_is_two(arguments: list[str], capsys: pytest.CaptureFixture[
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err
+
+
+def test_the_list_of_commands_says_what_each_is_for() -> None:
+    """Run in a new process, which has loaded no command yet."""
+    program = "from gpuaas_cli.main import run; run(['--help'])"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    for name in (*NOUNS, *COMMANDS):
+        assert re.search(rf"│ {name} +[A-Z]", out), name
+
+
+def test_every_file_of_a_noun_is_registered() -> None:
+    files = {path.stem for path in Path(commands_package.__path__[0]).glob("*.py") if "= noun(" in path.read_text()}
+    assert files == {noun.replace("-", "_") for noun in NOUNS}

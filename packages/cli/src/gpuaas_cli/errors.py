@@ -1,4 +1,4 @@
-"""What people and programs see when something goes wrong: a sentence, a code, an id, and what to do next."""
+"""Errors as people and programs see them: a sentence, a code, a correlation id, and what to do next."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ _COMMANDS = {
     "restart": "gpuaas instance restart {id} --wait",
     "upgrade": "gpuaas instance upgrade {id} VERSION --wait",
     "configure": "gpuaas instance configure {id} --input KEY=VALUE --wait",
-    "add": "gpuaas component add {id} COMPONENT MACHINE --wait",
+    "add": "gpuaas member add {id} COMPONENT MACHINE --wait",
     "abandon": "gpuaas instance abandon {id} --reason WHY",
     "watch": "gpuaas operation watch {id}",
     "decommission": "gpuaas instance decommission {id} --yes --wait",
@@ -47,7 +47,7 @@ _PLAIN_COMMANDS = {
 
 
 class CliError(Exception):
-    """Something that this program itself has to say; carries its exit code."""
+    """An error of the command line itself, with its exit code."""
 
     def __init__(self, message: str, code: int = FAILURE, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class CliError(Exception):
 
 
 def next_command(action: "AllowedAction") -> str:
-    """The allowed action as a command of this program, or as the request that it is."""
+    """Return the command for an allowed action, or its HTTP request where there is no command."""
     found = re.search(r"/([a-z]{2,4}_[0-9a-z]+)", action.href or "")
     template = _COMMANDS.get(action.action)
     if found and template:
@@ -67,19 +67,19 @@ def next_command(action: "AllowedAction") -> str:
 
 
 def member_command(action: "AllowedAction", instance: str, member: str) -> str:
-    """The same for what can be done with a member."""
+    """Return the command for an allowed action of a member."""
     known = {"drain", "resume", "remove", "recover"}
     if action.action in known:
-        return f"gpuaas component {action.action} {instance} {member} --wait"
+        return f"gpuaas member {action.action} {instance} {member} --wait"
     if action.action == "replace":
-        return f"gpuaas component replace {instance} {member} MACHINE --wait"
+        return f"gpuaas member replace {instance} {member} MACHINE --wait"
     if action.action == "forget":
-        return f"gpuaas component forget {instance} {member} --reason WHY"
-    return f"gpuaas component run {instance} {action.action} {member} --wait"
+        return f"gpuaas member forget {instance} {member} --reason WHY"
+    return f"gpuaas member run {instance} {action.action} {member} --wait"
 
 
 def report(error: Exception) -> int:
-    """Say it on stderr; return the exit code."""
+    """Report an error on stderr and return the exit code."""
     from pydantic import ValidationError
 
     from gpuaas_sdk.errors import ApiError, GpuaasError, TransportError
@@ -98,7 +98,7 @@ def report(error: Exception) -> int:
         return _say(str(error), FAILURE)
     if isinstance(error, ValidationError):
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        return _say(f"cannot send this: {wrong}", USAGE)
+        return _say(f"invalid request: {wrong}", USAGE)
     if isinstance(error, OSError):
         return _say(f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error), FAILURE)
     if os.environ.get("GPUAAS_DEBUG"):
@@ -107,7 +107,7 @@ def report(error: Exception) -> int:
 
 
 def report_usage(message: str, arguments: Sequence[str]) -> int:
-    """What was typed makes no sense; so the format is looked for in it by hand."""
+    """Report arguments that could not be parsed; so the output format is looked for in them by hand."""
     if {"json", "-ojson", "--output=json"} & set(arguments):
         output.format = "json"
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))[:2]

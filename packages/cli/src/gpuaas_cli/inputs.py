@@ -1,28 +1,15 @@
-"""Bodies of requests from a file or from standard input, with flags on top; and asking before something is lost."""
+"""Bodies and inputs of requests: from a file or standard input, with flags on top."""
 
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-from cyclopts import Parameter
+from typing import Any
 
 from gpuaas_cli.errors import USAGE, CliError
 
-Model = TypeVar("Model")
-FromFile = Annotated[
-    str | None,
-    Parameter(
-        name="--from-file",
-        allow_leading_hyphen=True,
-        help="The request as JSON or YAML, from a file or - for standard input; flags win over it.",
-    ),
-]
-Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")]
-
 
 def read_document(file: str | None) -> dict[str, Any]:
-    """What is in the file; nothing where none is named."""
+    """Read an object from a JSON or YAML file; an empty one where no file is named."""
     if file is None:
         return {}
     text = sys.stdin.read() if file == "-" else Path(file).read_text()
@@ -31,7 +18,7 @@ def read_document(file: str | None) -> dict[str, Any]:
     except ValueError:
         content = _read_yaml(file, text)
     if not isinstance(content, dict):
-        raise CliError(f"{file} does not hold an object", USAGE, hint="gpuaas schema shows what an operation takes")
+        raise CliError(f"{file} is not a JSON or YAML object", USAGE, hint="gpuaas schema OPERATION")
     return content
 
 
@@ -48,12 +35,22 @@ def merge(file: str | None, **flags: Any) -> dict[str, Any]:
     return {**read_document(file), **{name: value for name, value in flags.items() if value is not None}}
 
 
-def confirm(question: str, answer: str, *, yes: bool) -> None:
-    """Have the name of what would be lost typed. Without a terminal nobody is asked, and nothing is done."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise CliError("nobody is there to ask whether you are sure", USAGE, hint="--yes")
-    print(f"{question} Type {answer} to go on: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != answer:
-        raise CliError("nothing was done", USAGE)
+def split_pair(text: str, usage: str) -> tuple[str, str]:
+    key, found, value = text.partition("=")
+    if not found or not key or not value:
+        raise CliError(f"cannot read {text!r}: expected {usage}", USAGE)
+    return key, value
+
+
+def read_inputs(given: list[str] | None, file: Path | None = None) -> dict[str, Any]:
+    """Read KEY=VALUE words over the content of a file; values are YAML."""
+    import yaml
+
+    inputs: dict[str, Any] = read_document(str(file)) if file is not None else {}
+    try:
+        for text in given or []:
+            key, value = split_pair(text, "--input KEY=VALUE")
+            inputs[key] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise CliError(f"cannot read the inputs: {error}", USAGE) from None
+    return inputs

@@ -27,7 +27,7 @@ def sign(status: str) -> str:
 
 
 def step_state(step: Step, operation: Operation) -> str:
-    """A controller that died left its step open; the next attempt has begun it anew."""
+    """Return a step's status; one left running by a dead controller is interrupted once the next attempt begins."""
     over = step.attempt < operation.attempt or operation.state.is_final
     return "interrupted" if step.status == StepStatus.RUNNING and over else step.status.value
 
@@ -88,7 +88,7 @@ class Progress:
     def _show_step(self, operation: Operation, step: Step, running: list[_Running]) -> None:
         key = (operation.id, str(step.attempt), step.key)
         state = step_state(step, operation)
-        # Where several run at once, each line says whose step it is.
+        # With several operations, each line names its own.
         title = clean(f"{operation.kind}: {step.title}" if len(self._operations) > 1 else step.title)
         message = clean(step.message)
         if state == "running":

@@ -1,4 +1,4 @@
-"""Finding a machine by the words of a person, and what OpenSSH is told to reach it."""
+"""Find a machine by name or id, and configure OpenSSH to reach it."""
 
 import shlex
 import subprocess
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def find_machine(session: Session, target: str) -> str:
-    """The id of an allocation: by id or name, by an instance, or by a grant of one's own in whatever project."""
+    """Return an allocation's id: found by id or name, by its instance, or by the caller's own grants in any project."""
     from gpuaas_contract import ids
 
     if ids.is_id(target, ids.ALLOCATION):
@@ -29,12 +29,12 @@ async def find_machine(session: Session, target: str) -> str:
 
 
 async def _find_named(session: Session, name: str) -> str | None:
-    """In the chosen project; where none is chosen, the only one of that name that there is. One request if possible."""
+    """Find a live machine in the chosen project, or the only one of that name in all projects, with one request."""
     project_id = await session.project_id() if session.target.project is not None else None
     found = await session.client.allocations.list(project_id=project_id, name=name).all()
     live = [machine for machine in found if machine.status != "released"]
     if len(live) > 1:
-        raise CliError(f"several projects have a machine {name!r}", USAGE, hint="--project NAME")
+        raise CliError(f"several projects have a machine named {name!r}", USAGE, hint="--project NAME")
     return live[0].id if live else None
 
 
@@ -46,17 +46,17 @@ async def _find_granted(session: Session, name: str) -> str | None:
 
 
 async def _find_entrance(session: Session, target: str) -> str:
-    """The machine of an instance's primary component."""
+    """Return the machine of an instance's primary component."""
     try:
         instance = await resolve.instance(session, target)
     except CliError:
-        raise CliError(f"there is no allocation and no instance {target!r}", NOT_FOUND) from None
+        raise CliError(f"no machine and no instance is named {target!r}", NOT_FOUND) from None
     version = await session.client.app_versions.get(instance.app_slug, instance.versions.app)
     primary = version.manifest.primary.key
     async for member in session.client.instances.members(instance.id):
         if member.component_key == primary and member.status != "removed":
             return member.allocation_id
-    raise CliError(f"{instance.name} is {instance.status} and has no machine to log in to", NOT_FOUND)
+    raise CliError(f"instance {instance.name} is {instance.status}: it has no machine to log in to", NOT_FOUND)
 
 
 def make_key(directory: Path) -> str:
@@ -71,7 +71,7 @@ def machine_of(access: "AccessGrant", allocation_id: str) -> "MachineAddress":
 
 
 def write_certificate(directory: Path, access: "AccessGrant", allocation_id: str, name: str = "key") -> None:
-    """The certificate beside the key, and the only authority that is believed about the machine."""
+    """Write the certificate beside the key, and a known_hosts file that trusts the project's authority only."""
     (directory / f"{name}-cert.pub").write_text(access.certificate + "\n")
     machine = machine_of(access, allocation_id)
     keys = access.host_authority.splitlines()
@@ -80,7 +80,7 @@ def write_certificate(directory: Path, access: "AccessGrant", allocation_id: str
 
 
 def proxy_command(*arguments: str) -> str:
-    """Us again, in ssh's hands."""
+    """Return the ProxyCommand: this program again, started by ssh."""
     return shlex.join([sys.executable, "-m", "gpuaas_cli.ssh_proxy", *arguments]).replace("%", "%%")
 
 

@@ -1,4 +1,5 @@
-"""The entry point. Nouns are loaded when they are called: a command starts in well under 0.3 seconds."""
+"""The entry point. A noun is loaded when it is called (all of them for `--help`): a command starts in well under 0.3
+seconds."""
 
 import sys
 from collections.abc import Sequence
@@ -24,8 +25,8 @@ gpuaas instance receipt first -o json
 Settings: a flag wins over the environment (GPUAAS_API_URL, GPUAAS_TOKEN, GPUAAS_CONTEXT, GPUAAS_PROJECT), which
 wins over ~/.config/gpuaas/config.yaml.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 denied, 5 conflict with the present state,
-6 platform not available, 7 the awaited work failed, 8 waited too long, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 denied, 5 conflict with the current state,
+6 platform unavailable, 7 the awaited work failed, 8 timed out waiting, 130 interrupted.
 """
 
 app = App(
@@ -37,51 +38,73 @@ app = App(
     result_action="return_value",
 )
 
-NOUNS = {
-    "allocation": "Machines of a project.",
-    "app": "The catalogue: apps and their versions.",
-    "entitlement": "Which tenants may have which apps.",
-    "artifact": "Files for machines: pushed, signed, verified, promoted.",
-    "trusted-key": "Whose signatures on artifacts are believed.",
-    "instance": "Deployed apps: deploy, look, wait, decommission, receipt.",
-    "component": "Members of an instance: add, drain, resume, remove, replace, recover.",
-    "grant": "People with a user of their own on a machine.",
-    "ssh-key": "Your own SSH public keys.",
-    "ssh-authority": "The SSH authority that a project's machines trust.",
-    "volume": "Disks that outlive machines, also shared by several.",
-    "usage": "What machines are charged for.",
-    "quota": "How much a project may have at once.",
-    "operation": "The work on instances, step by step.",
-    "credential": "SSH keys for machines outside of the platform.",
-    "secret": "Secrets that the platform made for app instances.",
-    "node": "Enrolled hosts (operators).",
-    "tenant": "Tenants (operators).",
-    "project": "Projects of a tenant.",
-    "user": "People (operators).",
-    "membership": "Who has which role where.",
-    "service-account": "Accounts for controllers and automation.",
-    "audit": "Who did what, and the proof that nothing of it was touched.",
-    "changes": "What changes, live.",
-    "context": "Named platforms that you are logged in to.",
+NOUNS = (
+    "allocation",
+    "app",
+    "artifact",
+    "audit",
+    "changes",
+    "context",
+    "credential",
+    "entitlement",
+    "grant",
+    "instance",
+    "member",
+    "membership",
+    "node",
+    "operation",
+    "project",
+    "quota",
+    "secret",
+    "service-account",
+    "ssh-authority",
+    "ssh-key",
+    "tenant",
+    "trusted-key",
+    "usage",
+    "user",
+    "volume",
+)
+"""Each is the `app` of the file of its name in commands/, whose docstring is its help."""
+COMMANDS = {
+    "completion": "completion",
+    "login": "login",
+    "logout": "login",
+    "password": "login",
+    "schema": "schema",
+    "ssh": "ssh",
+    "ssh-config": "ssh_config",
+    "trace": "trace",
+    "whoami": "login",
 }
-for _name, _help in NOUNS.items():
-    app.command(f"gpuaas_cli.commands.{_name.replace('-', '_')}:app", name=_name, help=_help)
+"""Commands without a noun, and the file of each; a function's docstring is its help."""
+RENAMED = {"component": "member"}
+"""Nouns that had another name in the last release. They go with the next one: see docs/contract/versioning.md."""
 
-app.command("gpuaas_cli.commands.login:login", name="login", help="Log in and remember the token.")
-app.command("gpuaas_cli.commands.login:logout", name="logout", help="Forget the token.")
-app.command("gpuaas_cli.commands.login:whoami", name="whoami", help="Who the platform takes you for.")
-app.command("gpuaas_cli.commands.login:password", name="password", help="Change your password.")
-app.command("gpuaas_cli.commands.schema:schema", name="schema", help="What an operation of the API takes.")
-app.command("gpuaas_cli.commands.completion:completion", name="completion", help="A completion script for your shell.")
-app.command("gpuaas_cli.commands.trace:trace", name="trace", help="Everything that one correlation id touched.")
-app.command("gpuaas_cli.commands.ssh:ssh", name="ssh", help="Log in to a machine, or run a command there.")
-app.command("gpuaas_cli.commands.ssh_config:ssh_config", name="ssh-config", help="Let plain ssh reach machines.")
+for _noun in NOUNS:
+    app.command(f"gpuaas_cli.commands.{_noun.replace('-', '_')}:app", name=_noun)
+for _command, _file in COMMANDS.items():
+    app.command(f"gpuaas_cli.commands.{_file}:{_command.replace('-', '_')}", name=_command)
+
+
+def replace_renamed_noun(arguments: Sequence[str]) -> list[str]:
+    """Take a noun's old name for its new one, and say so on stderr."""
+    old, *rest = arguments or [""]
+    if old not in RENAMED:
+        return [*arguments]
+    new = RENAMED[old]
+    print(f"`gpuaas {old}` is now `gpuaas {new}`. The old name goes away in the next release.", file=sys.stderr)
+    return [new, *rest]
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit code of one call; everything that goes wrong is said on stderr."""
+    """Run one call and return its exit code; errors are reported on stderr."""
+    arguments = replace_renamed_noun(arguments)
+    if not arguments or arguments[0] in app.help_flags:
+        # The list shows the first line of each command's help, which is in its file.
+        app.resolved_commands()
     try:
-        result = app([*arguments], exit_on_error=False, print_error=False)
+        result = app(arguments, exit_on_error=False, print_error=False)
         return result if isinstance(result, int) else 0
     except CycloptsError as error:
         from gpuaas_cli.errors import report_usage

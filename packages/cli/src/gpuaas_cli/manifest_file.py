@@ -1,4 +1,4 @@
-"""A manifest as a file, with the place of everything in it: what is wrong is told by line and column."""
+"""Read a manifest from a file and report its problems by line and column."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import yaml
 from gpuaas_contract.manifest_rules import DEPTH_LIMIT, MANIFEST_LIMIT, find_problems
 
 FILE_LIMIT = 2 * MANIFEST_LIMIT
-"""Of the text, with its comments and blanks."""
+"""Bytes of the text, with its comments and blanks."""
 Place = tuple[int, int]
 
 
@@ -27,7 +27,7 @@ class FileProblem:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what makes a small file large, or hides what it says."""
+    """Refuses aliases and deep nesting: they make a small file large, or hide its content."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -35,7 +35,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise self._refusal("aliases (*name) are not taken here")
+            raise self._refusal("aliases (*name) are not allowed")
         self._depth += 1
         if self._depth > DEPTH_LIMIT:
             raise self._refusal(f"nested more than {DEPTH_LIMIT} levels deep")
@@ -67,13 +67,13 @@ class _Reader:
         content: dict[str, Any] = {}
         for key_node, child in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                self.found.append((pointer, _place(key_node), "a key is a plain word"))
+                self.found.append((pointer, _place(key_node), "a key must be a plain word"))
                 continue
             key = str(key_node.value)
             where = f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}"
             if key in content:
                 first, _ = self.keys[where]
-                self.found.append((where, _place(key_node), f"{key!r} is there already, in line {first}"))
+                self.found.append((where, _place(key_node), f"duplicate key {key!r}: first used in line {first}"))
                 continue
             self.keys[where] = _place(key_node)
             content[key] = self.read(child, where)
@@ -89,9 +89,9 @@ class _Reader:
             return value
         if isinstance(value, float) and value - value == 0:
             return value
-        # Dates and infinities have no place in JSON: what was written is meant as text.
+        # JSON has no dates and no infinities: the text as written is meant.
         kind = type(value).__name__
-        self.found.append((pointer, _place(node), f"write it in quotes: {node.value} is read as {kind}"))
+        self.found.append((pointer, _place(node), f"put {node.value} in quotes: YAML reads it as a {kind}"))
         return str(node.value)
 
 
@@ -100,10 +100,10 @@ def _place(node: yaml.Node) -> Place:
 
 
 def read_manifest(path: Path, check: Callable[[Any], list[Any]] = find_problems) -> tuple[Any, list[FileProblem]]:
-    """The document, and all that is wrong with it in the order of the file."""
+    """Return the document and all its problems, in the order of the file."""
     name = str(path)
     if path.stat().st_size > FILE_LIMIT:
-        return None, [FileProblem(name, 1, 1, "", f"the file has more than {FILE_LIMIT} bytes")]
+        return None, [FileProblem(name, 1, 1, "", f"the file is larger than {FILE_LIMIT} bytes")]
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
@@ -112,7 +112,7 @@ def read_manifest(path: Path, check: Callable[[Any], list[Any]] = find_problems)
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         return None, [FileProblem(name, line, column, "", str(error.problem or error))]
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        return None, [FileProblem(name, 1, 1, "", f"not a text in YAML: {error}".replace("\n", " "))]
+        return None, [FileProblem(name, 1, 1, "", f"not YAML text: {error}".replace("\n", " "))]
     if node is None:
         return None, [FileProblem(name, 1, 1, "", "the file is empty")]
     reader = _Reader(loader, {}, {}, [])
@@ -125,7 +125,7 @@ def read_manifest(path: Path, check: Callable[[Any], list[Any]] = find_problems)
 
 
 def _find(reader: _Reader, pointer: str, *, unknown: bool) -> Place:
-    """Where a pointer leads; what is missing is missing in what it would be in."""
+    """Return the position of a pointer; for a missing field, that of its parent."""
     if unknown and pointer in reader.keys:
         return reader.keys[pointer]
     while pointer and pointer not in reader.values:

@@ -1,4 +1,4 @@
-"""The options that every command has. Flag over environment over file."""
+"""Options that commands share. Flag over environment over file."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -14,29 +14,46 @@ Format = Literal["table", "json", "yaml"]
 @Parameter(name="*", group=GLOBAL)
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    output: Annotated[Format, Parameter(name=["--output", "-o"], help="How to print the result.")] = "table"
+    output: Annotated[Format, Parameter(name=["--output", "-o"], help="Output format.")] = "table"
     project: Annotated[
         str | None,
-        Parameter(name="--project", env_var="GPUAAS_PROJECT", help="Project, by name, tenant/name or id."),
+        Parameter(name="--project", env_var="GPUAAS_PROJECT", help="Project: name, tenant/name or id."),
     ] = None
     context: Annotated[
-        str | None, Parameter(name="--context", env_var="GPUAAS_CONTEXT", help="Named context to use.")
+        str | None, Parameter(name="--context", env_var="GPUAAS_CONTEXT", help="Saved context to use.")
     ] = None
     api_url: Annotated[
         str | None, Parameter(name="--api-url", env_var="GPUAAS_API_URL", help="Address of the platform.")
     ] = None
 
     def __post_init__(self) -> None:
-        # Errors are printed in the same form, also when they happen before there is a session.
+        # Set at once, so that errors before there is a session have the same format.
         output.format = self.output
 
 
-def noun(name: str, help: str) -> App:
-    """The commands of one noun; the examples of the whole program are shown with the program only."""
-    return App(name=name, help=help, help_epilogue="")
+def noun(module: str, help: str | None) -> App:
+    """Make the group of a noun's commands, named after its file in commands/; the file's docstring is its help."""
+    # The program's epilogue is for `gpuaas --help` only.
+    return App(name=module.rpartition(".")[2].replace("_", "-"), help=help, help_epilogue="")
 
 
 DEFAULTS = Options()
-Wait = Annotated[bool, Parameter(name="--wait", negative="", help="Show the progress and return when it is done.")]
-Timeout = Annotated[float, Parameter(name="--timeout", help="Seconds to wait at most.")]
+Wait = Annotated[bool, Parameter(name="--wait", negative="", help="Show progress and return when done.")]
+Timeout = Annotated[float, Parameter(name="--timeout", help="Longest time to wait, in seconds.")]
 WAIT_SECONDS = 1800.0
+FromFile = Annotated[
+    str | None,
+    Parameter(
+        name="--from-file",
+        allow_leading_hyphen=True,
+        help="Read the request as JSON or YAML from a file, or - for standard input; flags win.",
+    ),
+]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask for confirmation.")]
+Queue = Annotated[
+    bool, Parameter(name="--queue", negative="", help="Queue behind running operations instead of being refused.")
+]
+InputWords = Annotated[
+    list[str] | None,
+    Parameter(name="--input", negative="", help="KEY=VALUE; the value is read as YAML. Repeatable."),
+]

@@ -30,12 +30,12 @@ def style(text: str, name: str | None, stream: TextIO) -> str:
 
 
 def note(text: str) -> None:
-    """For people, beside the result."""
+    """Print a note for people on stderr, beside the result."""
     print(text, file=sys.stderr)
 
 
 def plain(value: Any) -> Any:
-    """What JSON and YAML can hold."""
+    """Convert a value to what JSON and YAML can hold."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=True)
     if isinstance(value, Mapping):
@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 
 
 def document(value: Any) -> bool:
-    """Print as JSON or YAML if that was asked for; False where a table is wanted."""
+    """Print as JSON or YAML if asked for; return False where a table is wanted."""
     if format == "json":
         print(json.dumps(plain(value), indent=2, ensure_ascii=False))
     elif format == "yaml":
@@ -121,9 +121,13 @@ def text(value: object) -> str:
 
 
 def clean(value: str) -> str:
-    """What others wrote must not steer the reader's terminal."""
+    """Replace control characters: text from others must not control the reader's terminal."""
     return "".join(c if c == "\n" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value)
 
 
 def seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 60 else f"{int(value // 60)} min {int(value % 60)} s"
+
+
+def count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"

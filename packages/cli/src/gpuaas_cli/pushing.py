@@ -1,4 +1,4 @@
-"""Sending files to the registry, with progress for people."""
+"""Push files to the registry, with progress."""
 
 import tempfile
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def read_key(path: Path | None) -> str | None:
-    """The private key in the file, checked before anything is sent."""
+    """Read and check a private key before anything is sent."""
     if path is None:
         return None
     from gpuaas_sdk.pushing import MAKE_A_KEY, UnusableKeyError, read_signing_key
@@ -24,14 +24,14 @@ def read_key(path: Path | None) -> str | None:
 
 
 def _prepare(path: Path, scratch: Path) -> tuple[Path, str, str]:
-    """The file to send, its name, and its media type."""
+    """Return the file to send, its name and its media type; pack a directory into a tar."""
     from gpuaas_contract import oci
     from gpuaas_sdk.packing import UnsafeTreeError, pack_directory
 
     if path.is_file():
         return path, path.name, oci.FILE
     if not path.is_dir():
-        raise CliError(f"there is no file {path}", USAGE)
+        raise CliError(f"cannot push {path}: no such file or directory", USAGE)
     try:
         pack_directory(path, scratch / "tree.tar")
     except UnsafeTreeError as error:
@@ -49,7 +49,7 @@ async def push(
     artifact_type: str | None = None,
     sign_key: str | None = None,
 ) -> "Artifact":
-    """A file as it is, a directory as one tar. To do it again sends only what is missing."""
+    """Push a file as it is, or a directory as one tar. Pushing again sends only what is missing."""
     from gpuaas_contract import oci
     from gpuaas_contract.trees import UnsafeTreeError
     from gpuaas_sdk.errors import TransportError
@@ -72,7 +72,7 @@ async def push(
         except UnsafeTreeError as error:
             raise CliError(f"cannot push {path}: {error}", USAGE) from None
         except TransportError as error:
-            hint = "give the same command again: it goes on where it stopped"
+            hint = "run the same command again: the upload resumes"
             raise CliError(f"cannot push {path}: {error}", UNAVAILABLE, hint=hint) from None
     end_progress(f"{file_name} {made.size} bytes {made.digest}")
     return made

@@ -28,7 +28,7 @@ Thing = TypeVar("Thing", bound=Named)
 
 
 def pick(noun: str, wanted: str, found: Iterable[Thing], live: Iterable[Thing]) -> Thing:
-    """The live one of that name; names come back after something has ended, so else the newest that ended."""
+    """Pick the live resource of that name, or else the newest ended one: names are used again after an end."""
     for candidates in (live, found):
         matching = [item for item in candidates if item.name == wanted]
         if matching:
@@ -65,10 +65,10 @@ async def volume(session: Session, wanted: str) -> "Volume":
 
 
 async def volume_at(session: Session, words: str) -> dict[str, str]:
-    """NAME:/PATH, as people write it."""
+    """Parse NAME:/PATH."""
     name, colon, path = words.partition(":")
     if not colon:
-        raise CliError(f"{words!r} does not say where the machine has the volume", USAGE, hint="--volume NAME:/PATH")
+        raise CliError(f"cannot read {words!r}: the mount path is missing", USAGE, hint="--volume NAME:/PATH")
     return {"volume_id": (await volume(session, name)).id, "path": path}
 
 

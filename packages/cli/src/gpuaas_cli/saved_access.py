@@ -22,7 +22,7 @@ LIFETIME_SECONDS = 900
 
 
 def directory() -> Path:
-    """Beside the rest that OpenSSH has of the person; nobody else looks into it."""
+    """Return our directory below ~/.ssh, readable by its owner only."""
     path = Path(os.environ.get("GPUAAS_SSH_DIR") or Path.home() / ".ssh" / "gpuaas")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
@@ -33,7 +33,7 @@ def name_of(allocation_id: str, context: str) -> str:
 
 
 def saved_id(allocation_id: str, context: str) -> str:
-    """Of the access that was given last."""
+    """Return the id of the newest saved access."""
     return str(_load(allocation_id, context)["id"])
 
 
@@ -68,7 +68,7 @@ async def renew(session: "Session", allocation_id: str, context: str) -> "Access
 def options_for(context: str) -> "Options":
     from gpuaas_cli.options import Options
 
-    # Without a context there is the environment: GPUAAS_API_URL and GPUAAS_TOKEN.
+    # Without a context, the environment is used: GPUAAS_API_URL and GPUAAS_TOKEN.
     return Options(context=context if context != "-" else None)
 
 
@@ -80,7 +80,7 @@ async def _renew_in_session(allocation_id: str, context: str) -> None:
 
 
 def main() -> None:
-    """`Match exec`: exit status 0 where there is a certificate, so that the block counts."""
+    """Run as `Match exec`: exit with 0 where there is a valid certificate, so that ssh uses the block."""
     allocation_id, context = sys.argv[1:3]
     if is_fresh(allocation_id, context):
         return

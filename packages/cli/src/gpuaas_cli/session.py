@@ -1,4 +1,4 @@
-"""One call of the command line: where the platform is, who we are, which project is meant."""
+"""A call's session: the platform, the credentials, the chosen project."""
 
 import gc
 import sys
@@ -29,7 +29,7 @@ class Session:
         self._project: Project | None = None
 
     async def project(self) -> "Project":
-        """The chosen project, or the only one there is."""
+        """Return the chosen project, or the only visible one."""
         if self._project is None:
             self._project = await self.find_project(self.target.project)
         return self._project
@@ -53,15 +53,15 @@ class Session:
             return matching[0]
         names = ", ".join(sorted(p.name for p in projects)) or "none"
         if not matching:
-            raise CliError(f"there is no project {wanted!r} that you can see (there is: {names})", NOT_FOUND)
-        problem = f"several projects are named {wanted!r}" if wanted else "which project?"
+            raise CliError(f"no project {wanted!r} is visible to you (visible: {names})", NOT_FOUND)
+        problem = f"several projects are named {wanted!r}" if wanted else "no project chosen"
         raise CliError(
-            f"{problem} (there is: {names})", USAGE, hint="--project TENANT/NAME, or: gpuaas context use --project NAME"
+            f"{problem} (visible: {names})", USAGE, hint="--project TENANT/NAME, or: gpuaas context use --project NAME"
         )
 
 
 def quiet_httpx() -> None:
-    """httpx brings a command line of its own, with all of click and rich: a tenth of our start-up time."""
+    """Keep httpx from loading its own command line with click and rich: a tenth of our start-up time."""
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 
@@ -75,7 +75,7 @@ async def open_session(options: Options) -> AsyncIterator[Session]:
     gc.enable()
     target = find_target(options, configuration.load())
     credentials = profile.find_credentials(target)
-    # People wait in front of it: say sooner than a controller would that nobody answers.
+    # People wait for it: give up sooner than a controller does.
     async with GpuaasClient(
         target.api_url, credentials, retry=RetryPolicy(attempts=4), user_agent="gpuaas-cli"
     ) as client:

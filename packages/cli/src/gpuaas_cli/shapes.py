@@ -1,4 +1,4 @@
-"""Machines that are not slices: a whole host, or one that is elsewhere already."""
+"""Options for machines that are not slices: whole hosts and external machines."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,33 +10,31 @@ from gpuaas_cli import resolve
 from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.session import Session
 
-KIND = Group("Kind of machine (a slice of a host unless said otherwise)")
+KIND = Group("Kind of machine (default: a slice of a host)")
 
 
 @Parameter(name="*", group=KIND)
 @dataclass(frozen=True, kw_only=True)
 class KindOptions:
-    host: Annotated[
-        bool, Parameter(name="--host", negative="", help="A whole host; the sizes are the least that it must have.")
-    ] = False
+    host: Annotated[bool, Parameter(name="--host", negative="", help="A whole host with at least these sizes.")] = False
     external_address: Annotated[
-        str | None, Parameter(name="--external-address", help="A machine that is there already: address or host name.")
+        str | None, Parameter(name="--external-address", help="An external machine: its address or host name.")
     ] = None
     external_port: Annotated[int | None, Parameter(name="--external-port", help="Its SSH port (22).")] = None
-    external_login: Annotated[str | None, Parameter(name="--external-login", help="Who to log in as (root).")] = None
+    external_login: Annotated[str | None, Parameter(name="--external-login", help="Login name (root).")] = None
     external_host_key: Annotated[
         str | None,
         Parameter(
             name="--external-host-key",
-            help="Its public host key, or @FILE with it (/etc/ssh/ssh_host_ed25519_key.pub on the machine).",
+            help="Its public host key, or @FILE (on the machine: /etc/ssh/ssh_host_ed25519_key.pub).",
         ),
     ] = None
     external_credential: Annotated[
-        str | None, Parameter(name="--external-credential", help="The access credential that opens it, by name or id.")
+        str | None, Parameter(name="--external-credential", help="Its access credential, by name or id.")
     ] = None
 
     def add_to(self, shape: dict[str, Any]) -> None:
-        """Flags win over what a file said."""
+        """Add the options to a shape; they win over a file."""
         values = {
             "address": self.external_address,
             "port": self.external_port,
@@ -46,7 +44,7 @@ class KindOptions:
         }
         external = {name: value for name, value in values.items() if value is not None}
         if self.host and external:
-            raise CliError("a machine is a whole host or an external one, not both", USAGE)
+            raise CliError("--host and --external-… exclude each other", USAGE)
         if self.host:
             shape["kind"] = "host"
         if external:

@@ -1,7 +1,7 @@
-"""`ProxyCommand` of OpenSSH: pumps its bytes through the platform to a machine's sshd.
+"""ProxyCommand for OpenSSH: pumps bytes through the platform to a machine's sshd.
 
-Not a command for people: `gpuaas ssh` names it to ssh, with the address in the environment and the token in a file;
-`gpuaas ssh-config` names it with `--saved`, for the access that was given last in a context.
+Not a command for people: `gpuaas ssh` passes it to ssh, with the address in the environment and the token in a file;
+`gpuaas ssh-config` passes it with `--saved`, for the newest saved access of a context.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ async def pump(stream: "ByteStream") -> None:
             direction.cancel()
         await asyncio.gather(*directions, return_exceptions=True)
         if stream.close_reason:
-            print(f"gpuaas: the connection was ended: {stream.close_reason}", file=sys.stderr)
+            print(f"gpuaas: the platform closed the connection: {stream.close_reason}", file=sys.stderr)
 
 
 def main() -> None:

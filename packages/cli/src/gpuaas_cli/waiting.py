@@ -1,4 +1,4 @@
-"""Waiting for asynchronous work, woken by the change feed, with what happens shown as it happens."""
+"""Wait for asynchronous work, woken by the change feed, and show its progress."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
@@ -8,6 +8,7 @@ from gpuaas_cli.errors import WAITED_TOO_LONG, WORK_FAILED, CliError, next_comma
 from gpuaas_cli.live import Progress
 from gpuaas_cli.output import note, text
 from gpuaas_contract.allocations import Allocation, AllocationStatus
+from gpuaas_contract.bulk import Bulk, BulkState
 from gpuaas_contract.instances import Instance, InstanceStatus
 from gpuaas_contract.operations import Operation, OperationState
 from gpuaas_contract.problems import AllowedAction
@@ -21,7 +22,7 @@ LOOK_AGAIN_SECONDS = 10
 AWAY_SECONDS = 1.0
 
 
-async def looks(
+async def poll(
     session: "Session",
     what: str,
     timeout: float,
@@ -30,7 +31,7 @@ async def looks(
     project_id: str | None = None,
     instance_id: str | None = None,
 ) -> AsyncIterator[None]:
-    """Yields at once, and then whenever something may have changed. A platform that restarts is waited for."""
+    """Yield at once, then whenever something may have changed; outlast a restart of the platform."""
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + timeout
     feed = session.client.changes(tenant_id=tenant_id, project_id=project_id, instance_id=instance_id)
@@ -38,7 +39,9 @@ async def looks(
     while True:
         left = ends_at - loop.time()
         if left <= 0:
-            raise CliError(f"{what} is not finished after {timeout:.0f} s; the work goes on", WAITED_TOO_LONG)
+            raise CliError(
+                f"{what} is not finished after {timeout:.0f} s; it continues in the background", WAITED_TOO_LONG
+            )
         try:
             await feed.page(wait=0 if feed.cursor is None else max(1, int(min(LOOK_AGAIN_SECONDS, left))))
             yield
@@ -47,7 +50,7 @@ async def looks(
             feed.cursor = None
         except (TransportError, UnavailableError) as error:
             if not away:
-                note(f"  the platform does not answer, still waiting: {error}")
+                note(f"  the platform does not answer; still waiting: {error}")
             away = True
             await asyncio.sleep(min(AWAY_SECONDS, max(left, 0)))
 
@@ -56,7 +59,7 @@ async def wait_for_operation(session: "Session", operation: Operation, timeout: 
     what = f"operation {operation.id}"
     async with Progress() as progress:
         scope = {"project_id": operation.project_id, "instance_id": operation.instance_id}
-        async for _ in looks(session, what, timeout, **scope):
+        async for _ in poll(session, what, timeout, **scope):
             operation = await session.client.operations.get(operation.id)
             progress.show([operation])
             if operation.state.is_final:
@@ -64,10 +67,23 @@ async def wait_for_operation(session: "Session", operation: Operation, timeout: 
     return operation
 
 
+async def wait_for_bulk(session: "Session", bulk: Bulk, timeout: float) -> Bulk:
+    async with Progress() as progress:
+        scope = {"project_id": bulk.project_id, "instance_id": bulk.instance_id}
+        async for _ in poll(session, f"{bulk.kind} of {len(bulk.results)} members", timeout, **scope):
+            bulk = await session.client.bulk_operations.get(bulk.id)
+            ids = {result.operation_id for result in bulk.results if result.operation_id is not None}
+            operations = await session.client.operations.list(instance_id=bulk.instance_id).all()
+            progress.show([operation for operation in operations if operation.id in ids])
+            if bulk.state != BulkState.RUNNING:
+                break
+    return bulk
+
+
 async def wait_for_instance(
     session: "Session", instance: Instance, goals: Collection[InstanceStatus], timeout: float
 ) -> Instance:
-    """Until nothing is under way any more: then it has one of the statuses, or will not get there by waiting."""
+    """Wait until the instance has no unfinished operation: it has one of the statuses then, or will not reach it."""
     what = f"instance {instance.name}"
     client = session.client
     known = {
@@ -77,7 +93,7 @@ async def wait_for_instance(
     }
     async with Progress() as progress:
         scope = {"project_id": instance.project_id, "instance_id": instance.id}
-        async for _ in looks(session, what, timeout, **scope):
+        async for _ in poll(session, what, timeout, **scope):
             operations = await client.operations.list(project_id=instance.project_id, instance_id=instance.id).all()
             progress.show([o for o in operations if o.id not in known])
             instance = await client.instances.get(instance.id)
@@ -87,8 +103,8 @@ async def wait_for_instance(
     return instance
 
 
-def _place(allocation: Allocation) -> dict[str, str | None]:
-    """Where its changes are told."""
+def _feed_scope(allocation: Allocation) -> dict[str, str | None]:
+    """Return the scope of the change feed that has the allocation's changes."""
     return {"tenant_id": allocation.tenant_id, "project_id": allocation.project_id}
 
 
@@ -101,16 +117,16 @@ async def wait_for_allocation(
 async def wait_for_allocations(
     session: "Session", allocations: list[Allocation], goal: AllocationStatus, timeout: float
 ) -> list[Allocation]:
-    """Until each has got there or failed; where there are several, each line says whose step it is."""
+    """Wait until each has reached the goal or failed. With several, each line names the allocation."""
     ends = {goal, AllocationStatus.FAILED, AllocationStatus.RELEASE_FAILED}
     now = {allocation.id: allocation for allocation in allocations}
     what = f"allocation {', '.join(allocation.name for allocation in allocations)}"
     under_way = list(now)
     async with Progress() as progress:
-        async for _ in looks(session, what, timeout, **_place(allocations[0])):
+        async for _ in poll(session, what, timeout, **_feed_scope(allocations[0])):
             for id in under_way:
                 whose = f"{now[id].name}  " if len(now) > 1 else ""
-                # The status before the steps: the step that ended it is shown, too.
+                # Read the status before the steps, so that the last step is shown, too.
                 now[id] = await session.client.allocations.get(id)
                 for entry in (await session.client.allocations.timeline(id)).items:
                     line = f"  {text(entry.at)[11:]}  {whose}{text(entry.step)}  {text(entry.message)}".rstrip()
@@ -128,11 +144,11 @@ async def wait_for_allocations(
     return list(now.values())
 
 
-async def wait_until_at_rest(session: "Session", allocation: Allocation, timeout: float) -> Allocation:
-    """Until what is being done to an active machine is over; a failure is told by its reason."""
+async def wait_until_idle(session: "Session", allocation: Allocation, timeout: float) -> Allocation:
+    """Wait until an active machine's activity ends; raise its reason if it failed."""
     async with Progress() as progress:
         begun = allocation.updated_at
-        async for _ in looks(session, f"allocation {allocation.name}", timeout, **_place(allocation)):
+        async for _ in poll(session, f"allocation {allocation.name}", timeout, **_feed_scope(allocation)):
             for entry in (await session.client.allocations.timeline(allocation.id)).items:
                 if entry.at >= begun:
                     line = f"  {text(entry.at)[11:]}  {text(entry.step)}  {text(entry.message)}".rstrip()
@@ -149,10 +165,10 @@ async def wait_until_at_rest(session: "Session", allocation: Allocation, timeout
 async def wait_for_volume(
     session: "Session", volume: Volume, done: Callable[[Volume], bool], timeout: float, *, allocation_id: str = ""
 ) -> Volume:
-    """Until it is as it should be, or something about it failed; with the steps on the machine that it is about."""
+    """Wait until `done` or a failure; show the steps on the given machine."""
     begun = volume.updated_at
     async with Progress() as progress:
-        async for _ in looks(session, f"volume {volume.name}", timeout, project_id=volume.project_id):
+        async for _ in poll(session, f"volume {volume.name}", timeout, project_id=volume.project_id):
             if allocation_id:
                 for entry in (await session.client.allocations.timeline(allocation_id)).items:
                     if entry.at >= begun:
@@ -190,6 +206,16 @@ def check_succeeded(operation: Operation) -> None:
         WORK_FAILED,
         hint=first_hint(operation.allowed_actions) or f"gpuaas operation show {operation.id}",
     )
+
+
+def check_bulk(bulk: Bulk) -> None:
+    if bulk.state == BulkState.FAILED:
+        done = sum(result.state == "succeeded" for result in bulk.results)
+        raise CliError(
+            f"{bulk.kind} succeeded on {done} of {len(bulk.results)} members: the policy asked for more",
+            WORK_FAILED,
+            hint=f"gpuaas instance explain {bulk.instance_id}",
+        )
 
 
 async def check_instance(session: "Session", instance: Instance, goals: Collection[InstanceStatus]) -> None:

@@ -1,12 +1,13 @@
-"""Allocations: the machines of a project."""
+"""Machines of a project, or of a tenant."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
-from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
+from gpuaas_cli.inputs import merge
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, FromFile, Options, Timeout, Wait, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import open_session
 from gpuaas_cli.shapes import NO_KIND, KindOptions
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from gpuaas_cli.session import Session
     from gpuaas_contract.allocations import Allocation
 
-app = noun("allocation", "Machines of a project, or of a tenant itself.")
-InTenant = Annotated[str | None, Parameter(help="The tenant's own, not a project's: capacity that is shared.")]
+app = noun(__name__, __doc__)
+InTenant = Annotated[str | None, Parameter(help="Of this tenant itself, shared by its projects.")]
 
 
 def _shape(allocation: "Allocation") -> str:
@@ -78,7 +79,7 @@ async def list_(
     all: Annotated[bool, Parameter(negative="", help="Also released ones.")] = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List the machines of the project, or of a tenant itself."""
+    """List the machines of the project, or of a tenant."""
     async with open_session(options) as session:
         owner = await _owner(session, tenant)
         machines = session.client.allocations
@@ -96,14 +97,16 @@ async def show(allocation: str, /, *, options: Options = DEFAULTS) -> None:
 @app.command
 async def create(
     *,
-    name: Annotated[str | None, Parameter(help="Also its host name.")] = None,
-    count: Annotated[int | None, Parameter(help="So many alike: NAME-1, NAME-2, … All of them, or none.")] = None,
+    name: Annotated[str | None, Parameter(help="Its name and host name.")] = None,
+    count: Annotated[int | None, Parameter(help="Create this many (NAME-1, NAME-2, …), all or none.")] = None,
     cpus: int | None = None,
     memory_mib: int | None = None,
     disk_gib: int | None = None,
     gpus: int | None = None,
-    volume: Annotated[list[str] | None, Parameter(help="NAME:/PATH, for each volume that it has at once.")] = None,
-    image: Annotated[str | None, Parameter(help="What it is made from; the node's own image if left out.")] = None,
+    volume: Annotated[
+        list[str] | None, Parameter(negative="", help="NAME:/PATH of a volume to attach. Repeatable.")
+    ] = None,
+    image: Annotated[str | None, Parameter(help="Image; default: the node's own.")] = None,
     tenant: InTenant = None,
     kind: KindOptions = NO_KIND,
     from_file: FromFile = None,
@@ -111,13 +114,13 @@ async def create(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Ask for a machine, or for several alike: a slice of a host, a whole host, or one that is there already.
+    """Create machines: slices of a host, whole hosts, or external machines.
 
     ```
     gpuaas allocation create --name w --count 3 --wait
     gpuaas allocation create --name one --cpus 2 --memory-mib 4096 --gpus 1 --wait
     gpuaas allocation create --name whole --host --cpus 64 --wait
-    gpuaas allocation create --name lab --external-address lab.example --external-host-key @host.pub \
+    gpuaas allocation create --name lab --external-address lab.example --external-host-key @host.pub \\
         --external-credential lab
     gpuaas allocation create --name one --volume home:/home/shared --wait
     gpuaas allocation create --from-file machine.json -o json
@@ -160,11 +163,11 @@ async def timeline(
     allocation: str,
     /,
     *,
-    step: Annotated[str | None, Parameter(help="Steps of this kind only.")] = None,
-    correlation_id: Annotated[str | None, Parameter(help="Only what this request led to.")] = None,
+    step: Annotated[str | None, Parameter(help="Only steps of this kind.")] = None,
+    correlation_id: Annotated[str | None, Parameter(help="Only steps with this correlation id.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Every step in the life of a machine."""
+    """Show every step in the life of a machine."""
     async with open_session(options) as session:
         found = await resolve.allocation(session, allocation)
         machines = session.client.allocations
@@ -176,12 +179,12 @@ async def timeline(
         "message": lambda e: e.message,
         "correlation id": lambda e: e.correlation_id,
     }
-    output.items(entries, columns, empty="Nothing happened yet.")
+    output.items(entries, columns, empty="No steps yet.")
 
 
 @app.command
 async def rename(allocation: str, name: str, /, *, options: Options = DEFAULTS) -> None:
-    """Give a machine another name; its host name stays."""
+    """Rename a machine. Its host name stays."""
     async with open_session(options) as session:
         found = await resolve.allocation(session, allocation)
         _show(await session.client.allocations.update(found.id, name=name))
@@ -192,16 +195,16 @@ async def restart(
     allocation: str,
     /,
     *,
-    force: Annotated[bool, Parameter(negative="", help="Also where an app lives on the machine.")] = False,
+    force: Annotated[bool, Parameter(negative="", help="Restart although an app uses the machine.")] = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Restart a machine in place: its disk, address and host key stay."""
+    """Restart a machine. Its disk, address and host key stay."""
     async with open_session(options) as session:
         found = await resolve.allocation(session, allocation)
         changed = await session.client.allocations.restart(found.id, force=force)
-        _show(await _at_rest(session, changed, wait, timeout))
+        _show(await _wait_if_asked(session, changed, wait, timeout))
 
 
 @app.command
@@ -211,14 +214,16 @@ async def resize(
     *,
     cpus: int | None = None,
     memory_mib: int | None = None,
-    disk_gib: Annotated[int | None, Parameter(help="A disk only grows.")] = None,
+    disk_gib: Annotated[int | None, Parameter(help="A disk can only grow.")] = None,
     gpus: int | None = None,
-    force: Annotated[bool, Parameter(negative="", help="Without asking the apps that live on it.")] = False,
+    force: Annotated[bool, Parameter(negative="", help="Do not ask the apps that use the machine.")] = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give a running machine another size; what is left out stays. Apps that live on it are asked first.
+    """Resize a running machine.
+
+    Sizes that are not given stay. Apps that use the machine are asked first.
 
     ```
     gpuaas allocation resize one --cpus 4 --memory-mib 8192 --wait
@@ -229,14 +234,14 @@ async def resize(
         changed = await session.client.allocations.resize(
             found.id, cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus, force=force
         )
-        _show(await _at_rest(session, changed, wait, timeout))
+        _show(await _wait_if_asked(session, changed, wait, timeout))
 
 
 @app.command
 async def retry(
     allocation: str, /, *, wait: Wait = False, timeout: Timeout = WAIT_SECONDS, options: Options = DEFAULTS
 ) -> None:
-    """Try a failed creation or a failed release again."""
+    """Retry a failed creation or release."""
     from gpuaas_contract.allocations import AllocationStatus
 
     async with open_session(options) as session:
@@ -251,17 +256,17 @@ async def retry(
     _show(again)
 
 
-async def _at_rest(session: "Session", allocation: "Allocation", wait: bool, timeout: float) -> "Allocation":
+async def _wait_if_asked(session: "Session", allocation: "Allocation", wait: bool, timeout: float) -> "Allocation":
     if not wait:
         return allocation
-    from gpuaas_cli.waiting import wait_until_at_rest
+    from gpuaas_cli.waiting import wait_until_idle
 
-    return await wait_until_at_rest(session, allocation, timeout)
+    return await wait_until_idle(session, allocation, timeout)
 
 
 @app.command
 async def usage(allocation: str, /, *, options: Options = DEFAULTS) -> None:
-    """What a machine is charged for, and how long it occupied its node."""
+    """Show a machine's usage records: charged time, and time on its node."""
     from gpuaas_cli.commands.usage import show_records
 
     async with open_session(options) as session:
@@ -276,22 +281,22 @@ async def release(
     allocation: str,
     /,
     *,
-    force: Annotated[bool, Parameter(negative="", help="Although an app uses it.")] = False,
+    force: Annotated[bool, Parameter(negative="", help="Release although an app uses the machine.")] = False,
     delete_volumes: Annotated[
-        bool, Parameter(negative="", help="Also its volumes that no other machine has, with all that is on them.")
+        bool, Parameter(negative="", help="Also delete its volumes that no other machine has, with their data.")
     ] = False,
     yes: Yes = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give a machine back; it is destroyed with all that is on its own disk. Its volumes stay."""
+    """Release a machine: it is destroyed with its disk. Its volumes stay."""
     async with open_session(options) as session:
         from gpuaas_contract.allocations import AllocationStatus
 
         found = await resolve.allocation(session, allocation)
-        volumes = " and on its volumes" if delete_volumes and found.volumes else ""
-        confirm(f"Destroy the machine {found.name} with all that is on it{volumes}?", found.name, yes=yes)
+        volumes = " and of its volumes" if delete_volumes and found.volumes else ""
+        confirm(f"Destroy machine {found.name} with all data on its disk{volumes}?", found.name, yes=yes)
         released = await session.client.allocations.release(found.id, force=force, delete_volumes=delete_volumes)
         if wait:
             from gpuaas_cli.waiting import wait_for_allocation

@@ -1,27 +1,28 @@
 """The catalogue: apps and their versions."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output
-from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.commands.app_new import new
+from gpuaas_cli.errors import FAILURE, NOT_FOUND, USAGE, CliError
+from gpuaas_cli.options import DEFAULTS, Options, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
-    from gpuaas_contract.catalogue import AppVersion
+    from gpuaas_contract.catalogue import AppVersion, AppVersionEntry
     from gpuaas_contract.manifest import ArtifactSlot, Manifest
 
-app = noun("app", "The catalogue: apps and their versions.")
-app.command("gpuaas_cli.commands.app_new:new", name="new", help="Make a new app that works, to be changed from there.")
-_MANIFEST, _VERSIONS = "gpuaas_cli.commands.app_manifest", "gpuaas_cli.commands.app_versions"
-app.command(f"{_MANIFEST}:validate", name="validate", help="Say all that is wrong with a manifest, line by line.")
-app.command(f"{_MANIFEST}:schema", name="schema", help="The JSON Schema of a manifest.")
-app.command(f"{_VERSIONS}:versions", name="versions", help="The versions of an app.")
-app.command(f"{_VERSIONS}:deprecate", name="deprecate", help="Deploy a version only where it is asked for.")
-app.command(f"{_VERSIONS}:retire", name="retire", help="Deploy a version nowhere any more.")
+app = noun(__name__, __doc__)
+app.command(new)
+
+ManifestPath = Annotated[Path, Parameter(help="The app's manifest, YAML or JSON.")]
+Version = Annotated[str, Parameter(help="APP@VERSION, for example echo@1.2.0, or the version's id.")]
+Reason = Annotated[str, Parameter(help="For its users: why, and what to use instead.")]
 
 
 @app.command(name="list")
@@ -44,10 +45,10 @@ async def show(
     slug: str,
     /,
     *,
-    version: Annotated[str, Parameter(help="A version, or latest.")] = "latest",
+    version: Annotated[str, Parameter(help="Version.")] = "latest",
     options: Options = DEFAULTS,
 ) -> None:
-    """Show an app: what it is made of, what it takes, what it can do."""
+    """Show an app: its components, inputs and operations."""
     async with open_session(options) as session:
         found = await session.client.app_versions.get(slug, version)
     _show(found)
@@ -68,7 +69,7 @@ def _show(found: "AppVersion") -> None:
             "published": found.created_at,
         }
     )
-    output.heading("Components (--place KEY=ALLOCATION)")
+    output.heading("Components (--place KEY=MACHINE)")
     rows = [
         [c.key + (" *" if c.primary else ""), c.title, f"{c.min} to {c.max}", output.text(c.may_share_machine_with)]
         for c in manifest.components
@@ -94,20 +95,67 @@ def _show(found: "AppVersion") -> None:
 
 
 @app.command
+async def validate(manifest: ManifestPath, /, *, options: Options = DEFAULTS) -> None:
+    """Check a manifest and print every problem by line and column.
+
+    Works without a platform.
+
+    ```
+    gpuaas app validate manifest.yaml
+    manifest.yaml:14:5: there is no component 'taill' (there is: head, tail)
+    ```
+    """
+    from gpuaas_cli.manifest_file import read_manifest
+
+    document, problems = read_manifest(manifest)
+    shown = [
+        {"file": p.file, "line": p.line, "column": p.column, "pointer": p.pointer, "message": p.message}
+        for p in problems
+    ]
+    if not output.document({"valid": not problems, "problems": shown}):
+        for problem in problems:
+            print(output.clean(str(problem).replace("\n", " ")))
+    if problems:
+        found = output.count(len(problems), "problem")
+        raise CliError(f"{manifest} is not valid: {found}", FAILURE, hint="gpuaas app schema")
+    output.note(f"{manifest}: {document['slug']} {document['version']} is valid.")
+
+
+@app.command
+async def schema(*, options: Options = DEFAULTS) -> None:
+    """Print the JSON Schema of a manifest, for an editor.
+
+    Works without a platform.
+
+    ```
+    gpuaas app schema > manifest.schema.json
+    ```
+    """
+    from gpuaas_contract.manifest import manifest_schema
+
+    if output.format == "yaml":
+        output.yaml(manifest_schema())
+    else:
+        print(json.dumps(manifest_schema(), indent=2))
+
+
+@app.command
 async def publish(
-    manifest: Annotated[Path, Parameter(help="The app's manifest, YAML or JSON.")],
+    manifest: ManifestPath,
     /,
     *,
     artifact: Annotated[
         list[str] | None,
-        Parameter(negative="", help="NAME=FILE: push a file for a slot of the manifest; may be repeated."),
+        Parameter(negative="", help="NAME=FILE: the file for an artifact of the manifest. Repeatable."),
     ] = None,
     sign_key: Annotated[
-        Path | None, Parameter(help="Sign the files with this private key; the app must trust its public half.")
+        Path | None, Parameter(help="Private key to sign the files with; the app must trust its public key.")
     ] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Publish a version of an app, with its artifacts. Doing it again with the same content changes nothing.
+    """Publish a version of an app with its artifacts.
+
+    Publishing the same content again changes nothing.
 
     ```
     gpuaas trusted-key add builds key.pub --app APP
@@ -129,7 +177,7 @@ async def publish(
         slots = []
         for slot in parsed.artifacts:
             if slot.name in files:
-                digest = await _bring(session, parsed.slug, slot, files[slot.name], key)
+                digest = await _push_promoted(session, parsed.slug, slot, files[slot.name], key)
                 slot = slot.model_copy(update={"digest": digest})
             slots.append(slot)
         _show(await _publish(session, parsed.model_copy(update={"artifacts": slots})))
@@ -144,7 +192,7 @@ async def _publish(session: Session, manifest: "Manifest") -> "AppVersion":
         found = await session.client.app_versions.get(manifest.slug, manifest.version)
         if found.manifest != manifest:
             raise
-        output.note(f"{manifest.slug} {manifest.version} was published before, with the same content.")
+        output.note(f"{manifest.slug} {manifest.version} is already published with the same content.")
         return found
 
 
@@ -155,16 +203,18 @@ def _artifact_files(manifest: "Manifest", given: list[str]) -> dict[str, Path]:
         name, found, file = text.partition("=")
         if not found or name not in slots:
             known = ", ".join(sorted(slots)) or "none"
-            raise CliError(f"--artifact {text}: not NAME=FILE with a slot of the manifest ({known})", USAGE)
+            raise CliError(
+                f"cannot read --artifact {text}: expected NAME=FILE with an artifact of the manifest ({known})", USAGE
+            )
         files[name] = Path(file)
     missing = [slot.name for slot in manifest.artifacts if slot.digest is None and slot.name not in files]
     if missing:
-        raise CliError(f"no file for the artifact {', '.join(missing)}", USAGE, hint=f"--artifact {missing[0]}=FILE")
+        raise CliError(f"no file given for artifact {', '.join(missing)}", USAGE, hint=f"--artifact {missing[0]}=FILE")
     return files
 
 
-async def _bring(session: Session, slug: str, slot: "ArtifactSlot", file: Path, sign_key: str | None) -> str:
-    """Pushed, verified and promoted: a version names nothing less."""
+async def _push_promoted(session: Session, slug: str, slot: "ArtifactSlot", file: Path, sign_key: str | None) -> str:
+    """Push, verify and promote a file: a version needs all three."""
     from gpuaas_cli import pushing
 
     name = slot.name.replace("_", "-")
@@ -172,3 +222,69 @@ async def _bring(session: Session, slug: str, slot: "ArtifactSlot", file: Path, 
     await session.client.artifacts.verify(made.id)
     await session.client.artifacts.promote(made.id)
     return made.digest
+
+
+@app.command
+async def versions(slug: str, /, *, options: Options = DEFAULTS) -> None:
+    """List the versions of an app, the newest last."""
+    async with open_session(options) as session:
+        found = await session.client.apps.versions(slug).all()
+    columns = {
+        "version": lambda v: v.version,
+        "status": lambda v: v.status,
+        "runtime": lambda v: f"{v.runtime.name} {v.runtime.version}",
+        "published": lambda v: v.created_at,
+        "reason": lambda v: v.reason,
+        "id": lambda v: v.id,
+    }
+    output.items(found, columns, empty="No versions.")
+
+
+@app.command
+async def deprecate(version: Version, /, *, reason: Reason = "", options: Options = DEFAULTS) -> None:
+    """Deprecate a version.
+
+    Instances keep running; it is deployed only when requested by number.
+
+    ```
+    gpuaas app deprecate echo@1.2.0 --reason "1.3.0 starts faster"
+    ```
+    """
+    async with open_session(options) as session:
+        found = await _find_version(session, version)
+        _show_version(await session.client.app_versions.deprecate(found, reason=reason))
+
+
+@app.command
+async def retire(version: Version, /, *, reason: Reason = "", yes: Yes = False, options: Options = DEFAULTS) -> None:
+    """Retire a version for good.
+
+    Instances keep running; nothing new is deployed with it or upgraded to it.
+
+    ```
+    gpuaas app retire echo@1.2.0 --reason "loses data on restart; upgrade to 1.3.0" --yes
+    ```
+    """
+    confirm(f"Retire {version}? This cannot be undone.", version, yes=yes)
+    async with open_session(options) as session:
+        found = await _find_version(session, version)
+        _show_version(await session.client.app_versions.retire(found, reason=reason))
+
+
+async def _find_version(session: Session, wanted: str) -> str:
+    from gpuaas_contract import ids
+
+    if ids.is_id(wanted, ids.APP_VERSION):
+        return wanted
+    slug, at, number = wanted.partition("@")
+    if not at:
+        raise CliError(f"cannot read {wanted!r}: expected APP@VERSION", USAGE, hint=f"gpuaas app versions {slug}")
+    found: list[AppVersionEntry] = [v async for v in session.client.apps.versions(slug) if v.version == number]
+    if not found:
+        raise CliError(f"app {slug} has no version {number}", NOT_FOUND, hint=f"gpuaas app versions {slug}")
+    return found[0].id
+
+
+def _show_version(version: "AppVersion") -> None:
+    shown = {"app": version.app_slug, "version": version.version, "status": version.status, "reason": version.reason}
+    output.one(version, shown)

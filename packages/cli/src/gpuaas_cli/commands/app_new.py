@@ -1,4 +1,4 @@
-"""A working app to begin with: `gpuaas app new`."""
+"""Create a working app from the skeleton."""
 
 import re
 from importlib.resources import files
@@ -14,29 +14,29 @@ from gpuaas_cli.options import DEFAULTS, Options
 
 _SLUG = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 LONGEST_SLUG = 28
-"""It is also the name of a user on the machines, and a unit's."""
+"""The slug also names a user and a systemd unit on machines."""
 
 
 def new(
     slug: str,
     /,
     *,
-    directory: Annotated[Path | None, Parameter(help="Where to make it; the slug where left out.")] = None,
-    title: Annotated[str | None, Parameter(help="What people read; made from the slug where left out.")] = None,
+    directory: Annotated[Path | None, Parameter(help="Directory to create; default: the slug.")] = None,
+    title: Annotated[str | None, Parameter(help="Title for people; default: made from the slug.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Make a new app: manifest, controller, tests and packaging that work, to be changed from there."""
+    """Create an app that works as it is: manifest, controller, tests, packaging."""
     if not _SLUG.fullmatch(slug) or len(slug) > LONGEST_SLUG:
         raise CliError(
-            f"{slug!r} cannot be the name of an app: small letters, digits and single hyphens, at most {LONGEST_SLUG}",
+            f"invalid app name {slug!r}: use up to {LONGEST_SLUG} small letters, digits and single hyphens",
             USAGE,
         )
     words = title or slug.replace("-", " ").capitalize()
     if not re.fullmatch(r"[\w .,()+-]{1,80}", words):
-        raise CliError("the title has letters, digits, spaces and . , ( ) + - in it, at most 80", USAGE)
+        raise CliError(f"invalid title {words!r}: use up to 80 letters, digits, spaces and . , ( ) + -", USAGE)
     target = directory or Path(slug)
     if target.exists() and any(target.iterdir()):
-        raise CliError(f"{target} is there already and not empty", CONFLICT, hint="--directory ANOTHER")
+        raise CliError(f"directory {target} is not empty", CONFLICT, hint="--directory OTHER")
     program = f"{slug}-app"
     values = {
         "__SLUG__": slug,
@@ -45,7 +45,7 @@ def new(
         "__PACKAGE__": program.replace("-", "_"),
     }
     made = _write(files("gpuaas_cli") / "skeleton", target, values)
-    output.note(f"Made {made} files in {target}. What to do with them is in {target / 'README.md'}")
+    output.note(f"Created {made} files in {target}. Next: read {target / 'README.md'}")
 
 
 def _write(source: Traversable, target: Path, values: dict[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""Artifacts: files in the registry that may be brought to machines once they are verified and promoted."""
+"""Files for machines: push, sign, verify, promote."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,16 +7,16 @@ from cyclopts import Parameter
 
 from gpuaas_cli import output
 from gpuaas_cli.errors import NOT_FOUND, CliError
-from gpuaas_cli.inputs import Yes, confirm
-from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.options import DEFAULTS, Options, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.artifacts import Artifact
 
-app = noun("artifact", "Files for machines: pushed, signed, verified, promoted.")
+app = noun(__name__, __doc__)
 
-AppName = Annotated[str | None, Parameter(name="--app", help="Of this app, not of the project.")]
+AppName = Annotated[str | None, Parameter(name="--app", help="Of this app instead of the project.")]
 
 
 async def owner_of(session: Session, app_name: str | None) -> dict[str, str]:
@@ -44,7 +44,7 @@ def _show(artifact: "Artifact") -> None:
 
 
 async def _find(session: Session, wanted: str, app_name: str | None) -> "Artifact":
-    """By id, by digest, or the newest of that name."""
+    """Find an artifact by id or digest, or the newest of a name."""
     from gpuaas_contract import ids
 
     if ids.is_id(wanted, ids.ARTIFACT):
@@ -58,19 +58,21 @@ async def _find(session: Session, wanted: str, app_name: str | None) -> "Artifac
 
 @app.command
 async def push(
-    path: Annotated[Path, Parameter(help="A file, or a directory that is sent as one tar.")],
+    path: Annotated[Path, Parameter(help="A file, or a directory to send as one tar.")],
     /,
     *,
-    name: Annotated[str, Parameter(help="What it is called; several versions may have one name.")],
+    name: Annotated[str, Parameter(help="Its name; several versions may share it.")],
     app_name: AppName = None,
     sign_key: Annotated[
-        Path | None, Parameter(help="Sign it with this private key (PEM, ECDSA P-256 or ed25519).")
+        Path | None, Parameter(help="Private key to sign it with (PEM, ECDSA P-256 or ed25519).")
     ] = None,
-    media_type: Annotated[str | None, Parameter(help="Of the file.")] = None,
-    artifact_type: Annotated[str | None, Parameter(help="What kind of artifact it is.")] = None,
+    media_type: Annotated[str | None, Parameter(help="Media type of the file.")] = None,
+    artifact_type: Annotated[str | None, Parameter(help="OCI artifact type.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Send a file to the registry and make it known. After an interruption, the same command goes on.
+    """Push a file to the registry and register it.
+
+    An interrupted push resumes with the same command.
 
     ```
     gpuaas artifact push model.safetensors --name model --sign-key key.pem
@@ -87,7 +89,7 @@ async def push(
         )
     _show(made)
     if made.status == "uploaded":
-        output.note(f"Next: gpuaas artifact verify {made.id}, then promote")
+        output.note(f"Next: gpuaas artifact verify {made.id}, then gpuaas artifact promote {made.id}")
 
 
 @app.command
@@ -95,11 +97,11 @@ async def register(
     digest: str,
     /,
     *,
-    name: Annotated[str, Parameter(help="The last part of the repository.")],
+    name: Annotated[str, Parameter(help="Last part of the repository name.")],
     app_name: AppName = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Make known what another program (oras, for example) pushed, by the digest of its manifest."""
+    """Register an artifact that another program (oras, for example) pushed, by its manifest's digest."""
     async with open_session(options) as session:
         made = await session.client.artifacts.register(name, digest, **await owner_of(session, app_name))
     _show(made)
@@ -122,14 +124,14 @@ async def list_(*, app_name: AppName = None, options: Options = DEFAULTS) -> Non
 
 @app.command
 async def show(artifact: str, /, *, app_name: AppName = None, options: Options = DEFAULTS) -> None:
-    """Show one artifact, by id, by digest, or the newest of a name."""
+    """Show one artifact, by id or digest, or the newest of a name."""
     async with open_session(options) as session:
         _show(await _find(session, artifact, app_name))
 
 
 @app.command
 async def verify(artifact: str, /, *, app_name: AppName = None, options: Options = DEFAULTS) -> None:
-    """Check the signature with the trusted keys of its owner."""
+    """Verify an artifact's signature with the trusted keys of its owner."""
     async with open_session(options) as session:
         found = await _find(session, artifact, app_name)
         _show(await session.client.artifacts.verify(found.id))
@@ -137,7 +139,7 @@ async def verify(artifact: str, /, *, app_name: AppName = None, options: Options
 
 @app.command
 async def promote(artifact: str, /, *, app_name: AppName = None, options: Options = DEFAULTS) -> None:
-    """Let a verified artifact be delivered to machines."""
+    """Promote a verified artifact: it can be delivered to machines."""
     async with open_session(options) as session:
         found = await _find(session, artifact, app_name)
         _show(await session.client.artifacts.promote(found.id))
@@ -145,7 +147,7 @@ async def promote(artifact: str, /, *, app_name: AppName = None, options: Option
 
 @app.command
 async def retire(artifact: str, /, *, app_name: AppName = None, options: Options = DEFAULTS) -> None:
-    """Deliver it no more. What machines have already stays there."""
+    """Stop delivering an artifact. Copies on machines stay."""
     async with open_session(options) as session:
         found = await _find(session, artifact, app_name)
         _show(await session.client.artifacts.retire(found.id))
@@ -153,7 +155,7 @@ async def retire(artifact: str, /, *, app_name: AppName = None, options: Options
 
 @app.command
 async def delete(artifact: str, /, *, app_name: AppName = None, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Delete an artifact that is not promoted, from the registry too."""
+    """Delete an unpromoted artifact, also from the registry."""
     async with open_session(options) as session:
         found = await _find(session, artifact, app_name)
         confirm(f"Delete {found.name} {found.digest}?", found.name, yes=yes)

@@ -1,4 +1,4 @@
-"""The audit trail."""
+"""The audit trail: who did what, and proof that nobody altered it."""
 
 from typing import Annotated
 
@@ -9,21 +9,21 @@ from gpuaas_cli.errors import FAILURE, CliError
 from gpuaas_cli.options import DEFAULTS, Options, noun
 from gpuaas_cli.session import open_session
 
-app = noun("audit", "Who did what.")
-Tenant = Annotated[str | None, Parameter(help="The trail of this tenant.")]
+app = noun(__name__, __doc__)
+Tenant = Annotated[str | None, Parameter(help="The audit trail of this tenant.")]
 
 
 @app.command(name="list")
 async def list_(
     *,
-    last: Annotated[int, Parameter(help="Only so many, the newest ones.")] = 50,
+    last: Annotated[int, Parameter(help="Only this many of the newest.")] = 50,
     tenant: Tenant = None,
-    platform: Annotated[bool, Parameter(negative="", help="Everything (operators).")] = False,
-    action: Annotated[str | None, Parameter(help="Only this action, or those that begin with it.")] = None,
-    who: Annotated[str | None, Parameter(help="Only what this principal did, by id.")] = None,
-    target: Annotated[str | None, Parameter(help="Only what was done to this, by id.")] = None,
+    platform: Annotated[bool, Parameter(negative="", help="The whole platform (operators).")] = False,
+    action: Annotated[str | None, Parameter(help="Only this action, or actions with this prefix.")] = None,
+    who: Annotated[str | None, Parameter(help="Only entries of this principal, by id.")] = None,
+    target: Annotated[str | None, Parameter(help="Only entries about this target, by id.")] = None,
     outcome: Annotated[str | None, Parameter(help="succeeded or denied.")] = None,
-    correlation: Annotated[str | None, Parameter(help="Only what has this correlation id.")] = None,
+    correlation: Annotated[str | None, Parameter(help="Only entries with this correlation id.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
     """List the newest audit entries: of the project, of a tenant, or of the whole platform."""
@@ -48,26 +48,26 @@ async def list_(
         "outcome": lambda e: e.outcome,
         "correlation id": lambda e: e.correlation_id,
     }
-    output.items(found[-last:] if last > 0 else found, columns, empty="Nothing happened yet.")
+    output.items(found[-last:] if last > 0 else found, columns, empty="No audit entries.")
 
 
 @app.command
 async def verify(*, tenant: Tenant = None, options: Options = DEFAULTS) -> None:
-    """Check that nothing in the trail was changed, removed or cut off: a tenant's, or the platform's own.
+    """Verify that no entry of an audit trail was changed or removed: a tenant's, or the platform's own.
 
-    Every hash is computed here, from what the platform shows, and compared with the head that it signed. Exit
-    code 0: the trail is whole. Exit code 1: it is not, and the first thing found is said.
+    All hashes are computed here and compared with the head that the platform signed. Exit code 0: the trail is
+    intact. Exit code 1: it is broken; the first problem is printed.
     """
     async with open_session(options) as session:
         from gpuaas_sdk.audit import AuditBroken, verify_audit
 
         found = await resolve.tenant(session, tenant) if tenant else None
-        chain = f"the trail of {found.name}" if found else "the platform's own trail"
+        chain = f"the audit trail of {found.name}" if found else "the platform's own audit trail"
         try:
             report = await verify_audit(session.client, found.id if found else None)
         except AuditBroken as broken:
             output.document({"chain": found.id if found else "platform", "whole": False, "reason": str(broken)})
-            raise CliError(f"{chain} is BROKEN: {broken}", FAILURE, hint="tell the operator, keep a copy") from None
+            raise CliError(f"{chain} is BROKEN: {broken}", FAILURE, hint="keep a copy and tell the operator") from None
     verdict = {
         "chain": found.id if found else "platform",
         "whole": True,
@@ -77,5 +77,5 @@ async def verify(*, tenant: Tenant = None, options: Options = DEFAULTS) -> None:
         "public_key": report.public_key,
     }
     if not output.document(verdict):
-        head = "head signed" if report.checkpoint_covers else "the newest one not signed yet"
-        print(f"{chain} is whole: {report.entries} entries in {report.batches} sealed batches, {head}")
+        head = "head signed" if report.checkpoint_covers else "the newest not signed yet"
+        print(f"{chain} is intact: {report.entries} entries in {report.batches} sealed batches, {head}")

@@ -14,27 +14,25 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.changes import Change
 
-app = noun("changes", "What changes, live.")
+app = noun(__name__, __doc__)
 
 
 @app.command
 async def watch(
     *,
-    noun: Annotated[
-        list[str] | None, Parameter(negative="", help="Only changes of this noun; may be repeated.")
-    ] = None,
-    tenant: Annotated[str | None, Parameter(help="Only those of this tenant.")] = None,
-    instance: Annotated[str | None, Parameter(help="Only those of this instance.")] = None,
-    all: Annotated[bool, Parameter(negative="", help="Not only those of the project that is chosen.")] = False,
+    noun: Annotated[list[str] | None, Parameter(negative="", help="Only changes of this noun. Repeatable.")] = None,
+    tenant: Annotated[str | None, Parameter(help="Only changes of this tenant.")] = None,
+    instance: Annotated[str | None, Parameter(help="Only changes of this instance.")] = None,
+    all: Annotated[bool, Parameter(negative="", help="Changes of all projects, not only the chosen one.")] = False,
     since: Annotated[
-        str | None, Parameter(help="A cursor, or `start` for everything that is kept; else from now on.")
+        str | None, Parameter(help="A cursor, or `start` for all stored changes; default: from now on.")
     ] = None,
-    count: Annotated[int | None, Parameter(help="Return after so many changes.")] = None,
+    count: Annotated[int | None, Parameter(help="Return after this many changes.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Follow what changes, one line each, until interrupted. With -o json, one object per line.
+    """Follow the change feed until interrupted, one line per change.
 
-    A connection that is lost is taken up again where it was: nothing is missed and nothing comes twice.
+    With -o json, one object per line. A lost connection resumes where it was: no change is missed or repeated.
 
     ```
     gpuaas changes watch --noun operation --noun instance
@@ -57,9 +55,9 @@ async def watch(
         async with aclosing(aiter(feed)) as changes:
             async for change in changes:
                 if isinstance(change, Relist):
-                    # At the start there is nothing to say; later, something may have been missed.
+                    # The first one is expected; after a later one, changes may be missing.
                     if change.reason != "start":
-                        output.note(f"some changes may be missing here: {change.reason}")
+                        output.note(f"Changes may be missing here: {change.reason}")
                     continue
                 _print(change)
                 seen += 1

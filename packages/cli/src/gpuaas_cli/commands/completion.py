@@ -8,7 +8,7 @@ from gpuaas_cli.options import DEFAULTS, Options
 
 
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="Which shell the script is for.")],
+    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")],
     /,
     *,
     options: Options = DEFAULTS,

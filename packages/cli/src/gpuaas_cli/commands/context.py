@@ -1,4 +1,4 @@
-"""Named contexts: which platform, who, which project."""
+"""Saved logins: a platform, an account, a project."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -10,7 +10,7 @@ from gpuaas_cli.options import DEFAULTS, Options, noun
 from gpuaas_cli.session import find_target
 from gpuaas_sdk.profile import config as configuration
 
-app = noun("context", "Named platforms that you are logged in to.")
+app = noun(__name__, __doc__)
 
 
 @app.command(name="list")
@@ -34,12 +34,12 @@ def list_(*, options: Options = DEFAULTS) -> None:
 
 @app.command
 def use(
-    name: Annotated[str | None, Parameter(help="The context to use from now on.")] = None,
+    name: Annotated[str | None, Parameter(help="The context to make current.")] = None,
     /,
     *,
     options: Options = DEFAULTS,
 ) -> None:
-    """Choose the current context, and with --project its project.
+    """Choose the current context; with --project, also its project.
 
     ```
     gpuaas context use production

@@ -1,4 +1,4 @@
-"""Access credentials: SSH keys for machines outside of the project's SSH authority. Private keys are never shown."""
+"""SSH keys for external machines. Private keys are never shown."""
 
 import sys
 from pathlib import Path
@@ -8,17 +8,19 @@ from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
-from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.inputs import merge
+from gpuaas_cli.options import DEFAULTS, FromFile, Options, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.credentials import Credential
 
-app = noun("credential", "SSH keys for machines outside of the platform; they are kept, and never shown.")
+app = noun(__name__, __doc__)
 
 Generate = Annotated[
-    bool, Parameter(name="--generate", negative="", help="The platform makes an ed25519 key that nobody ever sees.")
+    bool,
+    Parameter(name="--generate", negative="", help="Let the platform generate an ed25519 key; nobody ever sees it."),
 ]
 KeyFile = Annotated[
     str | None,
@@ -51,9 +53,9 @@ def _show(credential: "Credential") -> None:
 
 
 def _key_from(generate: bool, file: str | None) -> str | None:
-    """The key in the file; None where the platform is to make one. One of the two must be said."""
+    """Read the key from the file; None where the platform generates one. Exactly one option must be given."""
     if generate == (file is not None):
-        raise CliError("say where the key comes from", USAGE, hint="--generate, or: --private-key FILE")
+        raise CliError("choose where the key comes from", USAGE, hint="--generate, or: --private-key FILE")
     if file is None:
         return None
     try:
@@ -94,7 +96,7 @@ async def create(
     from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Keep an SSH key for machines outside of the platform.
+    """Store an SSH key for external machines.
 
     ```
     gpuaas credential create lab --generate
@@ -124,19 +126,22 @@ async def rotate(
     private_key: KeyFile = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Add a version. The one before it stays valid until it is ended, or nobody could get in meanwhile."""
+    """Add a new key version.
+
+    The old version stays valid until it is ended, so that access is never lost.
+    """
     key = _key_from(generate, private_key)
     async with open_session(options) as session:
         found = await resolve.credential(session, credential)
         rotated = await session.client.credentials.rotate(found.id, private_key=key)
     _show(rotated)
     old = next(v.version for v in rotated.versions if v.state == "valid")
-    output.note(f"When its public key is on all machines: gpuaas credential end-version {rotated.name} {old}")
+    output.note(f"Once all machines have the new public key: gpuaas credential end-version {rotated.name} {old}")
 
 
 @app.command(name="end-version")
 async def end_version(credential: str, version: int, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """End one of two valid versions: it is never delivered again, and destroyed."""
+    """End one of two valid versions and destroy its key."""
     async with open_session(options) as session:
         found = await resolve.credential(session, credential)
         confirm(f"End version {version} of {found.name}?", found.name, yes=yes)
@@ -146,7 +151,7 @@ async def end_version(credential: str, version: int, /, *, yes: Yes = False, opt
 
 @app.command
 async def revoke(credential: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Refuse every delivery at once and destroy the keys. This cannot be undone."""
+    """Revoke a credential: deliveries stop at once and its keys are destroyed. This cannot be undone."""
     async with open_session(options) as session:
         found = await resolve.credential(session, credential)
         confirm(f"Revoke {found.name} and destroy its keys?", found.name, yes=yes)
@@ -156,7 +161,7 @@ async def revoke(credential: str, /, *, yes: Yes = False, options: Options = DEF
 
 @app.command
 async def delete(credential: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Delete a credential with its keys; its name is free again."""
+    """Delete a credential with its keys. Its name becomes free."""
     async with open_session(options) as session:
         found = await resolve.credential(session, credential)
         confirm(f"Delete {found.name} and destroy its keys?", found.name, yes=yes)

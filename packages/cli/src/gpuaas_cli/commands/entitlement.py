@@ -1,4 +1,4 @@
-"""Entitlements: which tenants may have which apps."""
+"""Which tenants may see and deploy which apps."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -6,14 +6,14 @@ from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import NOT_FOUND, USAGE, CliError
-from gpuaas_cli.inputs import Yes, confirm
-from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.options import DEFAULTS, Options, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.catalogue import Entitlement
 
-app = noun("entitlement", "Which tenants may have which apps.")
+app = noun(__name__, __doc__)
 
 
 def _show(entitlement: "Entitlement") -> None:
@@ -22,7 +22,7 @@ def _show(entitlement: "Entitlement") -> None:
 
 
 async def _tenant_id(session: Session, wanted: str) -> str:
-    """A publisher knows tenants by their ids only, and may not look them up."""
+    """Return a tenant's id. An id is not looked up: a publisher may not read tenants."""
     from gpuaas_contract import ids
 
     return wanted if ids.is_id(wanted, ids.TENANT) else (await resolve.tenant(session, wanted)).id
@@ -31,11 +31,11 @@ async def _tenant_id(session: Session, wanted: str) -> str:
 @app.command(name="list")
 async def list_(
     *,
-    tenant: Annotated[str | None, Parameter(help="Only those of this tenant, by name or id.")] = None,
-    app: Annotated[str | None, Parameter(name="--app", help="Only those to this app.")] = None,
+    tenant: Annotated[str | None, Parameter(help="Only entitlements of this tenant, by name or id.")] = None,
+    app: Annotated[str | None, Parameter(name="--app", help="Only entitlements to this app.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """List who may have what: of your tenants, and of the apps that you publish."""
+    """List the entitlements of your tenants and of the apps that you publish."""
     async with open_session(options) as session:
         tenant_id = await _tenant_id(session, tenant) if tenant else None
         found = await session.client.entitlements.list(tenant_id=tenant_id, app_slug=app).all()
@@ -45,7 +45,7 @@ async def list_(
         "granted": lambda e: e.created_at,
         "id": lambda e: e.id,
     }
-    output.items(found, columns, empty="Nobody is entitled: gpuaas entitlement grant TENANT APP")
+    output.items(found, columns, empty="No entitlements: gpuaas entitlement grant TENANT APP")
 
 
 @app.command
@@ -74,7 +74,7 @@ async def revoke(
     yes: Yes = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Take an app from a tenant: what runs stays, nothing new is deployed."""
+    """Revoke a tenant's entitlement. Instances keep running; nothing new is deployed."""
     confirm(f"Revoke {entitlement}?", entitlement, yes=yes)
     async with open_session(options) as session:
         _show(await session.client.entitlements.revoke(await _find(session, entitlement)))
@@ -87,9 +87,9 @@ async def _find(session: Session, wanted: str) -> str:
         return wanted
     tenant, slash, slug = wanted.partition("/")
     if not slash:
-        raise CliError(f"{wanted!r} is neither TENANT/APP nor an id", USAGE, hint="gpuaas entitlement list")
+        raise CliError(f"cannot read {wanted!r}: expected TENANT/APP or an id", USAGE, hint="gpuaas entitlement list")
     tenant_id = await _tenant_id(session, tenant)
     found = await session.client.entitlements.list(tenant_id=tenant_id, app_slug=slug).all()
     if not found:
-        raise CliError(f"{tenant} is not entitled to {slug}", NOT_FOUND, hint="gpuaas entitlement list")
+        raise CliError(f"tenant {tenant} has no entitlement to {slug}", NOT_FOUND, hint="gpuaas entitlement list")
     return found[0].id

@@ -1,4 +1,4 @@
-"""Grants: people with a user of their own on a machine."""
+"""People's own users on machines."""
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -7,14 +7,15 @@ from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import USAGE, WORK_FAILED, CliError
-from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
-from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
+from gpuaas_cli.inputs import merge
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, FromFile, Options, Timeout, Wait, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.grants import Grant
 
-app = noun("grant", "People with a user of their own on a machine.")
+app = noun(__name__, __doc__)
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
@@ -38,29 +39,33 @@ def _show(grant: "Grant") -> None:
 
 
 def _parse_time(text: str) -> datetime:
-    """`8h`, `30m`, `14d` from now, or a time as in ISO 8601."""
+    """Parse `8h`, `30m` or `14d` from now, or an ISO 8601 time."""
     if text[-1:] in _UNITS and text[:-1].isdigit():
         return datetime.now(UTC) + timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        raise CliError(f"{text!r} is no time", USAGE, hint="--expires 8h, or --expires 2030-01-31T12:00:00Z") from None
+        raise CliError(
+            f"cannot read the time {text!r}", USAGE, hint="--expires 8h, or --expires 2030-01-31T12:00:00Z"
+        ) from None
 
 
 @app.command
 async def create(
     machine: str,
-    person: Annotated[str | None, Parameter(help="E-mail or id; they need a role in the machine's tenant.")] = None,
+    person: Annotated[
+        str | None, Parameter(help="E-mail or id of a person with a role in the machine's tenant.")
+    ] = None,
     /,
     *,
-    sudo: Annotated[bool | None, Parameter(negative="", help="They may become root.")] = None,
-    expires: Annotated[str | None, Parameter(help="When it ends by itself: 30m, 8h, 14d, or a time.")] = None,
+    sudo: Annotated[bool | None, Parameter(negative="", help="Allow sudo.")] = None,
+    expires: Annotated[str | None, Parameter(help="When it expires: 30m, 8h, 14d, or a time.")] = None,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give somebody a user of their own on a machine.
+    """Give a person a user of their own on a machine.
 
     ```
     gpuaas grant create one ada@example.org --wait
@@ -82,23 +87,23 @@ async def create(
             found.id, body.user_id or body.email or "", sudo=body.sudo, expires_at=body.expires_at
         )
         if wait:
-            made = await _settled(session, made, timeout)
+            made = await _wait_until_applied(session, made, timeout)
     _show(made)
     if made.status == "pending":
-        output.note("The machine is being told. Then they log in with: gpuaas ssh " + made.allocation_name)
+        output.note(f"The machine is creating the user. Then: gpuaas ssh {made.allocation_name}")
 
 
-async def _settled(session: Session, grant: "Grant", timeout: float) -> "Grant":
-    """When the machine has done, or could not do, as the grant says."""
-    from gpuaas_cli.waiting import looks
+async def _wait_until_applied(session: Session, grant: "Grant", timeout: float) -> "Grant":
+    """Wait until the machine has applied the grant or failed to."""
+    from gpuaas_cli.waiting import poll
 
     what = f"the grant of {grant.email} on {grant.allocation_name}"
-    async for _ in looks(session, what, timeout, tenant_id=grant.tenant_id, project_id=grant.project_id):
+    async for _ in poll(session, what, timeout, tenant_id=grant.tenant_id, project_id=grant.project_id):
         grant = await session.client.grants.get(grant.id)
         if grant.status not in {"pending", "revoking"}:
             break
     if grant.status == "failed":
-        raise CliError(f"the machine could not make the user: {grant.reason}", WORK_FAILED)
+        raise CliError(f"machine {grant.allocation_name} could not apply the grant: {grant.reason}", WORK_FAILED)
     return grant
 
 
@@ -107,11 +112,11 @@ async def list_(
     machine: str | None = None,
     /,
     *,
-    own: Annotated[bool, Parameter(negative="", help="Your own, on whatever machine.")] = False,
-    all: Annotated[bool, Parameter(negative="", help="Also those that have ended.")] = False,
+    own: Annotated[bool, Parameter(negative="", help="Your own grants on all machines.")] = False,
+    all: Annotated[bool, Parameter(negative="", help="Also ended ones.")] = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List who may be on a machine, or on which machines you may be (--own).
+    """List the grants on a machine, or your own (--own).
 
     ```
     gpuaas grant list one
@@ -119,7 +124,9 @@ async def list_(
     ```
     """
     if own == (machine is not None):
-        raise CliError("say of which machine", USAGE, hint="gpuaas grant list MACHINE, or: gpuaas grant list --own")
+        raise CliError(
+            "give either a machine or --own", USAGE, hint="gpuaas grant list MACHINE, or: gpuaas grant list --own"
+        )
     async with open_session(options) as session:
         if machine is None:
             found = await session.client.grants.own().all()
@@ -149,10 +156,10 @@ async def show(grant: str, /, *, options: Options = DEFAULTS) -> None:
 async def revoke(
     grant: str, /, *, yes: Yes = False, wait: Wait = False, timeout: Timeout = WAIT_SECONDS, options: Options = DEFAULTS
 ) -> None:
-    """End a grant at once: its connections are cut, and the machine removes what it had of it."""
+    """Revoke a grant: its connections end at once and the machine removes its access."""
     confirm(f"Revoke {grant}?", grant, yes=yes)
     async with open_session(options) as session:
         ended = await session.client.grants.revoke(grant)
         if wait:
-            ended = await _settled(session, ended, timeout)
+            ended = await _wait_until_applied(session, ended, timeout)
     _show(ended)

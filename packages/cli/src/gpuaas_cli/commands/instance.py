@@ -1,33 +1,42 @@
-"""App instances: deploy, look, wait, decommission, and the receipt."""
+"""Deployed apps: deploy, inspect, change, decommission."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
+from gpuaas_cli.commands import (
+    instance_change,
+    instance_deploy,
+    instance_events,
+    instance_explain,
+    instance_preflight,
+    instance_receipt,
+)
 from gpuaas_cli.errors import NOT_FOUND, USAGE, CliError
-from gpuaas_cli.inputs import Yes, confirm
-from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.instances import Instance
 
-app = noun("instance", "Deployed apps: deploy, look, wait, decommission, receipt.")
-app.command("gpuaas_cli.commands.instance_events:events", name="events", help="What happened, in order.")
-app.command(
-    "gpuaas_cli.commands.instance_preflight:preflight", name="preflight", help="Look first whether a deploy would work."
-)
-_CHANGE = "gpuaas_cli.commands.instance_change"
-app.command(f"{_CHANGE}:start", name="start", help="Start an instance that was stopped.")
-app.command(f"{_CHANGE}:stop", name="stop", help="Stop it; everything stays on its machines.")
-app.command(f"{_CHANGE}:restart", name="restart", help="Stop it and start it again.")
-app.command(f"{_CHANGE}:upgrade", name="upgrade", help="Bring it to another version of its app.")
-app.command(f"{_CHANGE}:configure", name="configure", help="Change its deploy inputs.")
-app.command(f"{_CHANGE}:run", name="run", help="Run an operation of the app's own.")
-app.command(f"{_CHANGE}:abandon", name="abandon", help="Write it off without proof that it is gone.")
-app.command("gpuaas_cli.commands.instance_explain:explain", name="explain", help="What is wrong, and what to do.")
-app.command("gpuaas_cli.commands.instance_receipt:receipt", name="receipt", help="Proof that nothing is left.")
+app = noun(__name__, __doc__)
+for _verb in (
+    instance_deploy.deploy,
+    instance_preflight.preflight,
+    instance_change.start,
+    instance_change.stop,
+    instance_change.restart,
+    instance_change.upgrade,
+    instance_change.configure,
+    instance_change.run,
+    instance_change.abandon,
+    instance_events.events,
+    instance_explain.explain,
+    instance_receipt.receipt,
+):
+    app.command(_verb)
 
 _MEMBER_COLUMNS = {
     "component": lambda m: m.component_key,
@@ -69,7 +78,7 @@ async def show(instance: str, /, *, options: Options = DEFAULTS) -> None:
 
 
 def _ended(found: "Instance") -> str:
-    """That its version is deprecated or retired, where it is."""
+    """Return a remark where the version is deprecated or retired."""
     if found.versions.app_status == "published":
         return ""
     why = f": {found.versions.app_status_reason}" if found.versions.app_status_reason else ""
@@ -114,9 +123,6 @@ async def members(instance: str, /, *, options: Options = DEFAULTS) -> None:
         output.items(await session.client.instances.members(found.id).all(), _MEMBER_COLUMNS, empty="No members.")
 
 
-app.command("gpuaas_cli.commands.instance_deploy:deploy", name="deploy", help="Deploy an app on machines.")
-
-
 async def wait_for(session: Session, instance: "Instance", goals: Any, timeout: float) -> "Instance":
     from gpuaas_cli.waiting import wait_for_instance
 
@@ -128,17 +134,15 @@ async def wait(
     instance: str,
     /,
     *,
-    for_: Annotated[
-        str, Parameter(name="--for", help="The status to wait for: running or decommissioned.")
-    ] = "running",
+    for_: Annotated[str, Parameter(name="--for", help="Status: running or decommissioned.")] = "running",
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Wait until an instance is running (or decommissioned), showing the steps as they happen."""
+    """Wait until an instance is running or decommissioned, and show its steps."""
     from gpuaas_contract.instances import InstanceStatus
 
     if for_ not in ("running", "decommissioned"):
-        raise CliError(f"cannot wait for {for_!r}: running or decommissioned", USAGE)
+        raise CliError(f"cannot wait for {for_!r}: expected running or decommissioned", USAGE)
     goals = {InstanceStatus(for_)}
     async with open_session(options) as session:
         found = await wait_for(session, await resolve.instance(session, instance), goals, timeout)
@@ -158,24 +162,25 @@ async def decommission(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Tear an instance down and prove it: its machines stay, what the app put on them goes."""
+    """Tear an instance down and prove that nothing is left. Its machines stay."""
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         if found.status == "decommissioned":
             raise CliError(
-                f"{found.name} is decommissioned already", NOT_FOUND, hint=f"gpuaas instance receipt {found.id}"
+                f"instance {found.name} is already decommissioned",
+                NOT_FOUND,
+                hint=f"gpuaas instance receipt {found.id}",
             )
         confirm(f"Tear down {found.name} ({found.app_slug})?", found.name, yes=yes)
         operation = await session.client.instances.request(found.id, "decommission")
         if not wait:
-            output.note(f"Watch it: gpuaas operation watch {operation.id}")
+            output.note(f"Next: gpuaas operation watch {operation.id}")
             from gpuaas_cli.commands.operation import show_operation
 
             show_operation(operation)
             return
-        from gpuaas_cli.commands.instance_receipt import show_receipt
         from gpuaas_cli.waiting import check_succeeded, wait_for_operation
 
         operation = await wait_for_operation(session, operation, timeout)
-        await show_receipt(session, operation)
+        await instance_receipt.show_receipt(session, operation)
         check_succeeded(operation)

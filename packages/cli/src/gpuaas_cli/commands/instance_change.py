@@ -1,4 +1,4 @@
-"""Changing a deployed app: start, stop, restart, upgrade, configure, and writing it off."""
+"""Change a deployed app: start, stop, restart, upgrade, configure, abandon."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,26 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.inputs import Yes, confirm
-from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait
+from gpuaas_cli.inputs import read_inputs
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, InputWords, Options, Queue, Timeout, Wait, Yes
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.operations import Operation
-
-Queue = Annotated[
-    bool, Parameter(name="--queue", negative="", help="Wait behind what is running, instead of being refused.")
-]
-InputWords = Annotated[
-    list[str] | None, Parameter(name="--input", negative="", help="KEY=VALUE; a value is read as YAML. Repeatable.")
-]
 
 
 async def show_or_wait(session: Session, operation: "Operation", wait: bool, timeout: float) -> None:
     from gpuaas_cli.commands.operation import show_operation
 
     if not wait:
-        output.note(f"Watch it: gpuaas operation watch {operation.id}")
+        output.note(f"Next: gpuaas operation watch {operation.id}")
         show_operation(operation)
         return
     from gpuaas_cli.waiting import check_succeeded, wait_for_operation
@@ -53,7 +47,7 @@ async def start(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Start an instance that was stopped."""
+    """Start a stopped instance."""
     await _request(instance, "start", {}, queue, wait, timeout, options)
 
 
@@ -66,7 +60,7 @@ async def stop(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Stop an instance; everything it has stays on its machines."""
+    """Stop an instance. Everything stays on its machines."""
     await _request(instance, "stop", {}, queue, wait, timeout, options)
 
 
@@ -94,10 +88,9 @@ async def run(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Run an operation of the app's own on the whole instance."""
-    from gpuaas_cli.commands.instance_deploy import read_inputs
+    """Run one of the app's own operations on the whole instance."""
 
-    await _request(instance, kind, read_inputs(None, input or []), queue, wait, timeout, options)
+    await _request(instance, kind, read_inputs(input), queue, wait, timeout, options)
 
 
 async def upgrade(
@@ -112,17 +105,18 @@ async def upgrade(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Bring an instance to another version of its app. Inputs that are given replace the present ones by their keys.
+    """Upgrade an instance to another version of its app.
+
+    Given inputs replace the current ones key by key.
 
     ```
     gpuaas instance upgrade first 1.3.0 --wait
     ```
     """
-    from gpuaas_cli.commands.instance_deploy import read_inputs
 
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
-        changed = read_inputs(inputs_file, input or [])
+        changed = read_inputs(input, inputs_file)
         wanted: dict[str, Any] = {"version": version}
         if changed:
             wanted["inputs"] = {**found.inputs, **changed}
@@ -141,18 +135,21 @@ async def configure(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Change the deploy inputs of an instance: those that are given, the others stay.
+    """Change deploy inputs of an instance. Inputs that are not given stay.
 
     ```
     gpuaas instance configure first --input size=3 --wait
     ```
     """
-    from gpuaas_cli.commands.instance_deploy import read_inputs
     from gpuaas_cli.errors import USAGE, CliError
 
-    changed = read_inputs(inputs_file, input or [])
+    changed = read_inputs(input, inputs_file)
     if not changed:
-        raise CliError("nothing to change: --input KEY=VALUE", USAGE, hint=f"gpuaas instance show {instance} -o json")
+        raise CliError(
+            "no inputs given: use --input KEY=VALUE or --inputs-file FILE",
+            USAGE,
+            hint=f"gpuaas instance show {instance} -o json",
+        )
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         wanted = {"inputs": {**found.inputs, **changed}}
@@ -164,14 +161,14 @@ async def abandon(
     instance: str,
     /,
     *,
-    reason: Annotated[str, Parameter(help="Why there is no proof, for the records.")],
+    reason: Annotated[str, Parameter(help="Why there is no proof, for the audit trail.")],
     yes: Yes = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """After its decommission failed: write an instance off without proof that nothing is left on its machines."""
+    """Write off an instance whose decommission failed, without proof that its machines are clean."""
     from gpuaas_cli.commands.instance import show_instance
 
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
-        confirm(f"Write {found.name} off without proof?", found.name, yes=yes)
+        confirm(f"Write off {found.name} without proof that its machines are clean?", found.name, yes=yes)
         await show_instance(session, await session.client.instances.abandon(found.id, reason))

@@ -1,4 +1,4 @@
-"""Deploying an app, or looking first whether that would work."""
+"""Deploy an app, or check the request first."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.asking import ask, ask_inputs, can_ask
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import FromFile, merge, read_document
-from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait
+from gpuaas_cli.inputs import merge, read_inputs, split_pair
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, FromFile, InputWords, Options, Timeout, Wait
+from gpuaas_cli.prompts import ask, ask_inputs, can_ask
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -21,31 +21,31 @@ async def deploy(
     app: Annotated[str | None, Parameter(help="The app's slug: gpuaas app list.")] = None,
     /,
     *,
-    name: Annotated[str | None, Parameter(help="What to call the instance.")] = None,
+    name: Annotated[str | None, Parameter(help="Name of the instance.")] = None,
     place: Annotated[
         list[str] | None,
-        Parameter(
-            name=["--place", "--allocation"], negative="", help="COMPONENT=ALLOCATION, by name or id; may be repeated."
-        ),
+        Parameter(name=["--place", "--allocation"], negative="", help="COMPONENT=MACHINE, by name or id. Repeatable."),
     ] = None,
-    version: Annotated[str | None, Parameter(help="The newest one where absent.")] = None,
-    input: Annotated[
-        list[str] | None, Parameter(negative="", help="KEY=VALUE; a value is read as YAML. May be repeated.")
-    ] = None,
-    inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins over it.")] = None,
+    version: Annotated[str | None, Parameter(help="Version; default: the newest.")] = None,
+    input: InputWords = None,
+    inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins.")] = None,
     from_file: FromFile = None,
     dry_run: Annotated[
         bool,
-        Parameter(name="--dry-run", negative="", help="Check it against the app's manifest, and show the request."),
+        Parameter(
+            name="--dry-run",
+            negative="",
+            help="Check the request against the app's manifest and show it; send nothing.",
+        ),
     ] = False,
     no_input: Annotated[
-        bool, Parameter(name="--no-input", negative="", help="Ask nothing on a terminal; take defaults.")
+        bool, Parameter(name="--no-input", negative="", help="Ask nothing on a terminal; use defaults.")
     ] = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Deploy an app on machines that the project has. On a terminal, what is missing is asked for.
+    """Deploy an app on machines of the project. On a terminal, asks for missing values.
 
     ```
     gpuaas app show APP
@@ -56,7 +56,7 @@ async def deploy(
     ```
     """
     fields = merge(from_file, app_slug=app, name=name, version=version)
-    inputs = read_inputs(inputs_file, input or [])
+    inputs = read_inputs(input, inputs_file)
     if inputs:
         fields["inputs"] = {**fields.get("inputs", {}), **inputs}
     async with open_session(options) as session:
@@ -64,19 +64,19 @@ async def deploy(
             place = await _ask(session, fields, place or [])
         request = await deploy_request(session, fields, place or [], options)
         if dry_run:
-            await _try(session, request)
+            await _dry_run(session, request)
             return
         from gpuaas_cli.commands.instance import show_instance, wait_for
         from gpuaas_contract.instances import InstanceStatus
 
         made = await session.client.instances.deploy(request)
         if made.versions.app_status != "published":
-            why = made.versions.app_status_reason or "its publisher gave no reason"
+            why = made.versions.app_status_reason or "no reason given"
             output.note(f"warning: {made.app_slug} {made.versions.app} is {made.versions.app_status}: {why}")
         if wait:
             made = await wait_for(session, made, {InstanceStatus.RUNNING}, timeout)
         else:
-            output.note(f"Watch it: gpuaas instance wait {made.name}")
+            output.note(f"Next: gpuaas instance wait {made.name}")
         await show_instance(session, made)
         if wait:
             from gpuaas_cli.waiting import check_instance
@@ -85,7 +85,7 @@ async def deploy(
 
 
 async def _ask(session: Session, fields: dict[str, Any], place: list[str]) -> list[str]:
-    """For what was not given: name, machines, inputs; each answer is checked before the next question."""
+    """Ask for the name, machines and inputs that were not given; each answer is checked before the next question."""
     if "app_slug" not in fields:
         return place
     version = await session.client.app_versions.get(fields["app_slug"], fields.get("version") or "latest")
@@ -112,8 +112,12 @@ def _name_problem(answer: str) -> str | None:
     try:
         TypeAdapter(Name).validate_python(answer)
     except ValidationError:
-        return "a name has lower-case letters, digits and hyphens, and begins with a letter"
+        return "a name has small letters, digits and hyphens, and begins with a letter"
     return None
+
+
+def _range(component: "Component") -> str:
+    return str(component.min) if component.min == component.max else f"{component.min} to {component.max}"
 
 
 def _ask_machines(component: "Component", names: list[str]) -> list[str]:
@@ -121,13 +125,12 @@ def _ask_machines(component: "Component", names: list[str]) -> list[str]:
         given = answer.replace(",", " ").split()
         unknown = [name for name in given if name not in names and not name.startswith("alc_")]
         if unknown:
-            return f"there is no active machine {', '.join(unknown)} (there is: {', '.join(names) or 'none'})"
+            return f"no active machine {', '.join(unknown)} (active: {', '.join(names) or 'none'})"
         if not component.min <= len(given) <= component.max:
-            return f"{component.min} to {component.max} machines are needed, not {len(given)}"
+            return f"{len(given)} given, {_range(component)} required"
         return None
 
-    count = str(component.min) if component.min == component.max else f"{component.min} to {component.max}"
-    question = f"Machines for {component.title} ({count})"
+    question = f"Machines for {component.title} ({_range(component)})"
     answer = ask(question, check, help=component.description)
     return [f"{component.key}={name}" for name in answer.replace(",", " ").split()]
 
@@ -140,7 +143,7 @@ async def deploy_request(
     if place:
         fields["placement_intent"] = [
             {"component_key": key, "allocation_id": (await resolve.allocation(session, wanted)).id}
-            for key, wanted in (_split(text, "--place COMPONENT=ALLOCATION") for text in place)
+            for key, wanted in (split_pair(text, "--place COMPONENT=MACHINE") for text in place)
         ]
     for required, flag in (("app_slug", "APP"), ("name", "--name"), ("placement_intent", "--place")):
         if required not in fields:
@@ -150,7 +153,7 @@ async def deploy_request(
     return InstanceDeploy.model_validate(fields)
 
 
-async def _try(session: Session, request: "InstanceDeploy") -> None:
+async def _dry_run(session: Session, request: "InstanceDeploy") -> None:
     version = await session.client.app_versions.get(request.app_slug, request.version or "latest")
     findings = [*_check_placement(request, version.manifest), *_check_inputs(request, version.manifest)]
     shown = {
@@ -165,9 +168,11 @@ async def _try(session: Session, request: "InstanceDeploy") -> None:
             output.note(f"finding: {finding}")
     if findings:
         raise CliError(
-            f"this would be refused: {len(findings)} finding(s)", USAGE, hint=f"gpuaas app show {request.app_slug}"
+            f"the platform would refuse this: {output.count(len(findings), 'finding')}",
+            USAGE,
+            hint=f"gpuaas app show {request.app_slug}",
         )
-    output.note("Nothing was sent; as far as the manifest says, this would be accepted.")
+    output.note("The request is valid by the app's manifest. Nothing was sent.")
 
 
 def _check_placement(request: "InstanceDeploy", manifest: "Manifest") -> list[str]:
@@ -177,19 +182,21 @@ def _check_placement(request: "InstanceDeploy", manifest: "Manifest") -> list[st
     machines: dict[str, list[str]] = {}
     for placement in request.placement_intent:
         if placement.component_key not in components:
-            findings.append(f"the app has no component {placement.component_key!r} ({', '.join(components)})")
+            findings.append(
+                f"the app has no component {placement.component_key!r} (components: {', '.join(components)})"
+            )
             continue
         placed[placement.component_key].append(placement.allocation_id)
         machines.setdefault(placement.allocation_id, []).append(placement.component_key)
     for key, component in components.items():
         count = len(placed[key])
         if not component.min <= count <= component.max:
-            findings.append(f"{key} needs {component.min} to {component.max} machines, not {count}")
+            findings.append(f"{key}: {count} placed, {_range(component)} required")
     for machine, keys in machines.items():
         for index, key in enumerate(keys):
             for other in keys[index + 1 :]:
                 if other not in components[key].may_share_machine_with:
-                    findings.append(f"{key} and {other} may not share a machine ({machine})")
+                    findings.append(f"{key} and {other} cannot share machine {machine}")
     return findings
 
 
@@ -198,23 +205,3 @@ def _check_inputs(request: "InstanceDeploy", manifest: "Manifest") -> list[str]:
 
     found = find_value_problems(request.inputs, manifest.inputs)
     return [f"inputs{problem.pointer.replace('/', '.')}: {problem.detail}" for problem in found]
-
-
-def _split(text: str, usage: str) -> tuple[str, str]:
-    key, found, value = text.partition("=")
-    if not found or not key or not value:
-        raise CliError(f"{text!r} is not {usage}", USAGE)
-    return key, value
-
-
-def read_inputs(file: Path | None, given: list[str]) -> dict[str, Any]:
-    import yaml
-
-    inputs: dict[str, Any] = read_document(str(file)) if file is not None else {}
-    try:
-        for text in given:
-            key, value = _split(text, "--input KEY=VALUE")
-            inputs[key] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise CliError(f"cannot read the inputs: {error}", USAGE) from None
-    return inputs

@@ -1,4 +1,4 @@
-"""What happened to an instance."""
+"""The event history of an instance."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -15,28 +15,26 @@ if TYPE_CHECKING:
     from gpuaas_contract.history import InstanceEvent
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-Moment = Annotated[str | None, Parameter(help="A time (2026-01-31T12:00:00Z), or how long ago: 30s, 15m, 2h, 7d.")]
+Moment = Annotated[str | None, Parameter(help="A time (2026-01-31T12:00:00Z), or an age: 30s, 15m, 2h, 7d.")]
 
 
 async def events(
     instance: str,
     /,
     *,
-    member: Annotated[str | None, Parameter(help="Only what is about this member.")] = None,
-    operation: Annotated[str | None, Parameter(help="Only what is about this operation.")] = None,
-    noun: Annotated[str | None, Parameter(help="Only instance, member, operation, …")] = None,
-    event: Annotated[str | None, Parameter(help="Only this kind of event, or those that begin so: step_")] = None,
+    member: Annotated[str | None, Parameter(help="Only events of this member.")] = None,
+    operation: Annotated[str | None, Parameter(help="Only events of this operation.")] = None,
+    noun: Annotated[str | None, Parameter(help="Only events of this noun: instance, member, operation, …")] = None,
+    event: Annotated[str | None, Parameter(help="Only this event, or events with this prefix: step_")] = None,
     since: Moment = None,
     until: Moment = None,
-    last: Annotated[int | None, Parameter(help="Only so many, the newest ones.")] = None,
-    follow: Annotated[
-        bool, Parameter(name=["--follow", "-f"], negative="", help="Go on with what happens now.")
-    ] = False,
+    last: Annotated[int | None, Parameter(help="Only this many of the newest.")] = None,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Continue with new events.")] = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """What happened to an instance, in order; with --follow also what happens from now on.
+    """List the events of an instance, oldest first; --follow continues with new ones.
 
-    With -o json and --follow, one JSON document per line.
+    With -o json and --follow, one JSON object per line.
 
     ```
     gpuaas instance events first --since 1h
@@ -47,7 +45,7 @@ async def events(
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         feed = session.client.changes(project_id=found.project_id, instance_id=found.id)
-        await feed.page(wait=0)  # the place to go on from, taken before the past is read
+        await feed.page(wait=0)  # the cursor to continue from, taken before the past is read
         past: list[InstanceEvent] = []
         async for entry in session.client.history.events(
             found.id,
@@ -66,7 +64,7 @@ async def events(
         if last is not None:
             past.reverse()
         if not follow:
-            output.items(past, _COLUMNS, empty="Nothing of the kind happened.")
+            output.items(past, _COLUMNS, empty="No such events.")
             return
         for entry in past:
             _print_line(entry.at, entry.noun, entry.resource_id, entry.event, entry.message, entry.correlation_id)
@@ -100,7 +98,7 @@ def _moment(text: str | None) -> datetime | None:
         found = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise CliError(
-            f"{text!r} is no time", USAGE, hint="2026-01-31T12:00:00Z, or 15m for a quarter of an hour ago"
+            f"cannot read the time {text!r}", USAGE, hint="2026-01-31T12:00:00Z, or 15m for 15 minutes ago"
         ) from None
     return found if found.tzinfo is not None else found.astimezone()
 

@@ -1,4 +1,4 @@
-"""What is wrong with an instance, in one answer."""
+"""Explain the state of an instance in one answer."""
 
 import json
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ MOST_LINES = 12
 
 
 async def explain(instance: str, /, *, options: Options = DEFAULTS) -> None:
-    """Say what is going on with an instance: where it stands, what holds it up, what the app says, what to do now.
+    """Explain what an instance is doing, what blocks it, and what to do next.
 
     ```
     gpuaas instance explain first
@@ -61,7 +61,7 @@ def _show(found: "Explanation") -> None:
             )
     commands = _commands(found)
     if commands:
-        output.heading("What can be done now")
+        output.heading("What to do next")
         width = min(max(len(command) for command, _ in commands), 90)
         for command, title in commands:
             print(f"  {command:<{width}}  {output.clean(title)}")
@@ -69,7 +69,7 @@ def _show(found: "Explanation") -> None:
 
 
 def _commands(found: "Explanation") -> list[tuple[str, str]]:
-    """The nearest first: for the operation, for the member, for the whole instance."""
+    """List the allowed commands: for the operation, then the member, then the whole instance."""
     name, member, operation = found.instance.name, found.member, found.operation
     commands = [] if operation is None else [(next_command(a), a.title) for a in operation.allowed_actions]
     if member is not None:

@@ -1,4 +1,4 @@
-"""Looking before a deploy or an operation: everything that stands in the way, and nothing changed."""
+"""Check a deploy or an operation before it is requested; nothing is changed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,8 +7,8 @@ from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import FromFile, merge
-from gpuaas_cli.options import DEFAULTS, Options, Timeout
+from gpuaas_cli.inputs import merge, read_inputs
+from gpuaas_cli.options import DEFAULTS, FromFile, InputWords, Options, Timeout
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -22,29 +22,29 @@ async def preflight(
     app: Annotated[str | None, Parameter(help="The app's slug: gpuaas app list.")] = None,
     /,
     *,
-    name: Annotated[str | None, Parameter(help="What to call the instance.")] = None,
+    name: Annotated[str | None, Parameter(help="Name of the instance.")] = None,
     place: Annotated[
-        list[str] | None, Parameter(negative="", help="COMPONENT=ALLOCATION, by name or id; may be repeated.")
+        list[str] | None, Parameter(negative="", help="COMPONENT=MACHINE, by name or id. Repeatable.")
     ] = None,
-    version: Annotated[str | None, Parameter(help="The newest one where absent.")] = None,
-    input: Annotated[
-        list[str] | None, Parameter(negative="", help="KEY=VALUE; a value is read as YAML. May be repeated.")
-    ] = None,
-    inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins over it.")] = None,
+    version: Annotated[str | None, Parameter(help="Version; default: the newest.")] = None,
+    input: InputWords = None,
+    inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins.")] = None,
     from_file: FromFile = None,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Look whether a deploy would work: the platform's own checks and the app's. Exits with 2 where it would not.
+    """Check whether a deploy would work, by the platform's checks and the app's own.
+
+    Exits with 2 if it would not.
 
     ```
     gpuaas instance preflight APP --name first --place controller=one --place worker=one
     ```
     """
-    from gpuaas_cli.commands.instance_deploy import deploy_request, read_inputs
+    from gpuaas_cli.commands.instance_deploy import deploy_request
 
     fields = merge(from_file, app_slug=app, name=name, version=version)
-    inputs = read_inputs(inputs_file, input or [])
+    inputs = read_inputs(input, inputs_file)
     if inputs:
         fields["inputs"] = {**fields.get("inputs", {}), **inputs}
     async with open_session(options) as session:
@@ -54,31 +54,31 @@ async def preflight(
 
 async def preflight_members(
     instance: Annotated[str, Parameter(help="The instance, by name or id.")],
-    kind: Annotated[str, Parameter(help="add, drain, remove, …: what would be asked for.")],
+    kind: Annotated[str, Parameter(help="The operation: add, drain, remove, …")],
     targets: Annotated[list[str], Parameter(help="Members; for add, machines.")],
     /,
     *,
     component: Annotated[str | None, Parameter(help="For add: the component's key.")] = None,
-    input: Annotated[list[str] | None, Parameter(negative="", help="KEY=VALUE for the operation. Repeatable.")] = None,
+    input: InputWords = None,
     policy: Annotated[str, Parameter(help="all_or_nothing, best_effort, or a number.")] = "all_or_nothing",
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Look whether an operation on members would work. Exits with 2 where it would not.
+    """Check whether an operation on members would work.
+
+    Exits with 2 if it would not.
 
     ```
-    gpuaas component preflight first add two three --component worker
-    gpuaas component preflight first drain two
+    gpuaas member preflight first add two three --component worker
+    gpuaas member preflight first drain two
     ```
     """
-    from gpuaas_cli.bulks import read_policy
-    from gpuaas_cli.commands.component import member_id
-    from gpuaas_cli.commands.instance_deploy import read_inputs
+    from gpuaas_cli.commands.member import member_id, read_policy
     from gpuaas_contract.bulk import MemberOperationsCreate, MembersAdd
 
-    given: dict[str, Any] = {"policy": read_policy(policy), "input": read_inputs(None, input or [])}
+    given: dict[str, Any] = {"policy": read_policy(policy), "input": read_inputs(input)}
     if kind == "add" and component is None:
-        raise CliError("--component is missing: which component the machines are for", USAGE)
+        raise CliError("--component is missing: add needs the component's key", USAGE)
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         body: MembersAdd | MemberOperationsCreate
@@ -92,7 +92,7 @@ async def preflight_members(
 
 
 async def finish(session: Session, found: "Preflight", timeout: float) -> None:
-    """Wait for the app's own checks, show everything, and exit with what it means."""
+    """Wait for the app's own checks, show all findings, and raise if the request would not work."""
     left = timeout
     while found.state == "running" and left > 0:
         found = await session.client.preflights.get(found.id, wait=min(_TURN, left))
@@ -101,9 +101,9 @@ async def finish(session: Session, found: "Preflight", timeout: float) -> None:
         rows = [[f.severity, f.source, f.message, f.action, f.pointer] for f in found.findings]
         if rows:
             output.table(rows, ["severity", "by", "finding", "what to do", "where"])
-        output.note(f"The app's own checks: {found.app_checks.value.replace('_', ' ')}.")
+        output.note(f"App checks: {found.app_checks.value.replace('_', ' ')}.")
     if found.ok is False:
-        raise CliError(f"{found.kind} would not work: {len(found.findings)} finding(s)", USAGE)
+        raise CliError(f"{found.kind} would not work: {output.count(len(found.findings), 'finding')}", USAGE)
     if found.ok is None:
-        raise CliError("the app's own checks are not done yet", USAGE, hint="a larger --timeout")
-    output.note(f"Nothing stands in the way of {found.kind}.")
+        raise CliError(f"the app's own checks are not finished after {timeout:.0f} s", USAGE, hint="--timeout SECONDS")
+    output.note(f"{found.kind} would work: no blocking findings.")

@@ -1,4 +1,4 @@
-"""The teardown receipt: what was looked at on each machine, and what was found."""
+"""The teardown receipt: what was checked on each machine, and what was found."""
 
 import sys
 from contextlib import suppress
@@ -17,14 +17,14 @@ LONGEST_CELL = 48
 
 
 async def receipt(instance: str, /, *, options: Options = DEFAULTS) -> None:
-    """Show the receipt of an instance's decommission: every probe, what was expected and what was found."""
+    """Show the teardown receipt of an instance: each check, what was expected and found."""
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         operations = await session.client.operations.list(project_id=found.project_id, instance_id=found.id).all()
         ended = [o for o in operations if o.kind == "decommission" and o.result]
         if not ended:
             raise CliError(
-                f"{found.name} is {found.status} and has no receipt yet",
+                f"instance {found.name} is {found.status}: it has no receipt yet",
                 NOT_FOUND,
                 hint=f"gpuaas instance decommission {found.id} --yes --wait",
             )
@@ -33,7 +33,9 @@ async def receipt(instance: str, /, *, options: Options = DEFAULTS) -> None:
         document = newest.result.get("receipt")
         if isinstance(document, dict) and document.get("ok") is False:
             raise CliError(
-                "the receipt says that something is left", WORK_FAILED, hint=f"gpuaas operation show {newest.id}"
+                "the receipt shows that something is left on a machine",
+                WORK_FAILED,
+                hint=f"gpuaas operation show {newest.id}",
             )
 
 
@@ -52,11 +54,11 @@ async def show_receipt(session: Session, operation: "Operation") -> None:
         exempt = [f"{names[id]}: {output.text(e)}" for id, machine in machines.items() for e in machine.exempt]
         verdict = "nothing is left" if document["ok"] else "SOMETHING IS LEFT"
     except (KeyError, TypeError):
-        # Another app's own shape: shown as it is.
+        # A receipt in an app's own format.
         output.yaml(document)
         return
     cells = [[output.text(cell) for cell in row] for row in rows]
-    # What failed is shown whole: it is the evidence. Of what passed, a glance is enough.
+    # Failed checks are evidence and shown in full; passed ones are cut.
     shown = [[_cut(cell) if row[0] == _mark(True) else cell for cell in row] for row in cells]
     output.table(shown, ["", "machine", "check", "expected", "found", "at"])
     if shown != cells:
@@ -77,7 +79,7 @@ class MachineChecks:
 
 
 def by_machine(members: list[dict[str, Any]]) -> dict[str, MachineChecks]:
-    """Members that share a machine were proven by the same look at it: each check is shown once."""
+    """Group checks by machine: members that share one were checked together, and each check is shown once."""
     machines: dict[str, MachineChecks] = {}
     for member in members:
         machine = machines.setdefault(member["allocation_id"], MachineChecks())
@@ -93,7 +95,7 @@ def _identity(check: dict[str, Any]) -> tuple[str, ...]:
 
 
 async def _names(session: Session, operation: "Operation", machines: dict[str, MachineChecks]) -> dict[str, str]:
-    """The host name and the components on it, for people; the id where the machine is not known any more."""
+    """Return each machine's host name and components; its id where the machine no longer exists."""
     from gpuaas_sdk.errors import GpuaasError
 
     components: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Logging in and out."""
+"""Log in and out, and change the password."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from gpuaas_cli import output
 from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.options import DEFAULTS, Options
-from gpuaas_cli.passwords import read_new_password, read_password
+from gpuaas_cli.prompts import read_new_password, read_password
 from gpuaas_cli.session import find_target, open_session, quiet_httpx
 from gpuaas_sdk.profile import config as configuration
 from gpuaas_sdk.profile import logins
@@ -23,20 +23,16 @@ CLIENT = "gpuaas-cli"
 
 async def login(
     *,
-    email: Annotated[str | None, Parameter(help="Log in with this person's password.")] = None,
+    email: Annotated[str | None, Parameter(help="Log in with the password of this account.")] = None,
     password_stdin: Annotated[bool, Parameter(negative="", help="Read the password from standard input.")] = False,
-    device: Annotated[
-        bool, Parameter(negative="", help="Approve in a browser, also where this is no terminal.")
-    ] = False,
-    service_account: Annotated[
-        Path | None, Parameter(help="Use a service account's file instead of a person's login.")
-    ] = None,
+    device: Annotated[bool, Parameter(negative="", help="Approve in a browser, also without a terminal.")] = False,
+    service_account: Annotated[Path | None, Parameter(help="Log in with a service account's file.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Log in and remember the login in a named context.
+    """Log in and save the login in a context.
 
-    On a terminal, a code is shown that you approve in a browser. With --email, the password comes from a prompt,
-    from --password-stdin, or from GPUAAS_PASSWORD; without a terminal no question is ever asked.
+    On a terminal, prints a code to approve in a browser. With --email, reads the password from a prompt,
+    --password-stdin or GPUAAS_PASSWORD. Without a terminal, asks nothing.
 
     ```
     gpuaas login --api-url http://127.0.0.1:8470
@@ -53,14 +49,14 @@ async def login(
     else:
         api_url = options.api_url or (known.api_url if known else None)
         if api_url is None:
-            raise CliError("say where: --api-url URL", USAGE)
+            raise CliError("no platform given", USAGE, hint="gpuaas login --api-url URL")
         with_password = email is not None or password_stdin or "GPUAAS_PASSWORD" in os.environ
         if device or (not with_password and sys.stdin.isatty()):
             context = await _login_device(api_url.rstrip("/"))
         else:
             email = email or (known.email if known else None)
             if email is None:
-                raise CliError("say who: --email EMAIL (or --device, to approve in a browser)", USAGE)
+                raise CliError("no account given", USAGE, hint="--email EMAIL, or --device to approve in a browser")
             password = read_password(f"Password of {email}: ", "GPUAAS_PASSWORD", from_stdin=password_stdin)
             context = await _login_person(api_url.rstrip("/"), email, password)
     kept = known.project if known and known.api_url == context.api_url else None
@@ -93,7 +89,7 @@ async def _login_device(api_url: str) -> Context:
             token = await device.wait(asked)
     except NotFoundError:
         raise CliError(
-            "this platform cannot log you in through a browser", USAGE, hint="gpuaas login --email EMAIL"
+            "this platform has no login through a browser", USAGE, hint="gpuaas login --email EMAIL"
         ) from None
     async with GpuaasClient(api_url, StaticToken(token.access_token), user_agent=CLIENT) as client:
         principal = await client.principal()
@@ -110,7 +106,7 @@ async def _login_account(file: Path, api_url: str | None) -> Context:
 
 
 async def logout(*, options: Options = DEFAULTS) -> None:
-    """End the login, here and on the platform; the context's address and project are kept."""
+    """Log out, here and on the platform. The context's address and project stay."""
     quiet_httpx()
     config = configuration.load()
     target = find_target(options, config)
@@ -122,7 +118,7 @@ async def logout(*, options: Options = DEFAULTS) -> None:
 
 
 async def _revoke(name: str, context: Context) -> None:
-    """As far as the platform can be reached: forgetting works without it."""
+    """Revoke the token if the platform answers; logging out works without it."""
     from gpuaas_sdk.client import GpuaasClient
     from gpuaas_sdk.credentials import StaticToken
     from gpuaas_sdk.errors import GpuaasError
@@ -138,12 +134,12 @@ async def _revoke(name: str, context: Context) -> None:
 async def password(
     *,
     password_stdin: Annotated[
-        bool, Parameter(negative="", help="Read the old and the new password from standard input, a line each.")
+        bool, Parameter(negative="", help="Read the old and the new password from standard input, one per line.")
     ] = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Change your own password. Every login of yours ends: log in again afterwards."""
-    old = read_password("Your present password: ", "GPUAAS_PASSWORD", from_stdin=password_stdin)
+    """Change your password. All your logins end: log in again."""
+    old = read_password("Your current password: ", "GPUAAS_PASSWORD", from_stdin=password_stdin)
     new = read_new_password("yours", from_stdin=password_stdin)
     async with open_session(options) as session:
         user = await session.client.sessions.change_password(old, new)
@@ -151,7 +147,7 @@ async def password(
 
 
 async def whoami(*, options: Options = DEFAULTS) -> None:
-    """Who the platform takes you for, and what your roles are."""
+    """Show who you are logged in as, and your roles."""
     async with open_session(options) as session:
         principal = await session.client.principal()
     roles = [f"{m.role} ({m.project_id or m.tenant_id or 'platform'})" for m in principal.memberships]

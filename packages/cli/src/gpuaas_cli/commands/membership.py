@@ -1,4 +1,4 @@
-"""Memberships: who has which role where."""
+"""Roles of people in tenants, projects and apps."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -6,14 +6,15 @@ from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
-from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.inputs import merge
+from gpuaas_cli.options import DEFAULTS, FromFile, Options, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.identity import Membership
 
-app = noun("membership", "Who has which role where.")
+app = noun(__name__, __doc__)
 
 
 def _where(membership: "Membership") -> str:
@@ -35,12 +36,12 @@ def _show(membership: "Membership") -> None:
 @app.command(name="list")
 async def list_(
     *,
-    user: Annotated[str | None, Parameter(help="Only those of this user (e-mail or id).")] = None,
-    tenant: Annotated[str | None, Parameter(help="Only those in this tenant.")] = None,
-    all: Annotated[bool, Parameter(negative="", help="Not only those of the project that is chosen.")] = False,
+    user: Annotated[str | None, Parameter(help="Only roles of this user, by e-mail or id.")] = None,
+    tenant: Annotated[str | None, Parameter(help="Only roles in this tenant.")] = None,
+    all: Annotated[bool, Parameter(negative="", help="Roles in all projects, not only the chosen one.")] = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List the roles that you may see: with --project or in the chosen project only those there."""
+    """List the roles that you may see, in the chosen project if there is one."""
     async with open_session(options) as session:
         chosen = session.target.project if tenant is None and not all else None
         found = await session.client.memberships.list(
@@ -68,7 +69,7 @@ async def create(
     from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give a user a role: in a tenant (--tenant), in a project (--project), for an app (--app), or on the platform.
+    """Give a user a role in a tenant (--tenant), a project (--project), an app (--app) or the platform.
 
     ```
     gpuaas membership create ada@example.org project_admin --project research
@@ -80,7 +81,7 @@ async def create(
         from gpuaas_contract.identity import MembershipCreate, Role
 
         if role is not None and role not in {known.value for known in Role}:
-            raise CliError(f"there is no role {role!r} (there is: {', '.join(Role)})", USAGE)
+            raise CliError(f"there is no role {role!r} (roles: {', '.join(Role)})", USAGE)
         fields = merge(from_file, role=role, app_slug=app)
         if user is not None:
             fields["user_id"] = (await resolve.user(session, user)).id
@@ -97,7 +98,7 @@ async def create(
 
 @app.command
 async def delete(membership: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Take a role away; `gpuaas membership list` shows the ids."""
-    confirm(f"Take the role {membership} away?", membership, yes=yes)
+    """Take a role away, by its id (`gpuaas membership list`)."""
+    confirm(f"Take away role {membership}?", membership, yes=yes)
     async with open_session(options) as session:
         _show(await session.client.memberships.delete(membership))

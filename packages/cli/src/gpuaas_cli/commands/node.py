@@ -1,4 +1,4 @@
-"""Nodes: the hosts that carry machines."""
+"""Hosts that run machines (operators)."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.nodes import Node
 
-app = noun("node", "Enrolled hosts (operators).")
+app = noun(__name__, __doc__)
 
 
 def _use(node: object, what: str) -> str:
@@ -20,7 +20,7 @@ def _use(node: object, what: str) -> str:
 
 @app.command(name="list")
 async def list_(*, options: Options = DEFAULTS) -> None:
-    """List the nodes, with what is allocated of what they have."""
+    """List the nodes with their allocated and total capacity."""
     async with open_session(options) as session:
         found = await session.client.nodes.list().all()
     columns = {
@@ -79,43 +79,43 @@ async def _change(node: str, what: str, options: Options) -> None:
 
 @app.command
 async def cordon(node: str, /, *, options: Options = DEFAULTS) -> None:
-    """It carries on with what it has and takes nothing new."""
+    """Cordon a node: its machines keep running, it takes no new ones."""
     await _change(node, "cordon", options)
 
 
 @app.command
 async def uncordon(node: str, /, *, options: Options = DEFAULTS) -> None:
-    """It takes new machines again."""
+    """Let a node take new machines again."""
     await _change(node, "uncordon", options)
 
 
 @app.command
 async def drain(node: str, /, *, options: Options = DEFAULTS) -> None:
-    """It takes nothing new, and those who have machines there are told to move."""
+    """Drain a node: it takes no new machines, and owners of its machines are told to move."""
     await _change(node, "drain", options)
 
 
 @app.command
 async def retire(node: str, /, *, options: Options = DEFAULTS) -> None:
-    """Take an empty node out of service, for good."""
+    """Take an empty node out of service for good."""
     await _change(node, "retire", options)
 
 
 @app.command(name="revoke-identity")
 async def revoke_identity(node: str, /, *, options: Options = DEFAULTS) -> None:
-    """Cut its agent off at once; a new join token under the same name lets the host back in."""
+    """Cut off a node's agent at once. A new join token of the same name lets the host back in."""
     await _change(node, "revoke_identity", options)
 
 
 @app.command(name="rotate-identity")
 async def rotate_identity(node: str, /, *, options: Options = DEFAULTS) -> None:
-    """Have its agent make a new key."""
+    """Let a node's agent make a new key."""
     await _change(node, "rotate_identity", options)
 
 
 @app.command(name="join-token")
 async def join_token(name: str, /, *, options: Options = DEFAULTS) -> None:
-    """Make a token that enrols one host under this name. It is shown once."""
+    """Create a token that enrols one host under this name. It is shown once."""
     async with open_session(options) as session:
         made = await session.client.join_tokens.create(name)
     output.one(made, {"node": made.node_name, "token": made.token, "expires": made.expires_at})

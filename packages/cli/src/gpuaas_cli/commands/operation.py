@@ -1,4 +1,4 @@
-"""Operations: the work on instances, step by step."""
+"""Work on instances, step by step."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +12,13 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.operations import Operation
 
-app = noun("operation", "The work on instances, step by step.")
+app = noun(__name__, __doc__)
 
 
 @app.command(name="list")
 async def list_(
     *,
-    instance: Annotated[str | None, Parameter(help="Only those of this instance.")] = None,
+    instance: Annotated[str | None, Parameter(help="Only operations of this instance.")] = None,
     state: Annotated[str | None, Parameter(help="pending, running, succeeded, failed or cancelled.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
@@ -62,7 +62,7 @@ def show_operation(operation: "Operation") -> None:
             "kind": operation.kind,
             "state": f"{operation.state}{', queued' if operation.queued else ''}",
             "waits for": operation.waits_for,
-            "asked to stop": operation.cancel_requested or None,
+            "cancel requested": operation.cancel_requested or None,
             "attempt": operation.attempt,
             "took": _took(operation),
             "instance": operation.instance_id,
@@ -111,7 +111,7 @@ async def watch(operation: str, /, *, timeout: Timeout = WAIT_SECONDS, options: 
 async def cancel(
     operation: str, /, *, wait: Wait = False, timeout: Timeout = WAIT_SECONDS, options: Options = DEFAULTS
 ) -> None:
-    """Call an operation off: at once where nobody works on it, else at the next boundary between its steps."""
+    """Cancel an operation: at once if no controller works on it, otherwise between two steps."""
     async with open_session(options) as session:
         found = await session.client.operations.cancel(operation)
         if wait and not found.state.is_final:
@@ -125,7 +125,7 @@ async def cancel(
 async def retry(
     operation: str, *, wait: Wait = False, timeout: Timeout = WAIT_SECONDS, options: Options = DEFAULTS
 ) -> None:
-    """Run a failed operation again."""
+    """Retry a failed operation."""
     async with open_session(options) as session:
         found = await session.client.operations.retry(operation)
         if not wait:

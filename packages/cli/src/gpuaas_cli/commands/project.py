@@ -1,4 +1,4 @@
-"""Projects."""
+"""Projects of a tenant."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -6,14 +6,15 @@ from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
-from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.inputs import merge
+from gpuaas_cli.options import DEFAULTS, FromFile, Options, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.identity import Project
 
-app = noun("project", "Projects of a tenant.")
+app = noun(__name__, __doc__)
 
 
 def _show(project: "Project") -> None:
@@ -22,7 +23,9 @@ def _show(project: "Project") -> None:
 
 @app.command(name="list")
 async def list_(
-    *, tenant: Annotated[str | None, Parameter(help="Only those of this tenant.")] = None, options: Options = DEFAULTS
+    *,
+    tenant: Annotated[str | None, Parameter(help="Only projects of this tenant.")] = None,
+    options: Options = DEFAULTS,
 ) -> None:
     """List the projects that you can see."""
     async with open_session(options) as session:
@@ -39,7 +42,7 @@ async def list_(
 
 @app.command
 async def show(project: str | None = None, /, *, options: Options = DEFAULTS) -> None:
-    """Show a project, by name or id; without one, the current project."""
+    """Show a project, by name or id; default: the current one."""
     async with open_session(options) as session:
         _show(await (session.project() if project is None else session.find_project(project)))
 
@@ -49,8 +52,8 @@ async def create(
     name: str | None = None,
     /,
     *,
-    tenant: Annotated[str | None, Parameter(help="Its tenant; may be left out where there is only one.")] = None,
-    title: Annotated[str | None, Parameter(help="A title for people.")] = None,
+    tenant: Annotated[str | None, Parameter(help="Its tenant; optional if you see only one.")] = None,
+    title: Annotated[str | None, Parameter(help="Title for people.")] = None,
     from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
@@ -71,13 +74,13 @@ async def _tenant_id(session: Session, tenant: str | None) -> str:
     tenants = await session.client.tenants.list().all()
     if len(tenants) != 1:
         names = ", ".join(t.name for t in tenants) or "none"
-        raise CliError(f"which tenant? (there is: {names})", USAGE, hint="--tenant NAME")
+        raise CliError(f"no tenant chosen (visible: {names})", USAGE, hint="--tenant NAME")
     return tenants[0].id
 
 
 @app.command
 async def update(
-    project: str, /, *, title: Annotated[str, Parameter(help="A title for people.")], options: Options = DEFAULTS
+    project: str, /, *, title: Annotated[str, Parameter(help="Title for people.")], options: Options = DEFAULTS
 ) -> None:
     """Change the title of a project."""
     async with open_session(options) as session:
@@ -87,8 +90,8 @@ async def update(
 
 @app.command
 async def delete(project: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Delete a project in which there is nothing any more."""
+    """Delete an empty project."""
     async with open_session(options) as session:
         found = await session.find_project(project)
-        confirm(f"Delete the project {found.name}?", found.name, yes=yes)
+        confirm(f"Delete project {found.name}?", found.name, yes=yes)
         _show(await session.client.projects.delete(found.id, revision=found.revision))

@@ -1,4 +1,4 @@
-"""Quotas: how much a project may have at once."""
+"""Resource limits of a project."""
 
 from typing import TYPE_CHECKING
 
@@ -9,21 +9,21 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.quotas import Quota
 
-app = noun("quota", "How much a project may have at once.")
+app = noun(__name__, __doc__)
 _NAMES = ("cpus", "memory_mib", "disk_gib", "gpus", "allocations")
 
 
 def _show(quota: "Quota") -> None:
     def words(name: str) -> str:
         limit = getattr(quota.limits, name)
-        return f"{getattr(quota.used, name)} of {'any number' if limit is None else limit}"
+        return f"{getattr(quota.used, name)} of {'unlimited' if limit is None else limit}"
 
     output.one(quota, {"project": quota.project_id, **{name.replace("_", " "): words(name) for name in _NAMES}})
 
 
 @app.command
 async def show(*, options: Options = DEFAULTS) -> None:
-    """What the project has, and how much it may have."""
+    """Show the project's usage and limits."""
     async with open_session(options) as session:
         _show(await session.client.quotas.get(await session.project_id()))
 
@@ -38,7 +38,7 @@ async def set_(
     allocations: int | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Set all limits of the project at once; what is left out is not limited (tenant administrators)."""
+    """Set all limits of the project (tenant administrators). Limits that are not given are lifted."""
     async with open_session(options) as session:
         quota = await session.client.quotas.set(
             await session.project_id(),

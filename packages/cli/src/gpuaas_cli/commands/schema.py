@@ -1,4 +1,4 @@
-"""What an operation takes, from the platform itself."""
+"""Request schemas of the API, from the platform itself."""
 
 from typing import Annotated, Any
 
@@ -19,9 +19,9 @@ async def schema(
     *,
     options: Options = DEFAULTS,
 ) -> None:
-    """Print what an operation of the API takes, as JSON Schema; without a name, list the operations.
+    """Print the JSON Schema of an API operation, or list the operations.
 
-    Needs no login. The body of a create operation is what --from-file takes.
+    Needs no login. --from-file takes the body of a create operation.
 
     ```
     gpuaas schema
@@ -41,8 +41,8 @@ async def schema(
     if wanted not in found:
         import difflib
 
-        near = ", ".join(difflib.get_close_matches(wanted, found)) or "none is like it"
-        raise CliError(f"there is no operation {operation!r} ({near})", NOT_FOUND, hint="gpuaas schema")
+        near = ", ".join(difflib.get_close_matches(wanted, found)) or "none is similar"
+        raise CliError(f"the API has no operation {operation!r} (similar: {near})", NOT_FOUND, hint="gpuaas schema")
     shown = _describe(document, *found[wanted])
     if not output.document(shown):
         output.yaml(shown)
@@ -97,7 +97,7 @@ def _resolve(document: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _self_contained(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with all that it refers to: a validator takes it as it is."""
+    """Return the schema with all its references, complete for a validator."""
     definitions: dict[str, Any] = {}
 
     def rewrite(part: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Run-time secrets of app instances: what is known of them. Their values go to the instance's controller only."""
+"""Run-time secrets of app instances. Values are never shown."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -6,16 +6,16 @@ from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import Yes, confirm
-from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.options import DEFAULTS, Options, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.secrets import Secret
 
-app = noun("secret", "Secrets that the platform made for app instances; never their values.")
+app = noun(__name__, __doc__)
 
-Of = Annotated[str | None, Parameter(name="--instance", help="The instance, where the secret is given by its name.")]
+Of = Annotated[str | None, Parameter(name="--instance", help="The instance; required with a name.")]
 
 
 def _show(secret: "Secret") -> None:
@@ -42,7 +42,9 @@ async def _find(session: Session, wanted: str, instance: str | None) -> "Secret"
         return await session.client.secrets.get(wanted)
     if instance is None:
         raise CliError(
-            "a secret is found by its name in an instance", USAGE, hint="--instance NAME, or the secret's id"
+            f"cannot find secret {wanted!r} by name without its instance",
+            USAGE,
+            hint="--instance NAME, or the secret's id",
         )
     found = await session.client.secrets.list((await resolve.instance(session, instance)).id).all()
     return resolve.pick("secret", wanted, found, found)
@@ -61,20 +63,23 @@ async def list_(instance: str, /, *, options: Options = DEFAULTS) -> None:
         "made": lambda s: s.versions[-1].created_at,
         "id": lambda s: s.id,
     }
-    output.items(found, columns, empty="The platform made no secrets for this instance yet.")
+    output.items(found, columns, empty="No secrets for this instance yet.")
 
 
 @app.command
 async def show(secret: str, /, *, instance: Of = None, options: Options = DEFAULTS) -> None:
-    """Show what is known of one secret, by id or by its name in an instance."""
+    """Show one secret without its value, by id or by name in an instance."""
     async with open_session(options) as session:
         _show(await _find(session, secret, instance))
 
 
 @app.command
 async def rotate(secret: str, /, *, instance: Of = None, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Make a new value. The app gets it with its next lease; the value before it can be had until the next rotation."""
+    """Generate a new value.
+
+    The app gets it with its next lease. The old value stays available until the next rotation.
+    """
     async with open_session(options) as session:
         found = await _find(session, secret, instance)
-        confirm(f"Make a new value of {found.name}?", found.name, yes=yes)
+        confirm(f"Generate a new value for {found.name}?", found.name, yes=yes)
         _show(await session.client.secrets.rotate(found.id, revision=found.revision))

@@ -1,4 +1,4 @@
-"""Service accounts: the key is made here, and only its public half is sent."""
+"""Accounts for controllers and automation."""
 
 import json
 from pathlib import Path
@@ -8,17 +8,18 @@ from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import CONFLICT, NOT_FOUND, CliError
-from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
-from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.inputs import merge
+from gpuaas_cli.options import DEFAULTS, FromFile, Options, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 from gpuaas_sdk.profile.config import write_private
 
 if TYPE_CHECKING:
     from gpuaas_contract.identity import ServiceAccount, ServiceAccountKey
 
-app = noun("service-account", "Accounts for controllers and automation.")
+app = noun(__name__, __doc__)
 
-InTenant = Annotated[str | None, Parameter(help="An account of this tenant, not of the project.")]
+InTenant = Annotated[str | None, Parameter(help="Of this tenant instead of the project.")]
 File = Annotated[Path | None, Parameter(help="Where to write the credentials (default: NAME.json); mode 0600.")]
 
 
@@ -55,7 +56,7 @@ async def _list(session: Session, tenant: str | None) -> "list[ServiceAccount]":
 
 @app.command(name="list")
 async def list_(*, tenant: InTenant = None, options: Options = DEFAULTS) -> None:
-    """List the service accounts of the project, or of a tenant itself."""
+    """List the service accounts of the project, or of a tenant."""
     async with open_session(options) as session:
         found = await _list(session, tenant)
     columns = {
@@ -65,7 +66,7 @@ async def list_(*, tenant: InTenant = None, options: Options = DEFAULTS) -> None
         "disabled": lambda a: a.disabled,
         "id": lambda a: a.id,
     }
-    output.items(found, columns, empty="No service accounts here.")
+    output.items(found, columns, empty="No service accounts: gpuaas service-account create NAME")
 
 
 @app.command
@@ -81,8 +82,8 @@ async def create(
     name: str | None = None,
     /,
     *,
-    app: Annotated[str | None, Parameter(help="The app whose operations it may claim: a controller's account.")] = None,
-    role: Annotated[str | None, Parameter(help="What automation may do, for example project_admin.")] = None,
+    app: Annotated[str | None, Parameter(help="For a controller: the app whose operations it may claim.")] = None,
+    role: Annotated[str | None, Parameter(help="For automation: its role, for example project_admin.")] = None,
     tenant: InTenant = None,
     file: File = None,
     from_file: FromFile = None,
@@ -90,7 +91,7 @@ async def create(
 ) -> None:
     """Create a service account and write its credentials to a file.
 
-    The key pair is made on this machine; the private key exists in that file and nowhere else.
+    The key pair is generated on this machine; only that file has the private key.
 
     ```
     gpuaas service-account create demo-controller --app demo --file demo.json
@@ -121,7 +122,7 @@ async def create(
 
 def _new_file(path: Path) -> Path:
     if path.exists():
-        raise CliError(f"{path} exists already, and may hold the only copy of a key", CONFLICT, hint="--file OTHER")
+        raise CliError(f"{path} already exists and may hold the only copy of a key", CONFLICT, hint="--file OTHER")
     return path
 
 
@@ -132,17 +133,17 @@ def _write_credentials(path: Path, account_id: str, private_pem: str, api_url: s
 
 @app.command
 async def disable(account: str, /, *, tenant: InTenant = None, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Lock an account out: its tokens and streams end at once."""
+    """Disable an account: its tokens and streams end at once."""
     async with open_session(options) as session:
         found = await _find(session, account, tenant)
-        confirm(f"Lock the account {found.name} out?", found.name, yes=yes)
+        confirm(f"Disable account {found.name}?", found.name, yes=yes)
         changed = await session.client.service_accounts.update(found.id, disabled=True)
     output.one(changed, _fields(changed))
 
 
 @app.command
 async def enable(account: str, /, *, tenant: InTenant = None, options: Options = DEFAULTS) -> None:
-    """Let an account in again."""
+    """Enable a disabled account."""
     async with open_session(options) as session:
         found = await _find(session, account, tenant)
         changed = await session.client.service_accounts.update(found.id, disabled=False)
@@ -154,12 +155,12 @@ async def delete(account: str, /, *, tenant: InTenant = None, yes: Yes = False, 
     """Delete an account with its keys and secrets."""
     async with open_session(options) as session:
         found = await _find(session, account, tenant)
-        confirm(f"Delete the account {found.name}?", found.name, yes=yes)
+        confirm(f"Delete account {found.name}?", found.name, yes=yes)
         deleted = await session.client.service_accounts.delete(found.id, revision=found.revision)
     output.one(deleted, _fields(deleted))
 
 
-# Keys and secrets: two of a kind are valid at most, so that the next one can be brought out before the last one goes.
+# At most two keys (or secrets) are valid at a time, so that a new one can be rolled out before the old one goes.
 
 
 def _key_fields(key: "ServiceAccountKey") -> dict[str, object]:
@@ -184,7 +185,10 @@ async def keys(account: str, /, *, tenant: InTenant = None, options: Options = D
 
 @app.command(name="add-key")
 async def add_key(account: str, /, *, tenant: InTenant = None, file: File = None, options: Options = DEFAULTS) -> None:
-    """Make a new key pair and write its credentials to a file. Revoke the old key when the new one is in use."""
+    """Generate a key pair and write its credentials to a file.
+
+    Revoke the old key once the new one is in use.
+    """
     private_pem, public_pem = _make_key()
     async with open_session(options) as session:
         found = await _find(session, account, tenant)
@@ -197,7 +201,7 @@ async def add_key(account: str, /, *, tenant: InTenant = None, file: File = None
 
 @app.command(name="add-secret")
 async def add_secret(account: str, /, *, tenant: InTenant = None, options: Options = DEFAULTS) -> None:
-    """Make a secret, for programs that cannot sign. It is shown once. Prefer a key."""
+    """Generate a secret, for programs that cannot sign. It is shown once. Prefer a key."""
     async with open_session(options) as session:
         found = await _find(session, account, tenant)
         key = await session.client.service_accounts.add_secret(found.id)
@@ -208,12 +212,12 @@ async def add_secret(account: str, /, *, tenant: InTenant = None, options: Optio
 async def revoke_key(
     account: str, key: str, /, *, tenant: InTenant = None, yes: Yes = False, options: Options = DEFAULTS
 ) -> None:
-    """Revoke a key or a secret; the tokens of the account are withdrawn with it."""
+    """Revoke a key or a secret, with all tokens of the account."""
     async with open_session(options) as session:
         found = await _find(session, account, tenant)
         if key not in {known.id for known in await session.client.service_accounts.list_keys(found.id)}:
             raise CliError(
-                f"{found.name} has no key {key!r}", NOT_FOUND, hint=f"gpuaas service-account keys {found.id}"
+                f"account {found.name} has no key {key!r}", NOT_FOUND, hint=f"gpuaas service-account keys {found.id}"
             )
         confirm(f"Revoke {key} of {found.name}?", found.name, yes=yes)
         revoked = await session.client.service_accounts.revoke_key(found.id, key)

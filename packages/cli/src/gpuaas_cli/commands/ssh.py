@@ -1,4 +1,4 @@
-"""SSH to a machine: OpenSSH itself, with a certificate for minutes and a verified host."""
+"""Run OpenSSH with a short-lived certificate and a verified host."""
 
 import os
 import signal
@@ -20,27 +20,32 @@ if TYPE_CHECKING:
 
 async def ssh(
     target: Annotated[str, Parameter(help="An allocation or an instance, by name or id.")],
-    *command: Annotated[str, Parameter(allow_leading_hyphen=True, help="What to run there; a shell where absent.")],
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True, help="Command to run; default: a shell.")],
     forward: Annotated[
         tuple[str, ...],
-        Parameter(name=["-L", "--forward"], help="As for ssh: [ADDRESS:]PORT:HOST:PORT of here to there. Repeat it."),
+        Parameter(
+            name=["-L", "--forward"],
+            negative="",
+            help="Forward a port as ssh does: [ADDRESS:]PORT:HOST:PORT. Repeatable.",
+        ),
     ] = (),
     no_command: Annotated[
-        bool, Parameter(name=["-N", "--no-command"], negative="", help="Run nothing there: only forward ports.")
+        bool, Parameter(name=["-N", "--no-command"], negative="", help="Run no command; only forward ports.")
     ] = False,
     administrator: Annotated[
         bool,
-        Parameter(negative="", help="As the machine's own user, by your role, also where you have a grant."),
+        Parameter(negative="", help="Log in as the machine's own user, by your role, even if you have a grant."),
     ] = False,
     direct: Annotated[
-        bool, Parameter(negative="", help="Straight to the machine's address, where there is a route to it.")
+        bool, Parameter(negative="", help="Connect straight to the machine's address; needs a route to it.")
     ] = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Log in to a machine, or run a command on it. The exit code is that of the command.
+    """Log in to a machine, or run a command on it.
 
-    You are your own user there where you have a grant (gpuaas grant list --own); who administers the project and has
-    none is the machine's own user. An instance means the machine of its primary component.
+    With a grant (gpuaas grant list --own) you log in as your own user; without one, project administrators log in as
+    the machine's own user. An instance stands for the machine of its primary component. The exit code is that of the
+    command.
 
     ```
     gpuaas ssh one
@@ -58,7 +63,7 @@ async def ssh(
             flags = [part for forwarded in forward for part in ("-L", forwarded)] + ["-N"] * no_command
             arguments = ssh_arguments(directory, access, allocation_id, flags, direct=direct)
             write_token(directory, await session.client.token())
-            # The proxy is us again, in ssh's hands; the token is in a file, for environments are seen by others.
+            # The proxy is this program again, started by ssh; the token is in a file, for others can read environments.
             environment = {**os.environ, "GPUAAS_API_URL": session.target.api_url}
             environment.pop("GPUAAS_TOKEN", None)
             return _run([*arguments, *command], environment)
@@ -72,7 +77,7 @@ def ssh_arguments(
     settings = ssh_settings(directory, access, allocation_id, proxy=proxy)
     settings = {**settings, "IdentitiesOnly": "yes", "LogLevel": "ERROR"}
     words = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
-    # The user's own configuration could weaken the verification of the host: it has no say here.
+    # The user's own configuration could weaken the verification of the host, so ssh must not read it.
     return ["ssh", "-F", "/dev/null", *words, *flags, "--", allocation_id]
 
 
@@ -86,7 +91,7 @@ def write_token(directory: Path, token: str) -> None:
 
 
 def _run(arguments: list[str], environment: dict[str, str]) -> int:
-    """Ctrl-C belongs to what runs on the machine. What ends us ends ssh first: we stay to remove the key."""
+    """Run ssh. Ctrl-C goes to the remote command; SIGTERM and SIGHUP end ssh first, so that the key is removed."""
     try:
         process = subprocess.Popen(arguments, env=environment)
     except FileNotFoundError:

@@ -1,20 +1,20 @@
-"""The SSH authority of a project: looked at, rotated, the old one retired."""
+"""The SSH certificate authority that a project's machines trust."""
 
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.inputs import Yes, confirm
-from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.ssh_authorities import SshAuthority
 
-app = noun("ssh-authority", "The SSH authority that the machines of a project trust.")
+app = noun(__name__, __doc__)
 
-OfTenant = Annotated[str | None, Parameter(name="--tenant", help="That of the tenant's own machines.")]
+OfTenant = Annotated[str | None, Parameter(name="--tenant", help="Of this tenant's own machines.")]
 
 
 async def _owner(session: Session, tenant: str | None) -> str:
@@ -29,13 +29,13 @@ def _show(authority: "SshAuthority") -> None:
         ["version", "state", "fingerprint", "created"],
     )
     if authority.waiting:
-        output.heading("Machines that have not heard of the last change")
+        output.heading("Machines that do not have the last change yet")
         output.table([[m.name, m.reason] for m in authority.waiting], ["machine", "reason"])
 
 
 @app.command
 async def show(*, tenant: OfTenant = None, options: Options = DEFAULTS) -> None:
-    """Show its versions, and the machines that have not heard of the last change."""
+    """Show the keys, and the machines that do not have the last change yet."""
     async with open_session(options) as session:
         _show(await session.client.ssh_authorities.get(await _owner(session, tenant)))
 
@@ -48,7 +48,7 @@ async def rotate(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Add a new key. Machines trust both, until the old one is retired.
+    """Add a new key. Machines trust both until the old one is retired.
 
     ```
     gpuaas ssh-authority rotate --wait
@@ -59,17 +59,17 @@ async def rotate(
         owner = await _owner(session, tenant)
         authority = await session.client.ssh_authorities.rotate(owner)
         if wait:
-            authority = await _told(session, authority, timeout)
+            authority = await _wait_for_machines(session, authority, timeout)
     _show(authority)
     if len([version for version in authority.versions if version.state == "active"]) > 1:
-        output.note("Both are valid. When no machine waits any more: gpuaas ssh-authority retire")
+        output.note("Both keys are valid. Once no machine is waiting: gpuaas ssh-authority retire")
 
 
-async def _told(session: Session, authority: "SshAuthority", timeout: float) -> "SshAuthority":
-    from gpuaas_cli.waiting import looks
+async def _wait_for_machines(session: Session, authority: "SshAuthority", timeout: float) -> "SshAuthority":
+    from gpuaas_cli.waiting import poll
 
     scope = {"tenant_id": authority.tenant_id} if authority.project_id is None else {"project_id": authority.project_id}
-    async for _ in looks(session, "the change of the SSH authority", timeout, **scope):
+    async for _ in poll(session, "the change of the SSH authority", timeout, **scope):
         authority = await session.client.ssh_authorities.get(authority.owner_id)
         if not authority.waiting:
             break
@@ -81,18 +81,18 @@ async def retire(
     *,
     tenant: OfTenant = None,
     force: Annotated[
-        bool, Parameter(negative="", help="Also where machines have not heard of the new one: they let nobody in then.")
+        bool, Parameter(negative="", help="Retire although machines lack the new key: they will let nobody in.")
     ] = False,
     yes: Yes = False,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """End the old one of two: its key is destroyed, and what it signed opens nothing any more."""
+    """Retire the old key: it is destroyed, and its certificates stop working."""
     async with open_session(options) as session:
         owner = await _owner(session, tenant)
         confirm("Retire the old key of the SSH authority?", "retire", yes=yes)
         authority = await session.client.ssh_authorities.retire(owner, force=force)
         if wait:
-            authority = await _told(session, authority, timeout)
+            authority = await _wait_for_machines(session, authority, timeout)
     _show(authority)

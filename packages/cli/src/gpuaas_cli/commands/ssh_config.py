@@ -1,4 +1,4 @@
-"""A configuration for OpenSSH, so that plain ssh, scp, rsync and editors reach machines by name."""
+"""Configure OpenSSH, so that plain ssh, scp, rsync and editors reach machines by name."""
 
 import shlex
 import sys
@@ -20,14 +20,16 @@ INCLUDE = "Include gpuaas/config"
 
 
 async def ssh_config(
-    *machines: Annotated[str, Parameter(help="Names or ids; without any, all that you have a grant on.")],
-    print_only: Annotated[bool, Parameter(name="--print", negative="", help="To standard output, to no file.")] = False,
+    *machines: Annotated[str, Parameter(help="Names or ids; default: all machines you have a grant on.")],
+    print_only: Annotated[
+        bool, Parameter(name="--print", negative="", help="Print to standard output; write no file.")
+    ] = False,
     options: Options = DEFAULTS,
 ) -> None:
     """Let plain ssh, scp, rsync and editors reach machines as NAME.gpuaas.
 
-    Writes ~/.ssh/gpuaas/config and has ~/.ssh/config include it. Certificates are renewed by themselves, for as long
-    as you are logged in and have the right; hosts are verified by their certificates.
+    Writes ~/.ssh/gpuaas/config and includes it in ~/.ssh/config. Certificates are renewed while you are logged in
+    and have access; hosts are verified by their certificates.
 
     ```
     gpuaas ssh-config one two
@@ -43,14 +45,14 @@ async def ssh_config(
         context = session.target.name if session.target.context is not None else "-"
         blocks = [await _block(session, allocation_id, context) for allocation_id in dict.fromkeys(wanted)]
     if not blocks:
-        output.note("You have a grant on no machine. Name one that you administer: gpuaas ssh-config MACHINE")
+        output.note("You have no grants. Name a machine that you administer: gpuaas ssh-config MACHINE")
         return
     text = "".join(blocks)
     if print_only:
         print(text, end="")
         return
     where = _write(text)
-    output.note(f"{where} is written: ssh NAME.{SUFFIX}")
+    output.note(f"Wrote {where}. Next: ssh NAME.{SUFFIX}")
 
 
 async def _block(session: Session, allocation_id: str, context: str) -> str:
@@ -71,9 +73,9 @@ async def _block(session: Session, allocation_id: str, context: str) -> str:
 
 
 def _write(text: str) -> Path:
-    """Ours as a whole; in the person's own file one line, at its top, for the first value that ssh finds counts."""
+    """Write our file, and one line at the top of the person's own: the first value that ssh finds counts."""
     target = saved_access.directory() / "config"
-    target.write_text(f"# Written by `gpuaas ssh-config`; written anew by the next.\n\n{text}")
+    target.write_text(f"# Written by `gpuaas ssh-config`, which overwrites it.\n\n{text}")
     target.chmod(0o600)
     own = Path.home() / ".ssh" / "config"
     present = own.read_text() if own.exists() else ""

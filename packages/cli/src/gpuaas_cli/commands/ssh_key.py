@@ -1,4 +1,4 @@
-"""SSH keys that people bring themselves."""
+"""Your own SSH public keys, installed wherever you have a grant."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.ssh_keys import SshKey
 
-app = noun("ssh-key", "Your own SSH public keys; they go to the machines on which you have a grant.")
+app = noun(__name__, __doc__)
 
 
 def _show(key: "SshKey") -> None:
@@ -36,13 +36,13 @@ def _read_key(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read {file}: {error}", USAGE) from None
     if "PRIVATE KEY" in text:
-        raise CliError(f"{file} is a private key: keep it; the public one is beside it", USAGE, hint=f"{file}.pub")
+        raise CliError(f"{file} is a private key: never share it; add the public key", USAGE, hint=f"{file}.pub")
     return text
 
 
 @app.command(name="list")
 async def list_(*, options: Options = DEFAULTS) -> None:
-    """List your keys."""
+    """List your SSH keys."""
     async with open_session(options) as session:
         found = await session.client.ssh_keys.list().all()
     columns = {
@@ -62,7 +62,7 @@ async def add(
     *,
     options: Options = DEFAULTS,
 ) -> None:
-    """Add a public key. It works through the platform only: see gpuaas ssh-config.
+    """Add a public key. It works through the platform only (`gpuaas ssh-config`).
 
     ```
     gpuaas ssh-key add laptop ~/.ssh/id_ed25519.pub
@@ -76,7 +76,7 @@ async def add(
 
 @app.command
 async def remove(key: Annotated[str, Parameter(help="Name or id.")], /, *, options: Options = DEFAULTS) -> None:
-    """Remove a key, from all machines too."""
+    """Remove a key, also from all machines."""
     async with open_session(options) as session:
         found = [item async for item in session.client.ssh_keys.list() if key in (item.id, item.name)]
         if not found:

@@ -1,18 +1,19 @@
-"""Tenants."""
+"""Tenants (operators)."""
 
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
-from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.inputs import merge
+from gpuaas_cli.options import DEFAULTS, FromFile, Options, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.identity import Tenant
 
-app = noun("tenant", "Tenants (operators).")
+app = noun(__name__, __doc__)
 
 
 def _show(tenant: "Tenant") -> None:
@@ -40,7 +41,7 @@ async def create(
     name: str | None = None,
     /,
     *,
-    title: Annotated[str | None, Parameter(help="A title for people.")] = None,
+    title: Annotated[str | None, Parameter(help="Title for people.")] = None,
     from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
@@ -60,7 +61,7 @@ async def create(
 
 @app.command
 async def update(
-    tenant: str, /, *, title: Annotated[str, Parameter(help="A title for people.")], options: Options = DEFAULTS
+    tenant: str, /, *, title: Annotated[str, Parameter(help="Title for people.")], options: Options = DEFAULTS
 ) -> None:
     """Change the title of a tenant."""
     async with open_session(options) as session:
@@ -70,8 +71,8 @@ async def update(
 
 @app.command
 async def delete(tenant: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Delete a tenant in which there is nothing any more."""
+    """Delete an empty tenant."""
     async with open_session(options) as session:
         found = await resolve.tenant(session, tenant)
-        confirm(f"Delete the tenant {found.name}?", found.name, yes=yes)
+        confirm(f"Delete tenant {found.name}?", found.name, yes=yes)
         _show(await session.client.tenants.delete(found.id, revision=found.revision))

@@ -1,4 +1,4 @@
-"""Everything that one correlation id touched, in the order of time."""
+"""Show everything that one correlation id touched, in order of time."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 async def trace(
-    correlation_id: Annotated[str, Parameter(help="From an error, an operation, a log, a machine's journal.")],
+    correlation_id: Annotated[str, Parameter(help="From an error, an operation, a log or a machine's journal.")],
     /,
     *,
     options: Options = DEFAULTS,
 ) -> None:
-    """Show everything that one correlation id touched: requests, audit, operations, steps, remote commands, events.
+    """Show the requests, audit entries, operations, steps, commands and events of a correlation id.
 
     ```
     gpuaas trace cor_01kabcdefghjkmnpqrstvwxyz0
@@ -33,16 +33,16 @@ async def trace(
     rows = sorted(_rows(found), key=lambda row: row[0])
     output.table([[output.text(at)[11:], kind, what, result] for at, kind, what, result in rows], _HEADERS)
     if found.truncated:
-        output.note("There is more than is shown.")
+        output.note("The list is not complete: there are more entries.")
 
 
-_HEADERS = ["at", "what", "which", "how it went"]
+_HEADERS = ["at", "what", "which", "result"]
 
 
 def _rows(found: "Trace") -> list[tuple[datetime, str, str, str]]:
     rows: list[tuple[datetime, str, str, str]] = []
     for request in found.requests:
-        who = f"{request.status} in {request.duration_ms:.0f} ms, by {request.principal_id or 'nobody known'}"
+        who = f"{request.status} in {request.duration_ms:.0f} ms, by {request.principal_id or 'anonymous'}"
         rows.append((request.at, "request", f"{request.method} {request.route}", who))
     for entry in found.audit:
         rows.append((entry.at, "audit", f"{entry.action} {entry.target}", f"{entry.outcome}, by {entry.principal_id}"))

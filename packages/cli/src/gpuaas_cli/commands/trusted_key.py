@@ -1,4 +1,4 @@
-"""Trusted keys: whose signature makes an artifact verified."""
+"""Public keys that verify the signatures of artifacts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,14 +8,14 @@ from cyclopts import Parameter
 from gpuaas_cli import output, resolve
 from gpuaas_cli.commands.artifact import AppName, owner_of
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import Yes, confirm
-from gpuaas_cli.options import DEFAULTS, Options, noun
+from gpuaas_cli.options import DEFAULTS, Options, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.artifacts import TrustedKey
 
-app = noun("trusted-key", "Whose signatures on artifacts are believed.")
+app = noun(__name__, __doc__)
 
 
 def _show(key: "TrustedKey") -> None:
@@ -35,13 +35,13 @@ async def _find(session: Session, wanted: str, app_name: str | None) -> "Trusted
 @app.command
 async def add(
     name: str,
-    file: Annotated[Path, Parameter(help="The public key (PEM, ECDSA P-256 or ed25519), as cosign.pub is.")],
+    file: Annotated[Path, Parameter(help="Public key file (PEM, ECDSA P-256 or ed25519), for example cosign.pub.")],
     /,
     *,
     app_name: AppName = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Believe the signatures of a key.
+    """Trust the signatures of a key.
 
     ```
     openssl ec -in key.pem -pubout -out key.pub
@@ -73,8 +73,8 @@ async def list_(*, app_name: AppName = None, options: Options = DEFAULTS) -> Non
 
 @app.command
 async def remove(key: str, /, *, app_name: AppName = None, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Believe a key no more. What was verified with it stays verified: retire that."""
+    """Stop trusting a key. Artifacts verified with it stay verified: retire them."""
     async with open_session(options) as session:
         found = await _find(session, key, app_name)
-        confirm(f"Trust {found.name} no more?", found.name, yes=yes)
+        confirm(f"Stop trusting {found.name}?", found.name, yes=yes)
         _show(await session.client.trusted_keys.delete(found.id, revision=found.revision))

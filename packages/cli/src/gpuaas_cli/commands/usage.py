@@ -1,4 +1,4 @@
-"""Usage: what the machines of a project are charged for."""
+"""Usage records: what machines are charged for, and what apps report."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ from gpuaas_cli.session import open_session
 if TYPE_CHECKING:
     from gpuaas_contract.usage import UsageRecord
 
-app = noun("usage", "What machines are charged for.")
+app = noun(__name__, __doc__)
 
 
 def show_records(records: "Sequence[UsageRecord]") -> None:
@@ -26,16 +26,16 @@ def show_records(records: "Sequence[UsageRecord]") -> None:
         "gpus": lambda r: r.shapes[-1].shape.gpus,
         "allocation": lambda r: r.allocation_id,
     }
-    output.items(records, columns, empty="Nothing was used yet.")
+    output.items(records, columns, empty="No usage yet.")
 
 
 @app.command(name="list")
 async def list_(
     *,
-    occupied: Annotated[bool, Parameter(negative="", help="How long nodes were occupied instead.")] = False,
+    occupied: Annotated[bool, Parameter(negative="", help="Time on nodes instead of charged time.")] = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """One record for each machine of the project: from when to when it is charged."""
+    """List the charged time of each machine of the project."""
     from gpuaas_contract.usage import UsageKind
 
     kind = UsageKind.OCCUPIED if occupied else UsageKind.CHARGED
@@ -46,13 +46,13 @@ async def list_(
 @app.command(name="app")
 async def app_(
     *,
-    instance: Annotated[str | None, Parameter(help="Of this instance only.")] = None,
-    subject: Annotated[str | None, Parameter(help="Of whom, as the app knows them.")] = None,
-    unit: Annotated[str | None, Parameter(help="In this unit only.")] = None,
-    work: Annotated[str | None, Parameter(help="Of this piece of work only.")] = None,
+    instance: Annotated[str | None, Parameter(help="Only this instance.")] = None,
+    subject: Annotated[str | None, Parameter(help="Only this subject, as the app names it.")] = None,
+    unit: Annotated[str | None, Parameter(help="Only this unit.")] = None,
+    work: Annotated[str | None, Parameter(help="Only this work id.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """What ran in the project's instances, as their apps reported it."""
+    """List the usage that apps reported for the project's instances."""
     from gpuaas_cli import resolve
 
     async with open_session(options) as session:

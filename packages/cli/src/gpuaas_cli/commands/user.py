@@ -1,21 +1,22 @@
-"""People."""
+"""People (operators)."""
 
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
+from gpuaas_cli.commands import membership
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
-from gpuaas_cli.options import DEFAULTS, Options, noun
-from gpuaas_cli.passwords import read_new_password
+from gpuaas_cli.inputs import merge
+from gpuaas_cli.options import DEFAULTS, FromFile, Options, Yes, noun
+from gpuaas_cli.prompts import confirm, read_new_password
 from gpuaas_cli.session import open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.identity import User
 
-app = noun("user", "People (operators).")
-app.command("gpuaas_cli.commands.membership:create", name="grant", help="Give a user a role.")
+app = noun(__name__, __doc__)
+app.command(membership.create, name="grant")
 
 PasswordStdin = Annotated[bool, Parameter(negative="", help="Read the password from standard input.")]
 
@@ -35,7 +36,7 @@ def _show(user: "User") -> None:
 
 @app.command(name="list")
 async def list_(*, options: Options = DEFAULTS) -> None:
-    """List the people."""
+    """List the users."""
     async with open_session(options) as session:
         found = await session.client.users.list().all()
     columns = {
@@ -60,14 +61,17 @@ async def create(
     /,
     *,
     password_stdin: PasswordStdin = False,
-    one_time: Annotated[bool, Parameter(negative="", help="The password is good for one login.")] = False,
+    one_time: Annotated[bool, Parameter(negative="", help="The password works for one login.")] = False,
     from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Create a user. The password comes from a prompt, --password-stdin, GPUAAS_NEW_PASSWORD or --from-file."""
+    """Create a user.
+
+    Reads the password from a prompt, --password-stdin, GPUAAS_NEW_PASSWORD or --from-file.
+    """
     fields = merge(from_file, email=email, password_change_required=one_time or None)
     if "email" not in fields:
-        raise CliError("whose account? give an e-mail address", USAGE)
+        raise CliError("no e-mail address given", USAGE, hint="gpuaas user create EMAIL")
     if "password" not in fields:
         fields["password"] = read_new_password(fields["email"], from_stdin=password_stdin)
     async with open_session(options) as session:
@@ -84,7 +88,7 @@ async def create(
 
 @app.command(name="reset-password")
 async def reset_password(user: str, /, *, password_stdin: PasswordStdin = False, options: Options = DEFAULTS) -> None:
-    """Give a user a new password that is good for one login. Every login of theirs ends."""
+    """Set a new password that works for one login. All logins of the user end."""
     password = read_new_password(user, from_stdin=password_stdin)
     async with open_session(options) as session:
         found = await resolve.user(session, user)
@@ -93,16 +97,16 @@ async def reset_password(user: str, /, *, password_stdin: PasswordStdin = False,
 
 @app.command
 async def disable(user: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Lock a user out: every login and every stream of theirs ends at once."""
+    """Disable a user: all their logins and streams end at once."""
     async with open_session(options) as session:
         found = await resolve.user(session, user)
-        confirm(f"Lock {found.email} out?", found.email, yes=yes)
+        confirm(f"Disable {found.email}?", found.email, yes=yes)
         _show(await session.client.users.update(found.id, disabled=True))
 
 
 @app.command
 async def enable(user: str, /, *, options: Options = DEFAULTS) -> None:
-    """Let a user in again."""
+    """Enable a disabled user."""
     async with open_session(options) as session:
         found = await resolve.user(session, user)
         _show(await session.client.users.update(found.id, disabled=False))
@@ -110,8 +114,8 @@ async def enable(user: str, /, *, options: Options = DEFAULTS) -> None:
 
 @app.command
 async def delete(user: str, /, *, yes: Yes = False, options: Options = DEFAULTS) -> None:
-    """Delete a user, with all their roles."""
+    """Delete a user with all their roles."""
     async with open_session(options) as session:
         found = await resolve.user(session, user)
-        confirm(f"Delete the user {found.email}?", found.email, yes=yes)
+        confirm(f"Delete user {found.email}?", found.email, yes=yes)
         _show(await session.client.users.delete(found.id, revision=found.revision))

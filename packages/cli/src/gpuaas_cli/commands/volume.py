@@ -1,18 +1,19 @@
-"""Volumes: disks of a project that outlive its machines."""
+"""Disks that outlive machines and can be shared by several."""
 
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.inputs import FromFile, Yes, confirm, merge
-from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
+from gpuaas_cli.inputs import merge
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, FromFile, Options, Timeout, Wait, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import open_session
 
 if TYPE_CHECKING:
     from gpuaas_contract.volumes import Volume
 
-app = noun("volume", "Disks that outlive machines, also shared by several.")
+app = noun(__name__, __doc__)
 
 
 def _machines(volume: "Volume") -> list[str]:
@@ -74,7 +75,7 @@ async def create(
     from_file: FromFile = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Make a volume; it gets its place on a node with its first machine.
+    """Create a volume. Its first machine decides its node.
 
     ```
     gpuaas volume create --name home --size-gib 50
@@ -102,7 +103,7 @@ async def attach(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Attach a volume to a machine at a path; also to further machines on the same node.
+    """Attach a volume at a path of a machine; several machines on its node can share it.
 
     ```
     gpuaas volume attach home one /home/shared --wait
@@ -131,7 +132,7 @@ async def detach(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Take a volume off a machine; its data stay."""
+    """Detach a volume from a machine. Its data stay."""
     async with open_session(options) as session:
         found, machine = await resolve.volume(session, volume), await resolve.allocation(session, allocation)
         changed = await session.client.volumes.detach(found.id, allocation_id=machine.id)
@@ -149,7 +150,7 @@ async def detach(
 async def retry(
     volume: str, /, *, wait: Wait = False, timeout: Timeout = WAIT_SECONDS, options: Options = DEFAULTS
 ) -> None:
-    """Try again what failed: attaching, detaching, deleting."""
+    """Retry a failed attach, detach or delete."""
     async with open_session(options) as session:
         found = await resolve.volume(session, volume)
         changed = await session.client.volumes.retry(found.id)
@@ -174,10 +175,10 @@ async def delete(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Delete a volume with all that is on it; refused while a machine has it."""
+    """Delete a volume with its data. Refused while it is attached."""
     async with open_session(options) as session:
         found = await resolve.volume(session, volume)
-        confirm(f"Delete the volume {found.name} with all that is on it?", found.name, yes=yes)
+        confirm(f"Delete volume {found.name} with its data?", found.name, yes=yes)
         changed = await session.client.volumes.delete(found.id)
         if wait:
             from gpuaas_cli.waiting import wait_for_volume

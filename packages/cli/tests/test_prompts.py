@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuaas_cli.asking import ask_inputs
 from gpuaas_cli.errors import CliError
+from gpuaas_cli.prompts import ask_inputs
 from gpuaas_contract.manifest import Hints
 
 SCHEMA: dict[str, Any] = {
@@ -30,8 +30,8 @@ def answer(monkeypatch: pytest.MonkeyPatch, *lines: str) -> dict[str, Any]:
 def test_answers_are_values_of_the_schema(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(monkeypatch, "3", "", "blue") == {"size": 3, "name": "main", "colour": "blue"}
     asked = capsys.readouterr().err
-    # The hints say what comes first and how it is called; what was given before is not asked for.
-    assert asked.index("Size: ") < asked.index("Name (may be empty) [main]: ") < asked.index("colour")
+    # Hints set order and labels; given values are not asked for.
+    assert asked.index("Size: ") < asked.index("Name (optional) [main]: ") < asked.index("colour")
     assert "How many." in asked
     assert "One of red, blue." in asked
     assert "given" not in asked
@@ -41,10 +41,15 @@ def test_a_wrong_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch, caps
     found = answer(monkeypatch, "", "many", "0", "7", "Not A Name", "ok", "green", "")
     assert found == {"size": 7, "name": "ok"}
     said = capsys.readouterr().err
-    for wrong in ("this is needed", "'many' is not of type 'integer'", "0 is less than the minimum", "does not match"):
+    for wrong in (
+        "a value is required",
+        "'many' is not of type 'integer'",
+        "0 is less than the minimum",
+        "does not match",
+    ):
         assert wrong in said
 
 
 def test_an_end_of_input_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CliError, match="not answered"):
+    with pytest.raises(CliError, match="the input ended before all questions were answered"):
         answer(monkeypatch, "3")

@@ -1,38 +1,29 @@
-"""Components of an instance: its members on machines, one or many at a time."""
+"""Members of an instance: add, drain, resume, remove, replace, recover."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
+from gpuaas_cli.commands.instance_preflight import preflight_members
 from gpuaas_cli.errors import USAGE, CliError
-from gpuaas_cli.inputs import Yes, confirm
-from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait, noun
+from gpuaas_cli.inputs import read_inputs
+from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, InputWords, Options, Queue, Timeout, Wait, Yes, noun
+from gpuaas_cli.prompts import confirm
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
-    from gpuaas_contract.bulk import Bulk
+    from gpuaas_contract.bulk import Bulk, BulkPolicy
     from gpuaas_contract.instances import Instance
 
-app = noun("component", "Members of an instance: add, drain, resume, remove, replace, recover; one or many.")
+app = noun(__name__, __doc__)
 
-app.command(
-    "gpuaas_cli.commands.instance_preflight:preflight_members",
-    name="preflight",
-    help="Look first whether an operation on members would work.",
-)
+app.command(preflight_members, name="preflight")
 
 InstanceName = Annotated[str, Parameter(help="The instance, by name or id.")]
-MemberNames = Annotated[list[str], Parameter(help="Members: by id, by their machine's name, or COMPONENT=MACHINE.")]
+MemberNames = Annotated[list[str], Parameter(help="Members, each by id, machine name or COMPONENT=MACHINE.")]
 PolicyWords = Annotated[
-    str, Parameter(name="--policy", help="all_or_nothing, best_effort, or a number: at least so many.")
-]
-InputWords = Annotated[
-    list[str] | None,
-    Parameter(name="--input", negative="", help="KEY=VALUE for the operation; a value is read as YAML. Repeatable."),
-]
-Queue = Annotated[
-    bool, Parameter(name="--queue", negative="", help="Wait behind what is running, instead of being refused.")
+    str, Parameter(name="--policy", help="all_or_nothing, best_effort, or the least number that must succeed.")
 ]
 _ALL = "all_or_nothing"
 
@@ -45,7 +36,7 @@ async def list_(
     all: Annotated[bool, Parameter(negative="", help="Also removed ones.")] = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List the members of an instance with their machines and what can be done with each."""
+    """List the members of an instance, their machines and allowed actions."""
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         members = await session.client.instances.members(found.id, removed=None if all else False).all()
@@ -65,7 +56,7 @@ async def list_(
 async def add(
     instance: InstanceName,
     component: Annotated[str, Parameter(help="The component's key: gpuaas app show APP.")],
-    machines: Annotated[list[str], Parameter(help="Machines to put members on, by name or id.")],
+    machines: Annotated[list[str], Parameter(help="Machines for the new members, by name or id.")],
     /,
     *,
     policy: PolicyWords = _ALL,
@@ -74,20 +65,18 @@ async def add(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Add members to an instance, on machines that the project has.
+    """Add members to an instance, on machines of the project.
 
     ```
-    gpuaas component add first worker two three --wait
-    gpuaas component add first worker two three four --policy 2
+    gpuaas member add first worker two three --wait
+    gpuaas member add first worker two three four --policy 2
     ```
     """
-    from gpuaas_cli.bulks import read_policy
-
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         ids = [(await resolve.allocation(session, machine)).id for machine in machines]
         made = await session.client.instances.add_members(
-            found.id, component, ids, policy=read_policy(policy), input=_inputs(input)
+            found.id, component, ids, policy=read_policy(policy), input=read_inputs(input)
         )
         await _finish(session, made, wait, timeout)
 
@@ -105,7 +94,7 @@ async def drain(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Let members finish what they do, and give them nothing new."""
+    """Drain members: they finish their work and get no new work."""
     await _act(instance, "drain", members, policy, input, queue, wait, timeout, options)
 
 
@@ -122,7 +111,7 @@ async def resume(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Give drained members work again."""
+    """Resume drained members."""
     await _act(instance, "resume", members, policy, input, queue, wait, timeout, options)
 
 
@@ -139,7 +128,7 @@ async def recover(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Bring members back that are not well."""
+    """Recover unhealthy members."""
     await _act(instance, "recover", members, policy, input, queue, wait, timeout, options)
 
 
@@ -157,10 +146,10 @@ async def remove(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Take members off their machines; the machines stay.
+    """Remove members from an instance. Their machines stay.
 
     ```
-    gpuaas component remove first two --yes --wait
+    gpuaas member remove first two --yes --wait
     ```
     """
     confirm(f"Remove {', '.join(members)} from {instance}?", instance, yes=yes)
@@ -181,15 +170,15 @@ async def run(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Run an operation of the app's own on members."""
+    """Run one of the app's own operations on members."""
     await _act(instance, kind, members, policy, input, queue, wait, timeout, options)
 
 
 @app.command
 async def replace(
     instance: InstanceName,
-    member: Annotated[str, Parameter(help="The member that goes: by id, its machine's name, or COMPONENT=MACHINE.")],
-    machine: Annotated[str, Parameter(help="The machine that takes over, by name or id.")],
+    member: Annotated[str, Parameter(help="The member to replace: id, machine name or COMPONENT=MACHINE.")],
+    machine: Annotated[str, Parameter(help="The new machine, by name or id.")],
     /,
     *,
     input: InputWords = None,
@@ -198,10 +187,10 @@ async def replace(
     timeout: Timeout = WAIT_SECONDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Let a member on another machine take over from one.
+    """Replace a member by a new one on another machine.
 
     ```
-    gpuaas component replace first two three --wait
+    gpuaas member replace first two three --wait
     ```
     """
     from gpuaas_cli.commands.instance_change import show_or_wait
@@ -214,7 +203,7 @@ async def replace(
             found.id,
             "replace",
             member_id=going,
-            input={**_inputs(input), "allocation_id": taking_over},
+            input={**read_inputs(input), "allocation_id": taking_over},
             queue=queue,
         )
         await show_or_wait(session, operation, wait, timeout)
@@ -223,15 +212,15 @@ async def replace(
 @app.command
 async def forget(
     instance: InstanceName,
-    member: Annotated[str, Parameter(help="By id, its machine's name, or COMPONENT=MACHINE.")],
+    member: Annotated[str, Parameter(help="The member: id, machine name or COMPONENT=MACHINE.")],
     /,
     *,
-    reason: Annotated[str, Parameter(help="Why there is no proof, for the records.")],
+    reason: Annotated[str, Parameter(help="Why there is no proof, for the audit trail.")],
     yes: Yes = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """After its removal failed: write a member off without proof that nothing is left on its machine."""
-    confirm(f"Write {member} of {instance} off without proof?", instance, yes=yes)
+    """Write off a member whose removal failed, without proof that its machine is clean."""
+    confirm(f"Write off {member} of {instance} without proof that its machine is clean?", instance, yes=yes)
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         gone = await session.client.members.forget(await member_id(session, found, member), reason)
@@ -249,33 +238,53 @@ async def _act(
     timeout: float,
     options: Options,
 ) -> None:
-    from gpuaas_cli.bulks import read_policy
-
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         ids = [await member_id(session, found, wanted) for wanted in members]
         made = await session.client.instances.request_on_members(
-            found.id, kind, ids, policy=read_policy(policy), input=_inputs(input), queue=queue
+            found.id, kind, ids, policy=read_policy(policy), input=read_inputs(input), queue=queue
         )
         await _finish(session, made, wait, timeout)
 
 
 async def _finish(session: Session, bulk: "Bulk", wait: bool, timeout: float) -> None:
-    from gpuaas_cli.bulks import check_bulk, show_bulk, wait_for_bulk
+    from gpuaas_cli.waiting import check_bulk, wait_for_bulk
 
     if wait:
         bulk = await wait_for_bulk(session, bulk, timeout)
-    show_bulk(bulk)
+    _show(bulk)
     if wait:
         check_bulk(bulk)
     else:
         first = next((result.operation_id for result in bulk.results if result.operation_id), None)
         if first:
-            output.note(f"Watch it: gpuaas operation watch {first}")
+            output.note(f"Next: gpuaas operation watch {first}")
+
+
+def _show(bulk: "Bulk") -> None:
+    from gpuaas_contract.bulk import AtLeast
+
+    if output.document(bulk):
+        return
+    policy = f"at least {bulk.policy.at_least}" if isinstance(bulk.policy, AtLeast) else bulk.policy.value
+    output.pairs(
+        {"kind": bulk.kind, "state": bulk.state, "policy": policy, "id": bulk.id, "correlation id": bulk.correlation_id}
+    )
+    output.heading("Results")
+    rows = [
+        [
+            output.text(result.member_id or result.allocation_id),
+            output.text("refused" if result.refused else result.state),
+            result.refused.detail if result.refused else "",
+            output.text(result.operation_id),
+        ]
+        for result in bulk.results
+    ]
+    output.table(rows, ["member", "state", "why", "operation"])
 
 
 async def member_id(session: Session, instance: "Instance", wanted: str) -> str:
-    """A machine's name is enough where only one live member is on it."""
+    """Return a member's id. A machine's name is enough where only one live member is on it."""
     from gpuaas_contract import ids
 
     if ids.is_id(wanted, ids.MEMBER):
@@ -286,14 +295,21 @@ async def member_id(session: Session, instance: "Instance", wanted: str) -> str:
     found = [m for m in members if m.allocation_id == allocation.id and (not equals or m.component_key == component)]
     if len(found) == 1:
         return found[0].id
-    hint = f"gpuaas component list {instance.name}"
+    hint = f"gpuaas member list {instance.name}"
     if not found:
-        raise CliError(f"{instance.name} has no member on {wanted}", USAGE, hint=hint)
+        raise CliError(f"instance {instance.name} has no member on {wanted}", USAGE, hint=hint)
     keys = ", ".join(f"{member.component_key}={machine}" for member in found)
-    raise CliError(f"{instance.name} has several members on {machine}: {keys}", USAGE, hint=hint)
+    raise CliError(f"instance {instance.name} has several members on {machine}: choose one of {keys}", USAGE, hint=hint)
 
 
-def _inputs(given: list[str] | None) -> dict[str, Any]:
-    from gpuaas_cli.commands.instance_deploy import read_inputs
+def read_policy(words: str) -> "BulkPolicy":
+    """Parse a policy: all_or_nothing, best_effort, or the least number that must succeed."""
+    from gpuaas_contract.bulk import AtLeast, Policy
 
-    return read_inputs(None, given or [])
+    if words.isdecimal() and int(words) > 0:
+        return AtLeast(at_least=int(words))
+    try:
+        return Policy(words.replace("-", "_"))
+    except ValueError:
+        known = ", ".join(Policy)
+        raise CliError(f"there is no policy {words!r}: use {known} or a number", USAGE) from None
