@@ -10,7 +10,6 @@ from pathlib import Path
 
 from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.artifacts import ArtifactManager, copy_into
-from gpuaas_agent.backoff import Backoff
 from gpuaas_agent.errors import LxdUnavailableError, PermanentError
 from gpuaas_agent.gpus import GpuPool
 from gpuaas_agent.hosts import HostManager
@@ -47,6 +46,7 @@ from gpuaas_contract.agent_link import (
     SliceReport,
     TaskMessage,
 )
+from gpuaas_contract.backoff import Backoff
 from gpuaas_contract.nodes import Inventory
 
 log = logging.getLogger(__name__)
@@ -204,13 +204,13 @@ async def serve(
 
 
 async def wait_for_lxd(lxd: Lxd) -> None:
-    backoff = Backoff(first=0.2, limit=5)
+    pauses = Backoff(first_delay=0.2, longest_delay=5).delays()
     while True:
         try:
             await lxd.read_server()
             return
         except LxdUnavailableError as error:
-            pause = backoff.next()
+            pause = next(pauses)
             log.warning("%s; next attempt in %.1f s", error, pause)
             await asyncio.sleep(pause)
 

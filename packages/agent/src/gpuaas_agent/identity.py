@@ -17,12 +17,12 @@ from joserfc import jwt
 from joserfc.errors import SecurityWarning
 from joserfc.jwk import OKPKey
 
-from gpuaas_agent.backoff import Backoff
 from gpuaas_agent.errors import PermanentError, PlatformRefusedError, PlatformUnavailableError
 from gpuaas_agent.files import write_atomically
 from gpuaas_agent.problems import raise_for_problem
 from gpuaas_agent.settings import Settings
 from gpuaas_contract.agent_link import AGENT_AUDIENCE
+from gpuaas_contract.backoff import Backoff
 from gpuaas_contract.ids import CORRELATION, new_id
 from gpuaas_contract.nodes import Enrolment, EnrolRequest
 from gpuaas_contract.problems import CORRELATION_HEADER, IDEMPOTENCY_HEADER, Code
@@ -95,13 +95,13 @@ async def ensure_identity(settings: Settings) -> Identity:
         return found
     token = _read_join_token(settings)
     key_pem = load_or_make_key(settings.state_dir)
-    backoff = Backoff(first=0.2, limit=5)
+    pauses = Backoff(first_delay=0.2, longest_delay=5).delays()
     while True:
         try:
             enrolment = await _enrol(settings.api_url, token, public_key_pem(key_pem))
             break
         except PlatformUnavailableError as error:
-            pause = backoff.next()
+            pause = next(pauses)
             log.warning("cannot enrol yet: %s; next attempt in %.1f s", error, pause)
             await asyncio.sleep(pause)
         except PlatformRefusedError as error:

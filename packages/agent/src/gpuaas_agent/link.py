@@ -13,7 +13,6 @@ from websockets.frames import CloseCode
 
 from gpuaas_agent import __version__
 from gpuaas_agent.api import PlatformApi
-from gpuaas_agent.backoff import Backoff
 from gpuaas_agent.errors import AgentError
 from gpuaas_agent.outbox import Outbox
 from gpuaas_contract.agent_link import (
@@ -29,6 +28,7 @@ from gpuaas_contract.agent_link import (
     TaskResult,
     to_agent_adapter,
 )
+from gpuaas_contract.backoff import Backoff
 from gpuaas_contract.base import Resource
 from gpuaas_contract.nodes import Inventory
 
@@ -80,7 +80,8 @@ class Link:
 
     async def run(self) -> None:
         # The longest pause stays well below the time after which the platform calls the node offline.
-        backoff = Backoff(first=0.2, limit=5)
+        backoff = Backoff(first_delay=0.2, longest_delay=5)
+        pauses = backoff.delays()
         while True:
             started = time.monotonic()
             try:
@@ -94,8 +95,8 @@ class Link:
             except (AgentError, WebSocketException, OSError, TimeoutError) as error:
                 log.warning("no link to the platform: %s", str(error) or type(error).__name__)
             if time.monotonic() - started > OFFLINE_AFTER_SECONDS:
-                backoff.reset()
-            await asyncio.sleep(backoff.next())
+                pauses = backoff.delays()
+            await asyncio.sleep(next(pauses))
 
     async def _session(self) -> None:
         inventory = await self._read_inventory()

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuaas_agent.api import PlatformApi
-from gpuaas_agent.backoff import Backoff
 from gpuaas_agent.errors import PlatformRefusedError, RetryLaterError
 from gpuaas_agent.identity import KEY_FILE, NEXT_KEY_FILE, load_or_make_key, public_key_pem
+from gpuaas_contract.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +34,14 @@ class Rotation:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def _until_done(self) -> None:
-        backoff = Backoff(first=0.5, limit=10)
+        pauses = Backoff(first_delay=0.5, longest_delay=10).delays()
         while True:
             try:
                 await self.rotate()
                 return
             except RetryLaterError as error:
                 log.warning("cannot rotate the node's key yet: %s", error)
-                await asyncio.sleep(backoff.next())
+                await asyncio.sleep(next(pauses))
             except PlatformRefusedError as error:
                 log.error("the platform refuses the node's new key: %s", error)
                 return

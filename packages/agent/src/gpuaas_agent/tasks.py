@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gpuaas_agent.backoff import Backoff
 from gpuaas_agent.errors import AgentError, RetryLaterError
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.logs import correlated
@@ -24,6 +23,7 @@ from gpuaas_contract.agent_link import (
     TaskProgress,
     TaskResult,
 )
+from gpuaas_contract.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -142,13 +142,13 @@ class TaskRunner:
             return TaskResult(task_id=message.task_id, ok=False, message=text[:4_000])
 
     async def _attempts(self, message: TaskMessage, progress: Progress) -> str | None:
-        backoff = Backoff(first=0.5, limit=10)
+        pauses = Backoff(first_delay=0.5, longest_delay=10).delays()
         deadline = time.monotonic() + self._retry_seconds
         while True:
             try:
                 return await self._execute(message, progress)
             except RetryLaterError as error:
-                pause = backoff.next()
+                pause = next(pauses)
                 if time.monotonic() + pause > deadline:
                     raise
                 progress("wait", f"{error}; next attempt in {pause:.1f} s")
