@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
+from structlog.contextvars import get_contextvars
 
 from gpuaas_agent.errors import PermanentError, PlatformUnavailableError, RetryLaterError
 from gpuaas_agent.identity import Identity
-from gpuaas_agent.logs import correlation_id
 from gpuaas_agent.problems import raise_for_problem
 from gpuaas_contract.agent_link import ArtifactSource, HostCertificate, HostCertificateRequest
 from gpuaas_contract.nodes import AgentKey
@@ -27,7 +27,7 @@ class PlatformApi:
 
     def headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self.identity.token()}"}
-        if found := correlation_id.get():
+        if found := get_contextvars().get("correlation_id"):
             headers[CORRELATION_HEADER] = found
         return headers
 

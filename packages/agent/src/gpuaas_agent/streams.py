@@ -4,13 +4,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from structlog.contextvars import bound_contextvars
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.frames import CloseCode
 
 from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.errors import AgentError, PermanentError
-from gpuaas_agent.logs import correlated
 from gpuaas_agent.lxd import Instance
 from gpuaas_agent.machine_port import open_machine_port
 from gpuaas_agent.slice_config import READY_TAG, address_of, network_of
@@ -75,7 +75,7 @@ class StreamManager:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, message: OpenStream) -> None:
-        with correlated(message.correlation_id):
+        with bound_contextvars(correlation_id=message.correlation_id):
             try:
                 await self._serve(message)
             except (AgentError, OSError, TimeoutError, WebSocketException) as error:

@@ -10,9 +10,10 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from structlog.contextvars import bound_contextvars
+
 from gpuaas_agent.errors import AgentError, RetryLaterError
 from gpuaas_agent.locks import KeyedLocks
-from gpuaas_agent.logs import correlated
 from gpuaas_agent.slices import Progress
 from gpuaas_contract.agent_link import (
     ClearHost,
@@ -102,7 +103,7 @@ class TaskRunner:
         self._send(result)
 
     async def _run(self, message: TaskMessage) -> None:
-        with correlated(message.correlation_id):
+        with bound_contextvars(correlation_id=message.correlation_id):
             started = time.monotonic()
             try:
                 result = await self._result(message)
