@@ -55,11 +55,10 @@ class Stack:
         self.registry = Registry(settings.registry_dir, settings.registry_port, settings.api_url)
         self.lxd_daemon = LxdDaemon(settings.lxd_socket, settings.lxd_run_dir, settings.lxd_network)
         self.lxd = LxdEnvironment(
-            self.lxd_daemon.api,
+            settings.lxd_socket,
             settings.environment,
             settings.storage_pool,
             settings.subnet,
-            settings.lxd_socket.parent,
             settings.lxd_network,
         )
         self.packs: list[Pack] = []
@@ -189,7 +188,7 @@ class Stack:
             phase.note = f"started again: {', '.join(resumed)}" if resumed else ""
         with self.progress.phase("slice image") as phase:
             self.image, built = ensure_image(self.settings.image_cache)
-            ensure_imported(self.lxd.api, self.image, self.settings.image_alias)
+            ensure_imported(self.settings.lxd_socket, self.image, self.settings.image_alias)
             phase.note = "built" if built else "cached"
         return restarted + resumed
 
@@ -257,7 +256,7 @@ class Stack:
 
     def _lxd_holds_something(self) -> bool:
         """LXD answers, or it was killed while this environment used it: its machines may still run."""
-        return self.lxd_daemon.api.answers() or self.lxd_daemon.used_by(self.settings.environment)
+        return self.lxd_daemon.answers() or self.lxd_daemon.used_by(self.settings.environment)
 
     # -- machines alone ---------------------------------------------------------------------------------
 
@@ -277,8 +276,8 @@ class Stack:
         """What `reset` would destroy, in words."""
         state = self.settings.state_dir
         found = [str(state / name) for name in OWN_STATE if (state / name).exists()]
-        if self.lxd_daemon.api.answers():
-            found += [f"machine {machine['name']}" for machine in self.lxd.machines()]
+        if self.lxd_daemon.answers():
+            found += [f"machine {machine.name}" for machine in self.lxd.machines()]
         return [*found, f"storage pool {self.settings.storage_pool} with everything on it"]
 
     def reset(self) -> None:

@@ -98,11 +98,8 @@ async def print_inventory(settings: Settings) -> None:
     if settings.hosting == Hosting.HOST:
         sys.stdout.write(f"{read_host_inventory(settings).model_dump_json(indent=2)}\n")
         return
-    lxd = Lxd(settings.lxd_socket)
-    try:
+    async with Lxd(settings.lxd_socket) as lxd:
         inventory = await read_inventory(settings, lxd)
-    finally:
-        await lxd.aclose()
     sys.stdout.write(f"{inventory.model_dump_json(indent=2)}\n")
 
 
