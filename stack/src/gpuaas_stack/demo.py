@@ -52,7 +52,7 @@ class Deployed:
     instance: Instance
     entrance: Allocation
     shown: str = ""
-    """What the app's own look at itself printed."""
+    """The output of the command with which the app shows itself."""
     next_steps: dict[str, str] = field(default_factory=dict)
 
 
@@ -63,7 +63,7 @@ class Seeded:
 
 
 def capacity_words(nodes: Iterable[Node]) -> str:
-    """What is taken of what there is, in one line."""
+    """Sum up in one line how much of the capacity is taken."""
     taken: Counter[str] = Counter()
     there: Counter[str] = Counter()
     for node in nodes:
@@ -93,7 +93,7 @@ class DemoSeed:
         self._client = client
 
     async def run(self) -> Seeded:
-        """What is there already is found and kept, so that a second run only looks."""
+        """Find and keep what exists, so that a second run changes nothing."""
         await self._ensure_node()
         project = await self._ensure_project()
         machines, _ = await asyncio.gather(

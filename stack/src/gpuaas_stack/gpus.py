@@ -1,4 +1,4 @@
-"""Which devices count as GPUs on this machine: real ones, or stand-ins where there are none."""
+"""The devices that count as GPUs on this machine: real ones, or stand-ins where there are none."""
 
 from __future__ import annotations
 

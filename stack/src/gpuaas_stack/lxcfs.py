@@ -3,17 +3,37 @@ environment says that it uses it, and the last one out stops it, if it was we wh
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from gpuaas_stack import users
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.processes import alive, end, recorded, start
-from gpuaas_stack.shared import Shared
 
 MOUNT = Path("/var/lib/lxcfs")
 RUN_DIR = Path("/run/gpuaas/lxcfs")
 LOG = Path("/var/log/gpuaas/lxcfs.out")
+
+
+class Shared:
+    """A service that several environments use: each leaves a note while it does, under one lock."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.environments = run_dir / "environments"
+        """A file for each that uses it."""
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        users.ensure_dir(self.run_dir, mode=0o700)
+        users.ensure_dir(self.environments, mode=0o700)
+        with (self.run_dir / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
 
 class Lxcfs(Shared):

@@ -15,10 +15,9 @@ from gpuaas_agent.errors import AgentError
 from gpuaas_agent.lxd import Lxd
 from gpuaas_stack import users
 from gpuaas_stack.errors import StackError
-from gpuaas_stack.lxcfs import Lxcfs
+from gpuaas_stack.lxcfs import Lxcfs, Shared
 from gpuaas_stack.lxd_client import conversation
 from gpuaas_stack.processes import end, recorded, start, wait_gone
-from gpuaas_stack.shared import Shared
 
 LOG_DIR = Path("/var/log/gpuaas")
 HELLO_SECONDS = 5

@@ -30,7 +30,7 @@ class Demo(BaseModel):
     show: str = ""
     """A command for the machine that one logs in to; what it prints is shown."""
     next: dict[str, str] = {}
-    """What could be done next: a title, and the words after `gpuaas`."""
+    """Suggestions for the reader: a title, and the words after `gpuaas`."""
 
     def filled(self, text: str, machines: Sequence[str]) -> str:
         values = {f"machine{number}": machine for number, machine in enumerate(machines, start=1)}

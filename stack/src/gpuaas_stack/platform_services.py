@@ -47,7 +47,7 @@ def check_token_file(path: Path) -> None:
 
 
 def registry_certificates(vault_addr: str, vault_token_file: Path) -> str:
-    """What the registry believes the platform's tokens by. The key is made where there is none yet."""
+    """The certificates by which the registry trusts the platform's tokens. Makes the key where there is none yet."""
     command = users.run_as(users.API, [program("gpuaas-platform"), "registry-certificates"])
     environment = {
         "PATH": os.environ["PATH"],

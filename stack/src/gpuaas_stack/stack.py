@@ -273,7 +273,7 @@ class Stack:
     # -- reset ------------------------------------------------------------------------------------------
 
     def losses(self) -> list[str]:
-        """What `reset` would destroy, in words."""
+        """Describe everything that `reset` would destroy."""
         state = self.settings.state_dir
         found = [str(state / name) for name in OWN_STATE if (state / name).exists()]
         if self.lxd_daemon.answers():

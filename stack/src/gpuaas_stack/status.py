@@ -1,4 +1,4 @@
-"""What runs, in a table for people or as JSON for programs."""
+"""The state of the services, in a table for people or as JSON for programs."""
 
 from __future__ import annotations
 

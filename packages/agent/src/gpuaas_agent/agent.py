@@ -16,11 +16,10 @@ from gpuaas_agent.hosts import HostManager
 from gpuaas_agent.identity import ensure_identity
 from gpuaas_agent.inventory import read_host_inventory, read_inventory
 from gpuaas_agent.kernel_limits import raise_limits
-from gpuaas_agent.link import Link
+from gpuaas_agent.link import Link, Outbox
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.lxd import Lxd
 from gpuaas_agent.networks import NetworkManager
-from gpuaas_agent.outbox import Outbox
 from gpuaas_agent.recovery import Recovery
 from gpuaas_agent.rotation import Rotation
 from gpuaas_agent.settings import Hosting, Settings
@@ -66,7 +65,7 @@ async def run_agent(settings: Settings) -> None:
 
 @dataclass(frozen=True)
 class Machines:
-    """What the link needs of either way to make machines."""
+    """The parts that the link needs, for slices and for a whole host alike."""
 
     execute: Execute
     streams: StreamManager

@@ -1,4 +1,4 @@
-"""What the agent asks the platform for over HTTP, beside its WebSocket."""
+"""The agent's requests to the platform over HTTP, beside its WebSocket."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 import httpx
 from structlog.contextvars import get_contextvars
 
-from gpuaas_agent.errors import PermanentError, PlatformUnavailableError, RetryLaterError
+from gpuaas_agent.errors import PermanentError, PlatformUnavailableError, RetryLaterError, raise_for_problem
 from gpuaas_agent.identity import Identity
-from gpuaas_agent.problems import raise_for_problem
 from gpuaas_contract.agent_link import ArtifactSource, HostCertificate, HostCertificateRequest
 from gpuaas_contract.nodes import AgentKey
 from gpuaas_contract.problems import CORRELATION_HEADER, IDEMPOTENCY_HEADER

@@ -33,7 +33,7 @@ def file_name(digest: str) -> str:
 
 
 class PartialDownload:
-    """What has arrived so far, with its running digest; a later attempt goes on from there."""
+    """The part of a file that has arrived, with its running digest; a later attempt goes on from there."""
 
     def __init__(self, path: Path) -> None:
         self._digest = hashlib.sha256()

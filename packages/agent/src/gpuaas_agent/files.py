@@ -18,7 +18,7 @@ def write_atomically(path: Path, content: bytes, *, mode: int) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """What a crash in the middle of writing leaves."""
+    """The file that a crash in the middle of writing leaves."""
     return path.with_name(f".{path.name}.part")
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs a new slice gets. A GPU belongs to one slice only; LXD's own records say who has which."""
+"""The choice of GPUs for a new slice. A GPU belongs to one slice only; LXD's own records say who has which."""
 
 import re
 from collections.abc import AsyncIterator, Iterable

@@ -30,7 +30,7 @@ _HOST_KEY_PATH = re.compile(r"/[A-Za-z0-9_./-]+")
 
 @dataclass(frozen=True)
 class SshdSettings:
-    """What sshd says of itself (`sshd -T`)."""
+    """The effective settings of sshd (`sshd -T`)."""
 
     port: int
     host_keys: list[str]
@@ -54,12 +54,12 @@ def parse_sshd_settings(text: str) -> SshdSettings:
             case _:
                 values.setdefault(name, value)
     if not ports:
-        raise PermanentError("sshd of this host does not say which port it has")
+        raise PermanentError("cannot take this host: `sshd -T` names no port")
     return SshdSettings(port=ports[0], host_keys=host_keys, values=values)
 
 
 def check_spec(spec: PrepareHost) -> None:
-    """What becomes a path or a file line is checked here, whoever sent it."""
+    """Refuse what is not fit to become a path or a file line, whoever sent it."""
     instance_name(spec.allocation_id)
     check_principals(spec.principals)
 
@@ -101,7 +101,7 @@ class HostFile:
 
 
 def trust_files(certificate: HostCertificate) -> list[HostFile]:
-    """What proves the host, and whom it believes."""
+    """The files that prove the host, and that name the authorities that it trusts."""
     return [
         HostFile(CERTIFICATE, f"{certificate.certificate.strip()}\n", 0o644),
         HostFile(USER_AUTHORITY, f"{certificate.user_authority.strip()}\n", 0o644),

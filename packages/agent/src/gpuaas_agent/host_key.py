@@ -32,7 +32,7 @@ def check_certificate(certificate: str, key: HostKey) -> None:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise PermanentError(f"the platform's host certificate cannot be read: {error}") from error
     if not isinstance(found, serialization.SSHCertificate) or found.type is not serialization.SSHCertificateType.HOST:
-        raise PermanentError("what the platform gave is not a host certificate")
+        raise PermanentError("the platform's answer is not a host certificate")
     own = serialization.load_ssh_public_key(key.public.encode())
     certified = found.public_key()
     assert isinstance(own, Ed25519PublicKey)

@@ -122,7 +122,7 @@ async def _list_processes(user: HostUser) -> list[str]:
 
 
 async def find_traces() -> list[str]:
-    """What is left of them, in words."""
+    """Describe every trace that is left of them."""
     found = find_names()
     for user in USERS:
         found += [f"the process {process}" for process in await _list_processes(user)]

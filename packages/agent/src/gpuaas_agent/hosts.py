@@ -196,7 +196,7 @@ class HostManager:
         await self._remove(record)
         progress("probe", "looking for what is left")
         if left := await self._find_left():
-            raise PermanentError(f"cannot give the host back, this is still there: {'; '.join(left)}")
+            raise PermanentError(f"cannot give the host back, as these remain: {'; '.join(left)}")
         self._record.remove()
 
     async def _remove(self, record: HostRecord) -> None:

@@ -17,9 +17,8 @@ from joserfc import jwt
 from joserfc.errors import SecurityWarning
 from joserfc.jwk import OKPKey
 
-from gpuaas_agent.errors import PermanentError, PlatformRefusedError, PlatformUnavailableError
+from gpuaas_agent.errors import PermanentError, PlatformRefusedError, PlatformUnavailableError, raise_for_problem
 from gpuaas_agent.files import write_atomically
-from gpuaas_agent.problems import raise_for_problem
 from gpuaas_agent.settings import Settings
 from gpuaas_contract.agent_link import AGENT_AUDIENCE
 from gpuaas_contract.backoff import Backoff

@@ -1,4 +1,4 @@
-"""What this host has to offer, read anew for each connection."""
+"""The inventory of this host, read anew for each connection."""
 
 import os
 import shutil

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.frames import CloseCode
@@ -14,7 +15,6 @@ from websockets.frames import CloseCode
 from gpuaas_agent import __version__
 from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.errors import AgentError
-from gpuaas_agent.outbox import Outbox
 from gpuaas_contract.agent_link import (
     HEARTBEAT_SECONDS,
     OFFLINE_AFTER_SECONDS,
@@ -52,6 +52,32 @@ class Tasks(Protocol):
 
 class Streams(Protocol):
     def open(self, message: OpenStream) -> None: ...
+
+
+class Outbox:
+    """Messages on their way to the platform, kept while the link is down.
+
+    Bounded: the oldest progress falls out. Results are sent again by whoever owns them.
+    """
+
+    def __init__(self, limit: int = 2_000) -> None:
+        self._messages: deque[str] = deque(maxlen=limit)
+        self._filled = asyncio.Event()
+
+    def put(self, message: BaseModel) -> None:
+        self._messages.append(message.model_dump_json())
+        self._filled.set()
+
+    async def get(self) -> str:
+        while not self._messages:
+            self._filled.clear()
+            await self._filled.wait()
+        return self._messages.popleft()
+
+    def put_back(self, text: str) -> None:
+        """It may not have arrived; order is kept."""
+        if len(self._messages) < (self._messages.maxlen or 0):
+            self._messages.appendleft(text)
 
 
 class Link:
@@ -145,7 +171,7 @@ class Link:
             message = to_agent_adapter.validate_json(text)
         except ValidationError as error:
             # A newer platform may say things that this agent does not know; the rest still counts.
-            log.error("a message of the platform makes no sense here: %s", error)
+            log.error("cannot read a message of the platform: %s", error)
             self._refuse(text)
             return
         match message:

@@ -70,7 +70,7 @@ class SliceChanger:
         try:
             await self._lxd.shut_down_instance(instance.name, seconds=SHUT_DOWN_SECONDS)
         except LxdError as error:
-            log.warning("%s does not shut down (%s), it is switched off", instance.name, error)
+            log.warning("%s does not shut down (%s); stopping it by force", instance.name, error)
             found = await self._lxd.find_instance(instance.name)
             if found is not None and found.running:
                 await self._lxd.stop_instance(instance.name)

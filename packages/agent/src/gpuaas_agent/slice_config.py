@@ -53,7 +53,7 @@ def instance_name(allocation_id: str) -> str:
 
 
 def check_spec(spec: CreateSlice) -> None:
-    """What becomes a path, a file line or an interface name is checked here, whoever sent it."""
+    """Refuse what is not fit to become a path, a file line or an interface name, whoever sent it."""
     instance_name(spec.allocation_id)
     if not _HOSTNAME.fullmatch(spec.hostname):
         raise PermanentError(f"{spec.hostname!r} is not a host name")
@@ -92,7 +92,7 @@ def check_network(network: ProjectNetwork) -> ipaddress.IPv4Interface:
 
 
 def network_of(instance: Instance) -> ProjectNetwork:
-    """What a slice's own record says about its bridge, enough to make the bridge again."""
+    """The bridge as the slice's own record describes it, enough to make it again."""
     return ProjectNetwork(
         owner_id=instance.config[PROJECT_TAG],
         bridge=instance.config[BRIDGE_TAG],
@@ -232,7 +232,7 @@ def machine_files(spec: CreateSlice, key: HostKey, certificate: HostCertificate)
 
 
 def trust_files(certificate: HostCertificate) -> list[PushedFile]:
-    """What proves the machine, and whom it believes."""
+    """The files that prove the machine, and that name the authorities that it trusts."""
     return [
         PushedFile("/etc/ssh/ssh_host_ed25519_key-cert.pub", f"{certificate.certificate.strip()}\n", 0o644),
         PushedFile("/etc/ssh/gpuaas_user_ca.pub", f"{certificate.user_authority.strip()}\n", 0o644),

@@ -196,8 +196,8 @@ class SliceManager:
         await self._networks.delete_unused()
 
     async def _remove_instance(self, instance: Instance) -> None:
-        """What LXD began before it died, or for an agent that did, may still go on: a machine that was stopped a
-        moment ago runs, or is busy. So look again before giving up."""
+        """Stop and delete it, and look again before giving up: an operation that LXD began before it or an agent died
+        may still go on, so that a machine that was stopped a moment ago runs, or is busy."""
         for _ in range(REMOVE_ATTEMPTS):
             found = await self._lxd.find_instance(instance.name)
             if found is None:

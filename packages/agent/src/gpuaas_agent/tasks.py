@@ -42,7 +42,7 @@ class _Unheard:
 
 
 def _subject(message: TaskMessage) -> str:
-    """What the task is about: a machine, or a volume that is on none."""
+    """The id of the machine that the task is about, or of a volume that is on none."""
     return message.spec.volume_id if isinstance(message.spec, DeleteVolume) else message.spec.allocation_id
 
 

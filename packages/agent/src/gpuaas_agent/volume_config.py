@@ -23,7 +23,7 @@ def volume_name(volume_id: str) -> str:
 
 
 def check_mount(mount: VolumeMount) -> None:
-    """What becomes a path is checked here, whoever sent it."""
+    """Refuse what is not fit to become a path, whoever sent it."""
     volume_name(mount.volume_id)
     try:
         _PATH.validate_python(mount.path)
