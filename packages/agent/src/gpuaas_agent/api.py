@@ -7,7 +7,13 @@ from contextlib import asynccontextmanager
 import httpx
 from structlog.contextvars import get_contextvars
 
-from gpuaas_agent.errors import PermanentError, PlatformUnavailableError, RetryLaterError, raise_for_problem
+from gpuaas_agent.errors import (
+    PermanentError,
+    PlatformUnavailableError,
+    RetryLaterError,
+    raise_for_problem,
+    reason_of,
+)
 from gpuaas_agent.identity import Identity
 from gpuaas_contract.agent_link import ArtifactSource, HostCertificate, HostCertificateRequest
 from gpuaas_contract.nodes import AgentKey
@@ -42,7 +48,7 @@ class PlatformApi:
                 "/v1/agent/host-certificates", json=body.model_dump(mode="json"), headers=headers
             )
         except httpx.TransportError as error:
-            raise PlatformUnavailableError(f"{self._url} does not answer: {error!r}") from error
+            raise PlatformUnavailableError(f"{self._url} does not answer: {reason_of(error)}") from error
         raise_for_problem(answer, answer.content)
         return HostCertificate.model_validate_json(answer.content)
 
@@ -52,14 +58,14 @@ class PlatformApi:
         try:
             answer = await self._client.post("/v1/agent/identity", json=body, headers=self.headers())
         except httpx.TransportError as error:
-            raise PlatformUnavailableError(f"{self._url} does not answer: {error!r}") from error
+            raise PlatformUnavailableError(f"{self._url} does not answer: {reason_of(error)}") from error
         raise_for_problem(answer, answer.content)
 
     async def locate_artifact(self, digest: str) -> ArtifactSource:
         try:
             answer = await self._client.get(f"/v1/agent/artifacts/{digest}", headers=self.headers())
         except httpx.TransportError as error:
-            raise PlatformUnavailableError(f"{self._url} does not answer: {error!r}") from error
+            raise PlatformUnavailableError(f"{self._url} does not answer: {reason_of(error)}") from error
         raise_for_problem(answer, answer.content)
         return ArtifactSource.model_validate_json(answer.content)
 
@@ -76,4 +82,4 @@ class PlatformApi:
                     raise RetryLaterError(f"the registry refused {digest}: {answer.status_code}")
                 yield answer
         except httpx.TransportError as error:
-            raise PlatformUnavailableError(f"the download of {digest} broke off: {error!r}") from error
+            raise PlatformUnavailableError(f"the download of {digest} broke off: {reason_of(error)}") from error

@@ -47,6 +47,11 @@ class PlatformRefusedError(PermanentError):
         self.code = code
 
 
+def reason_of(error: Exception) -> str:
+    """The words of an error for a message; its kind where it has none, as a time-out."""
+    return str(error) or type(error).__name__
+
+
 def raise_for_problem(answer: httpx.Response, content: bytes) -> None:
     """Raise the platform's problem as one of the two families."""
     if answer.is_success:

@@ -17,7 +17,13 @@ from joserfc import jwt
 from joserfc.errors import SecurityWarning
 from joserfc.jwk import OKPKey
 
-from gpuaas_agent.errors import PermanentError, PlatformRefusedError, PlatformUnavailableError, raise_for_problem
+from gpuaas_agent.errors import (
+    PermanentError,
+    PlatformRefusedError,
+    PlatformUnavailableError,
+    raise_for_problem,
+    reason_of,
+)
 from gpuaas_agent.files import write_atomically
 from gpuaas_agent.settings import Settings
 from gpuaas_contract.agent_link import AGENT_AUDIENCE
@@ -135,7 +141,7 @@ async def _enrol(api_url: str, token: str, public_key: str) -> Enrolment:
         async with httpx.AsyncClient(base_url=api_url, timeout=15) as client:
             answer = await client.post("/v1/nodes/enrol", json=body.model_dump(mode="json"), headers=headers)
     except httpx.TransportError as error:
-        raise PlatformUnavailableError(f"{api_url} does not answer: {error or type(error).__name__}") from error
+        raise PlatformUnavailableError(f"{api_url} does not answer: {reason_of(error)}") from error
     raise_for_problem(answer, answer.content)
     return Enrolment.model_validate_json(answer.content)
 

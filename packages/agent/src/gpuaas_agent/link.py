@@ -14,7 +14,7 @@ from websockets.frames import CloseCode
 
 from gpuaas_agent import __version__
 from gpuaas_agent.api import PlatformApi
-from gpuaas_agent.errors import AgentError
+from gpuaas_agent.errors import AgentError, reason_of
 from gpuaas_contract.agent_link import (
     HEARTBEAT_SECONDS,
     OFFLINE_AFTER_SECONDS,
@@ -119,7 +119,7 @@ class Link:
                     error.response.status_code,
                 )
             except (AgentError, WebSocketException, OSError, TimeoutError) as error:
-                log.warning("no link to the platform: %s", str(error) or type(error).__name__)
+                log.warning("no link to the platform: %s", reason_of(error))
             if time.monotonic() - started > OFFLINE_AFTER_SECONDS:
                 pauses = backoff.delays()
             await asyncio.sleep(next(pauses))

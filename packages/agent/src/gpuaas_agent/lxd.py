@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import httpx
 
-from gpuaas_agent.errors import LxdError, LxdUnavailableError
+from gpuaas_agent.errors import LxdError, LxdUnavailableError, reason_of
 
 OPERATION_SECONDS = 300
 _NO_SUBVOLUME = "Could not get subvolume flags"
@@ -184,7 +184,7 @@ class Lxd:
         try:
             answer = await self._client.get(f"/1.0/instances/{quote(name, safe='')}/files", params={"path": path})
         except httpx.TransportError as error:
-            raise LxdUnavailableError(f"LXD does not answer at {self._socket}: {error!r}") from error
+            raise LxdUnavailableError(f"LXD does not answer at {self._socket}: {reason_of(error)}") from error
         if answer.is_error:
             raise LxdError(f"cannot read {path} of {name}: {answer.text.strip()}", status=answer.status_code)
         return answer.text
@@ -281,7 +281,7 @@ class Lxd:
             answer = await self._client.request(method, path, **arguments)
             body: dict[str, Any] = answer.json()
         except (httpx.TransportError, ValueError) as error:
-            raise LxdUnavailableError(f"LXD does not answer at {self._socket}: {error!r}") from error
+            raise LxdUnavailableError(f"LXD does not answer at {self._socket}: {reason_of(error)}") from error
         if body["type"] == "error":
             raise LxdError(str(body["error"]), status=int(body["error_code"]))
         return body

@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.frames import CloseCode
 
 from gpuaas_agent.api import PlatformApi
-from gpuaas_agent.errors import AgentError, PermanentError
+from gpuaas_agent.errors import AgentError, PermanentError, reason_of
 from gpuaas_agent.lxd import Instance
 from gpuaas_agent.machine_port import open_machine_port
 from gpuaas_agent.slice_config import READY_TAG, address_of, network_of
@@ -79,7 +79,7 @@ class StreamManager:
             try:
                 await self._serve(message)
             except (AgentError, OSError, TimeoutError, WebSocketException) as error:
-                reason = str(error) or type(error).__name__
+                reason = reason_of(error)
                 log.warning("stream %s to %s refused: %s", message.stream_id, message.allocation_id, reason)
                 self._send(StreamRefused(stream_id=message.stream_id, message=reason))
             finally:

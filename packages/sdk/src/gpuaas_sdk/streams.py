@@ -91,7 +91,8 @@ async def open_stream_with(api_url: str, token: str, grant_id: str, allocation_i
     except (TimeoutError, OSError, InvalidHandshake) as error:
         from gpuaas_sdk.errors import TransportError
 
-        raise TransportError(f"cannot open a stream to {allocation_id}: {error or type(error).__name__}") from error
+        reason = str(error) or type(error).__name__
+        raise TransportError(f"cannot open a stream to {allocation_id}: {reason}") from error
     return ByteStream(socket)
 
 
