@@ -1,11 +1,17 @@
-"""Carrying bytes between a client and a machine's agent, without either of them."""
+"""Streams to machines, without a client or an agent: carrying bytes, and what is said where no agent comes."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from fastapi import WebSocket, WebSocketDisconnect
 
-from gpuaas_platform.api.streams import Joined, carry
+from gpuaas_platform.api.links import AgentLinks
+from gpuaas_platform.api.streams import Joined, StreamBroker, carry
+from gpuaas_platform.domain.errors import Refusal
+from gpuaas_platform.observability.metrics import Metrics
+from gpuaas_platform.services.platform import Platform, StreamLimits
 
 
 class Side:
@@ -75,3 +81,18 @@ async def test_nothing_goes_on_after_a_cancellation() -> None:
     carrying.cancel()
     await asyncio.gather(carrying, return_exceptions=True)
     assert asyncio.all_tasks() == before
+
+
+async def test_an_agent_that_opens_no_stream_is_said_not_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def send(node_id: str, message: object) -> None:
+        pass
+
+    monkeypatch.setattr("gpuaas_platform.api.streams.OPEN_SECONDS", 0)
+    links = SimpleNamespace(refused_streams={}, is_connected=lambda node_id: True, send=send)
+    platform = SimpleNamespace(stream_limits=StreamLimits(streams_per_principal=1, terminal_idle_seconds=60))
+    broker = StreamBroker(cast(Platform, platform), cast(AgentLinks, links), cast(Metrics, None))
+    machine = {"id": "alc_1", "node_id": "nod_1", "address": "10.85.1.10"}
+    with pytest.raises(Refusal, match="through its node: no answer"):
+        async with broker.join({"id": "acg_1", "principal_id": "usr_1"}, machine, "cor_1"):
+            pytest.fail("there is no stream")
+    assert (broker.count, links.refused_streams) == (0, {})

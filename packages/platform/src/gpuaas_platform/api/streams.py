@@ -153,7 +153,7 @@ class StreamBroker:
             await self._links.send(node_id, message)
             return await asyncio.wait_for(waiting.agent, OPEN_SECONDS)
         except (TimeoutError, OSError, KeyError, RuntimeError, WebSocketDisconnect) as error:
-            detail = f"the machine cannot be reached through its node: {error or 'no answer'}"
+            detail = f"the machine cannot be reached through its node: {str(error) or 'no answer'}"
             raise Refusal(Code.UNAVAILABLE, detail, retry_after=2) from error
 
     async def serve_agent(self, node_id: str, stream_id: str, websocket: WebSocket) -> None:
