@@ -169,6 +169,7 @@ def _output_of(command: list[str], code: str, *, input: bytes | None = None, cwd
 def pack(debs: Iterable[Path], needs: Mapping[Role, Iterable[Path]], output: Path) -> int:
     """Small lists first, so that a machine can read them without unpacking the rest.
 
+    The files are named as apt names them: name, version and architecture.
     `needs` has the files of each role alone: what only one role needs goes when that role goes.
     """
     with tempfile.TemporaryDirectory(prefix="slurm-bundle-") as directory:
