@@ -16,9 +16,7 @@ _FIELDS: list[Any] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
 _JSON: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
-_PLAIN: list[Any] = [
-    structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback, pad_event_to=0)
-]
+_PLAIN: list[Any] = [structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)]
 
 
 def configure_logging(*, plain: bool, level: str) -> None:
