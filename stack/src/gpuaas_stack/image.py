@@ -86,7 +86,7 @@ def recipe_hash(sources: AptSources) -> str:
 
 
 def ensure_image(cache: Path) -> tuple[SliceImage, bool]:
-    """The cached image, built if there is none for this recipe. True if it was built now."""
+    """Build the image unless the cache has one of this recipe. True if it was built now."""
     sources = read_apt_sources(SUITE)
     image = SliceImage(cache / recipe_hash(sources))
     cache.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def write_metadata(path: Path, created: int) -> None:
 
 
 def ensure_imported(socket: Path, image: SliceImage, alias: str) -> bool:
-    """Makes the alias point at this image. True if it had to be imported."""
+    """Make the alias point at this image. True if it had to be imported."""
     # Environments that come up at once share the alias, and LXD refuses the second import of the same image.
     with (image.directory.parent / ".import-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -43,7 +43,7 @@ class Lxcfs(Shared):
         self._record = run_dir / "lxcfs.json"
 
     def acquire(self, environment: str) -> bool:
-        """Makes it answer and notes the user. True if it had died: what runs in machines lost it."""
+        """Make lxcfs answer, and note the user. True if it had died: running machines lost it."""
         with self._locked():
             (self.environments / environment).touch()
             if self._answers():
@@ -67,7 +67,7 @@ class Lxcfs(Shared):
             return had_died
 
     def release(self, environment: str, *, lxd: str, goes_on: bool) -> None:
-        """Takes the note away, and stops it where nobody needs it any more: no environment, and no LXD that goes on
+        """Remove the note, and stop lxcfs where nobody needs it any more: no environment, and no LXD that goes on
         because machines run on it that are not of this stack."""
         with self._locked():
             (self.environments / environment).unlink(missing_ok=True)
@@ -86,7 +86,7 @@ class Lxcfs(Shared):
             self._record.unlink()
 
     def _answers(self) -> bool:
-        """Reads a file: names and attributes are answered from the kernel's cache also when lxcfs is dead."""
+        """Read a file: names and attributes come from the kernel's cache even when lxcfs is dead."""
         try:
             return self._mounted() and bool((self._mount / "proc" / "uptime").read_text())
         except OSError:

@@ -49,7 +49,7 @@ class LxdEnvironment:
     # -- up ---------------------------------------------------------------------------------------------
 
     def ensure_route(self) -> None:
-        """Packets for a machine whose bridge is missing must not leave through the host's uplink."""
+        """Keep packets for a machine whose bridge is missing from leaving through the host's uplink."""
         self._ip("route", "replace", "unreachable", str(self.subnet), "metric", ROUTE_METRIC)
 
     @conversation("make the storage pool")
@@ -96,7 +96,7 @@ class LxdEnvironment:
 
     @conversation("read the addresses of the machines")
     async def addresses(self, lxd: Lxd, names: Container[str]) -> dict[str, str]:
-        """By the name of the machine, of those that have a pinned address."""
+        """Read the pinned addresses by the name of the machine."""
         found = {}
         for item in await self._instances(lxd):
             pinned = [device["ipv4.address"] for device in item.devices.values() if "ipv4.address" in device]
@@ -125,7 +125,7 @@ class LxdEnvironment:
 
     @conversation("stop the networks")
     async def stop_networks(self, lxd: Lxd) -> list[str]:
-        """Takes bridges down. LXD cannot stop a network that a stopped machine refers to, so that its
+        """Take bridges down. LXD cannot stop a network that a stopped machine refers to, so that its
         description stays and the link and its name server go; `up` brings them back."""
         networks = await self._networks(lxd)
         for network in networks:
@@ -153,7 +153,7 @@ class LxdEnvironment:
 
     @conversation("delete everything of this environment")
     async def delete_everything(self, lxd: Lxd) -> list[str]:
-        """Deletes every machine, network, rule set, volume and the pool of this environment."""
+        """Delete every machine, network, rule set, volume and the pool of this environment."""
         deleted = []
         await self._stop_instances(lxd)
         pool = await lxd.find(f"/1.0/storage-pools/{self.pool}")
@@ -184,7 +184,7 @@ class LxdEnvironment:
         return self._ip("link", "show", name, check=False)
 
     def _ip(self, *arguments: str, check: bool = True) -> bool:
-        """Where the bridges are: on this machine, or in the network namespace of its LXD. Says whether it worked."""
+        """Run `ip` where the bridges are: here, or in the network namespace of this LXD. True if it worked."""
         where = [] if self.network is None else ["-n", self.network]
         done = subprocess.run(["ip", *where, *arguments], check=False, capture_output=True, text=True)
         if check and done.returncode != 0:
@@ -193,7 +193,7 @@ class LxdEnvironment:
 
 
 async def _each(names: list[str], action: Callable[[str], Awaitable[None]]) -> None:
-    """Some at a time; one that fails keeps no other from being done."""
+    """Act on some at a time; one that fails keeps no other from being done."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(name: str) -> None:
@@ -206,7 +206,7 @@ async def _each(names: list[str], action: Callable[[str], Awaitable[None]]) -> N
 
 
 async def _unless_already(change: Awaitable[None]) -> None:
-    """Whoever else started or stopped the machine meanwhile did what was to be done."""
+    """Await a change that somebody else may have made meanwhile."""
     try:
         await change
     except LxdError as error:

@@ -43,7 +43,7 @@ def conversation(
     [Callable[Concatenate[Owner, Lxd, Arguments], Coroutine[Any, Any, Result]]],
     Callable[Concatenate[Owner, Arguments], Result],
 ]:
-    """Makes an async method that talks to LXD a plain one. Its failure says that it "cannot `purpose`"."""
+    """Make an async method that talks to LXD a plain one. Its failure says that it "cannot `purpose`"."""
 
     def wrap(
         method: Callable[Concatenate[Owner, Lxd, Arguments], Coroutine[Any, Any, Result]],

@@ -44,7 +44,7 @@ class LxdDaemon(Shared):
         self._lxcfs = Lxcfs()
 
     def acquire(self, environment: str) -> bool:
-        """Makes LXD answer and notes the user. True if lxcfs had died: what runs in machines lost it."""
+        """Make LXD answer, and note the user. True if lxcfs had died: running machines lost it."""
         with self._locked():
             (self.environments / environment).touch()
             lost_lxcfs = self._lxcfs.acquire(environment)
@@ -54,7 +54,7 @@ class LxdDaemon(Shared):
             return lost_lxcfs
 
     def revive(self, environment: str) -> bool:
-        """Starts LXD again if it died while this environment uses it; says whether that was so."""
+        """Start LXD again if it died while this environment uses it. True if it had."""
         if self.answers():
             return False
         with self._locked():
@@ -65,7 +65,7 @@ class LxdDaemon(Shared):
             return True
 
     def release(self, environment: str) -> str:
-        """Takes the note away, stops what nobody needs any more, and says what it did."""
+        """Remove the note, stop what nobody needs any more, and return what was done, in words."""
         with self._locked():
             (self.environments / environment).unlink(missing_ok=True)
             goes_on = self._why_it_goes_on()
@@ -101,7 +101,7 @@ class LxdDaemon(Shared):
 
     @conversation("configure LXD")
     async def _keep_images(self, lxd: Lxd) -> None:
-        """Images come from this machine only; a refresh would look for a server that is not there."""
+        """Switch the refresh of images off: they come from this machine only, and no server has newer ones."""
         await lxd.request("PATCH", "/1.0", json={"config": {"images.auto_update_interval": "0"}})
 
     @conversation("list the machines of this host")

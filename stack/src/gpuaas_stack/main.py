@@ -104,7 +104,7 @@ def collect_garbage(settings: Settings) -> int:
 
 
 def with_machines(settings: Settings, command: Sequence[str]) -> int:
-    """For tests that make machines of their own: LXD, the image and a pool while the command runs."""
+    """Provide LXD, the image and a pool while a command runs, for tests that make machines of their own."""
     if not command:
         raise StackError("no command was given: write it after --")
     with Stack(settings, Progress()).machines_only() as pool:

@@ -18,7 +18,7 @@ from gpuaas_stack.users import write_private
 
 @dataclass(frozen=True)
 class Ready:
-    """How to see that a service answers. `target` is host:port, an address or an argument list."""
+    """The check that a service answers. `target` is host:port, an address or an argument list."""
 
     kind: Literal["none", "tcp", "http", "exec"] = "none"
     target: str | list[str] = ""

@@ -228,7 +228,7 @@ def _kill_group(pid: int) -> None:
 
 
 def end_leftovers(run_dir: Path) -> list[str]:
-    """Ends services that a supervisor which was killed has left, by recorded pid and start time."""
+    """End services that a killed supervisor has left, by recorded pid and start time."""
     ended = []
     for state in reversed(read_states(run_dir)):
         if state.process is not None and state.running:
@@ -254,7 +254,7 @@ def _take_lock(path: Path, timeout: float = 1.0) -> int | None:
 
 
 def serve(state_dir: Path) -> int:
-    """Runs the daemon; returns soon if there is one already (the lock dies with its holder)."""
+    """Run the daemon; return soon if there is one already (the lock dies with its holder)."""
     lock = _take_lock(state_dir / "run" / LOCK_NAME)
     if lock is None:
         return 0
@@ -272,7 +272,7 @@ def serve(state_dir: Path) -> int:
 
 
 def daemonise() -> None:
-    """Leaves the terminal and the caller behind: own session, and init as the parent."""
+    """Leave the terminal and the caller behind: own session, and init as the parent."""
     if os.fork():
         os._exit(0)
     os.setsid()

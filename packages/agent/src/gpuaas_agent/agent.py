@@ -216,7 +216,7 @@ async def wait_for_lxd(lxd: Lxd) -> None:
 
 @contextmanager
 def only_agent_of(state_dir: Path) -> Iterator[None]:
-    """Two agents with one identity would answer each task twice."""
+    """Hold the lock of the state directory: two agents with one identity would answer each task twice."""
     with (state_dir / "agent.lock").open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

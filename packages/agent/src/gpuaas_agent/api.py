@@ -53,7 +53,7 @@ class PlatformApi:
         return HostCertificate.model_validate_json(answer.content)
 
     async def offer_key(self, public_key_pem: str) -> None:
-        """The key that this node wants to use next."""
+        """Offer the platform the key that this node wants to use next."""
         body = AgentKey(public_key_pem=public_key_pem).model_dump(mode="json")
         try:
             answer = await self._client.post("/v1/agent/identity", json=body, headers=self.headers())

@@ -26,7 +26,7 @@ def make_host_key(hostname: str) -> HostKey:
 
 
 def check_certificate(certificate: str, key: HostKey) -> None:
-    """sshd starts without a word with a certificate that is not its own, and nobody trusts it then."""
+    """Refuse a certificate for another key: sshd would start with it all the same, and nobody would trust the host."""
     try:
         found = serialization.load_ssh_public_identity(certificate.strip().encode())
     except (ValueError, UnsupportedAlgorithm) as error:

@@ -1,4 +1,4 @@
-"""Who this node is: a key that it made itself, and the id that the platform gave it for that key."""
+"""The identity of this node: a key that it made itself, and the id that the platform gave it for that key."""
 
 import asyncio
 import hashlib
@@ -65,7 +65,7 @@ class Identity:
 
 
 def load_or_make_key(state_dir: Path, name: str = KEY_FILE) -> bytes:
-    """The key is on disk before it is shown to anyone, so that a crash cannot lose an enrolled key."""
+    """Load the key, or make one that is on disk before anybody sees it: a crash cannot lose an enrolled key."""
     state_dir.mkdir(parents=True, exist_ok=True)
     path = state_dir / name
     if path.exists():

@@ -75,7 +75,7 @@ class Outbox:
         return self._messages.popleft()
 
     def put_back(self, text: str) -> None:
-        """It may not have arrived; order is kept."""
+        """Queue a message again, in its old place, that may not have arrived."""
         if len(self._messages) < (self._messages.maxlen or 0):
             self._messages.appendleft(text)
 
@@ -147,7 +147,7 @@ class Link:
                 raise
 
     async def _talk(self, platform: ClientConnection) -> None:
-        """Until one of the three ends; the other two end with it."""
+        """Receive, send and beat until one of the three ends; the other two end with it."""
         parts = [
             asyncio.create_task(self._receive(platform)),
             asyncio.create_task(self._send(platform)),
@@ -185,7 +185,7 @@ class Link:
                 self._on_rotate()
 
     def _refuse(self, text: str | bytes) -> None:
-        """A task that is not understood is answered, or it would be delivered for ever."""
+        """Answer a task that this agent does not understand, or it would be delivered for ever."""
         try:
             raw = _UnknownTask.model_validate_json(text)
         except ValidationError:

@@ -109,7 +109,7 @@ class Lxd:
         await self.request("PATCH", f"/1.0/instances/{quote(name, safe='')}", json={"config": config})
 
     async def replace_instance(self, name: str, config: dict[str, str], devices: dict[str, dict[str, str]]) -> None:
-        """Merges into the instance's configuration, and gives it exactly these devices, live."""
+        """Merge into the instance's configuration, and give it exactly these devices, live."""
         path = f"/1.0/instances/{quote(name, safe='')}"
         found = await self.request("GET", path)
         fields = ("architecture", "description", "ephemeral", "profiles")
@@ -126,7 +126,7 @@ class Lxd:
         await self._change_state(name, {"action": "restart", "timeout": 30, "force": True})
 
     async def shut_down_instance(self, name: str, *, seconds: int) -> None:
-        """In order: services end, disks are synced. Fails where that takes too long."""
+        """Stop in order: services end, disks are synced. Fails where that takes too long."""
         await self._change_state(name, {"action": "stop", "timeout": seconds, "force": False})
 
     async def delete_instance(self, name: str) -> None:
@@ -140,8 +140,8 @@ class Lxd:
             await self.request("DELETE", path)
 
     async def _remove_empty_root(self, name: str) -> None:
-        """LXD was killed after it had made the directory and before the subvolume in it: it cannot delete that itself.
-        Looked at where LXD sees it, which may have mounts of its own."""
+        """Remove the directory of an instance that LXD cannot delete: it was killed after it had made the directory and
+        before the subvolume in it. LXD may have mounts of its own, so the path is taken as LXD sees it."""
         found = await self.find_instance(name)
         if found is not None:
             below = f"storage-pools/{found.devices['root']['pool']}/containers/{name}"
@@ -151,7 +151,7 @@ class Lxd:
                 await asyncio.to_thread((_root_of(self._socket) / where).rmdir)
 
     async def push_file(self, name: str, file: PushedFile) -> None:
-        """Works on a stopped instance too. LXD applies the mode only to a file that is new."""
+        """Write a file, also into a stopped instance. LXD applies the mode only to a file that is new."""
         await self.request(
             "POST",
             f"/1.0/instances/{quote(name, safe='')}/files",
@@ -168,7 +168,7 @@ class Lxd:
         )
 
     async def run(self, name: str, command: list[str]) -> tuple[int, str]:
-        """A command inside a running instance: its exit status, and what it said on standard error."""
+        """Run a command inside a running instance; return its exit status and standard error."""
         path = f"/1.0/instances/{quote(name, safe='')}"
         body = {"command": command, "wait-for-websocket": False, "record-output": True, "interactive": False}
         done = await self.request("POST", f"{path}/exec", json=body)
@@ -180,7 +180,7 @@ class Lxd:
         return int(done["return"]), said.strip()
 
     async def read_file(self, name: str, path: str) -> str:
-        """Of a stopped instance, too. The answer is the file itself, not an envelope."""
+        """Read a file, also of a stopped instance. The answer is the file itself, not an envelope."""
         try:
             answer = await self._client.get(f"/1.0/instances/{quote(name, safe='')}/files", params={"path": path})
         except httpx.TransportError as error:
@@ -190,7 +190,7 @@ class Lxd:
         return answer.text
 
     async def settle_instance(self, name: str) -> None:
-        """Waits for what an earlier caller, perhaps one that was killed, still has under way.
+        """Wait for the operations of an earlier caller, perhaps one that was killed.
 
         Commands that run inside the instance are left out: they may last for ever.
         """
@@ -214,7 +214,7 @@ class Lxd:
         return None if found is None else _network(found)
 
     async def is_network_up(self, name: str) -> bool:
-        """LXD keeps the record of a bridge whose interface somebody removed."""
+        """Look for the interface itself: LXD keeps the record of a bridge whose interface somebody removed."""
         return await self.find(f"/1.0/networks/{quote(name, safe='')}/state") is not None
 
     async def create_network(self, body: dict[str, Any]) -> None:
@@ -261,7 +261,7 @@ class Lxd:
         await self.request("PUT", f"/1.0/instances/{quote(name, safe='')}/state", json=body)
 
     async def find(self, path: str) -> Any | None:
-        """The metadata at a path, or None where there is nothing."""
+        """Read the metadata at a path, or None where there is nothing."""
         try:
             return await self.request("GET", path)
         except LxdError as error:
@@ -270,7 +270,7 @@ class Lxd:
             raise
 
     async def request(self, method: str, path: str, **arguments: Any) -> Any:
-        """The answer's metadata; an operation in the background is waited for."""
+        """Send a request, wait for its background operation if there is one, and return the metadata."""
         body = await self._send(method, path, **arguments)
         if body["type"] == "async":
             return await self._wait(body["operation"])
@@ -304,7 +304,7 @@ class Lxd:
 
 
 def _root_of(path: Path) -> Path:
-    """The file system as the process sees it that listens on the socket."""
+    """The file system as seen by the process that listens on the socket."""
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(str(path))
         pid, _, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

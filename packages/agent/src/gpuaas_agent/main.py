@@ -104,7 +104,7 @@ async def print_inventory(settings: Settings) -> None:
 
 
 async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """SIGTERM and SIGINT end the work in order; what is unfinished is delivered again later."""
+    """Work until SIGTERM or SIGINT, then end in order; unfinished tasks are delivered again later."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""Truth is read again, not assumed: every finished slice runs, on its bridge, whatever happened meanwhile."""
+"""Keeps every finished slice running on its bridge, whatever happened meanwhile. State is read, never assumed."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ class Recovery:
         self._wanted = asyncio.Event()
 
     def request(self) -> None:
-        """Look now, for example because the link is back."""
+        """Recover now, for example because the link is back."""
         self._wanted.set()
 
     async def run(self) -> None:

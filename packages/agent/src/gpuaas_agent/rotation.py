@@ -24,7 +24,7 @@ class Rotation:
             self._running = asyncio.create_task(self._until_done(), name="rotation")
 
     def resume(self) -> None:
-        """A rotation that a crash interrupted goes on where it was."""
+        """Go on with a rotation that a crash interrupted."""
         if (self._state_dir / NEXT_KEY_FILE).exists():
             self.request()
 
@@ -47,7 +47,7 @@ class Rotation:
                 return
 
     async def rotate(self) -> None:
-        """Until the rename the old key is ours, after it the new one: the platform takes both in between."""
+        """Offer the new key, then use it. The rename makes it ours; the platform takes both keys in between."""
         key = load_or_make_key(self._state_dir, NEXT_KEY_FILE)
         await self._api.offer_key(public_key_pem(key))
         (self._state_dir / NEXT_KEY_FILE).rename(self._state_dir / KEY_FILE)

@@ -125,7 +125,7 @@ class SliceChanger:
                 raise RetryLaterError(f"sshd of {found.name} does not reload: {said}")
 
     async def attach_volume(self, spec: AttachVolume, task_id: str, progress: Progress) -> None:
-        """While the machine runs; from then on also at each of its starts."""
+        """Attach while the machine runs; from then on also at each of its starts."""
         found = await self._find(spec.allocation_id)
         await self._volumes.ensure(spec.volume, task_id, progress)
         more = self._volumes.devices([spec.volume])

@@ -25,7 +25,7 @@ CONNECT_SECONDS = 5
 
 
 def check_stream(message: OpenStream, instance: Instance | None) -> Instance:
-    """The platform names an address; only this node's own records decide whether it is one of its slices."""
+    """Refuse an address that is not that of the allocation's running slice, by this node's own records."""
     if instance is None or READY_TAG not in instance.config:
         raise PermanentError(f"{message.allocation_id} has no slice on this node")
     if address_of(instance) != message.address:
@@ -63,7 +63,7 @@ class StreamManager:
         self._running[message.stream_id] = (message.allocation_id, task)
 
     def cut(self, allocation_id: str) -> None:
-        """A deleted machine sends no farewell: its streams would stay open until TCP gives up."""
+        """End the streams of a deleted machine, which sends no farewell: they would stay open until TCP gives up."""
         for owner, task in self._running.values():
             if owner == allocation_id:
                 task.cancel()
@@ -114,7 +114,7 @@ class StreamManager:
 async def pump(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, platform: ClientConnection
 ) -> tuple[int, int]:
-    """Until either side ends. What the machine said before it closed is sent before the stream is closed.
+    """Copy both ways until either side ends. The machine's last bytes are sent before the stream is closed.
 
     Each direction waits for the slower side, so that nothing piles up here.
     """

@@ -78,21 +78,21 @@ class TaskRunner:
         self._unheard.pop(task_id, None)
 
     def report_again(self, *, older_than: float = 0.0) -> None:
-        """Results that nobody acknowledged: all of them after a reconnect, otherwise the old ones."""
+        """Send unacknowledged results again: all of them after a reconnect, otherwise the old ones."""
         now = time.monotonic()
         for unheard in list(self._unheard.values()):
             if now - unheard.sent_at >= older_than:
                 self._report(unheard.result)
 
     async def aclose(self) -> None:
-        """Running tasks are dropped where they are: the platform delivers them again."""
+        """Drop running tasks where they are: the platform delivers them again."""
         tasks = [task for _, task in self._running.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _overtake(self, allocation_id: str) -> None:
-        """Nothing is finished on a machine that is about to be deleted."""
+        """Cancel the tasks of a machine that is about to be deleted."""
         for message, task in self._running.values():
             if _subject(message) == allocation_id and not isinstance(message.spec, DeleteSlice | ClearHost):
                 self._overtaken.add(message.task_id)
