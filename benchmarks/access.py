@@ -113,15 +113,15 @@ async def compare_signatures(stack: Stack, client: GpuaasClient, machine: Alloca
     )
 
 
-async def run() -> None:
-    with own_machines(name="bench-access", first_port=8620, subnet="10.102.0.0/16") as stack:
-        credentials = PasswordCredentials(*admin_credentials(stack.settings))
-        async with GpuaasClient(stack.settings.api_url, credentials) as client:
-            machine = await make_machine(stack, client)
-            with tempfile.TemporaryDirectory() as home:
-                await compare_logins(stack, client, machine, Path(home))
-                await compare_signatures(stack, client, machine, Path(home))
+async def compare(stack: Stack) -> None:
+    credentials = PasswordCredentials(*admin_credentials(stack.settings))
+    async with GpuaasClient(stack.settings.api_url, credentials) as client:
+        machine = await make_machine(stack, client)
+        with tempfile.TemporaryDirectory() as home:
+            await compare_logins(stack, client, machine, Path(home))
+            await compare_signatures(stack, client, machine, Path(home))
 
 
 if __name__ == "__main__":
-    asyncio.run(run())
+    with own_machines(name="bench-access", first_port=8620, subnet="10.102.0.0/16") as own:
+        asyncio.run(compare(own))

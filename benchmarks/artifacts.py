@@ -72,11 +72,8 @@ async def measure(controller: Controller, machine: Allocation, scratch: Path) ->
     return took
 
 
-async def main() -> None:
-    with (
-        own_machines(name="bench-artifacts", first_port=8610, subnet="10.101.0.0/16") as stack,
-        tempfile.TemporaryDirectory(dir="/var/tmp") as scratch,
-    ):
+async def compare(stack: Stack) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:
         credentials = PasswordCredentials(*admin_credentials(stack.settings))
         async with GpuaasClient(stack.settings.api_url, credentials) as admin:
             machine = await machine_of(admin, stack)
@@ -91,4 +88,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with own_machines(name="bench-artifacts", first_port=8610, subnet="10.101.0.0/16") as own:
+        asyncio.run(compare(own))

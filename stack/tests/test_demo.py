@@ -1,4 +1,4 @@
-"""What the demo says at its end."""
+"""The demo's last words."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from gpuaas_stack.image import SliceImage, ensure_image, ensure_imported, write_metadata
 from gpuaas_stack.lxd import LxdEnvironment
-from gpuaas_stack.lxd_api import LxdApi
+from gpuaas_stack.lxd_client import talk
 from gpuaas_stack.lxd_daemon import LxdDaemon
 from gpuaas_stack.settings import ENVIRONMENT_TAG, Settings
 
@@ -34,9 +35,7 @@ def lxd() -> Iterator[LxdEnvironment]:
     if not shutil.which("lxd"):
         pytest.skip("LXD is not installed: run scripts/setup")
     daemon = LxdDaemon(SETTINGS.lxd_socket, SETTINGS.lxd_run_dir)
-    environment = LxdEnvironment(
-        daemon.api, ENVIRONMENT, SETTINGS.storage_pool, SETTINGS.subnet, SETTINGS.lxd_socket.parent
-    )
+    environment = LxdEnvironment(SETTINGS.lxd_socket, ENVIRONMENT, SETTINGS.storage_pool, SETTINGS.subnet)
     environment.ensure_route()
     daemon.acquire(ENVIRONMENT)
     environment.delete_everything()
@@ -58,18 +57,22 @@ def eventually(condition: Callable[[], bool], what: str, timeout: float = 60) ->
         time.sleep(0.1)
 
 
-def launch(lxd: LxdEnvironment) -> None:
+def request(method: str, path: str, **options: Any) -> Any:
+    return talk(SETTINGS.lxd_socket, f"{method} {path}", lambda lxd: lxd.request(method, path, **options))
+
+
+def launch() -> None:
     network = {"ipv4.address": f"{GATEWAY}/24", "ipv4.nat": "false", "ipv6.address": "none"}
     config = {ENVIRONMENT_TAG: ENVIRONMENT}
-    lxd.api.request("POST", "/1.0/networks", json={"name": BRIDGE, "config": network | config})
+    request("POST", "/1.0/networks", json={"name": BRIDGE, "config": network | config})
     devices = {
         "root": {"type": "disk", "path": "/", "pool": SETTINGS.storage_pool, "size": "1GiB"},
         "eth0": {"type": "nic", "network": BRIDGE, "name": "eth0", "ipv4.address": ADDRESS},
     }
     source = {"type": "image", "alias": SETTINGS.image_alias}
     body = {"name": NAME, "config": config, "devices": devices, "source": source, "profiles": []}
-    lxd.api.request("POST", "/1.0/instances", json=body)
-    lxd.api.request("PUT", f"/1.0/instances/{NAME}/state", json={"action": "start", "timeout": 60})
+    request("POST", "/1.0/instances", json=body)
+    request("PUT", f"/1.0/instances/{NAME}/state", json={"action": "start", "timeout": 60})
 
 
 def running() -> bool:
@@ -87,25 +90,25 @@ def test_environments_that_come_up_at_once_import_the_image_once(lxd: LxdEnviron
     subprocess.run(["mksquashfs", str(image.directory / "rootfs"), str(image.rootfs), "-quiet"], check=True)
     # Its time is in its fingerprint: an image that a killed run has left is another one.
     write_metadata(image.metadata, int(time.time()))
-    apis = [LxdApi(SETTINGS.lxd_socket) for _ in range(4)]
     try:
-        with ThreadPoolExecutor(len(apis)) as pool:
-            imported = list(pool.map(lambda api: ensure_imported(api, image, alias), apis))
+        with ThreadPoolExecutor(4) as pool:
+            imported = list(pool.map(lambda _: ensure_imported(SETTINGS.lxd_socket, image, alias), range(4)))
         assert sorted(imported) == [False, False, False, True]
     finally:
-        if known := lxd.api.find(f"/1.0/images/aliases/{quote(alias, safe='')}"):
-            lxd.api.request("DELETE", f"/1.0/images/{known['target']}")
+        path = f"/1.0/images/aliases/{quote(alias, safe='')}"
+        if known := talk(SETTINGS.lxd_socket, "find the image", lambda lxd: lxd.find(path)):
+            request("DELETE", f"/1.0/images/{known['target']}")
 
 
 def test_a_slice_boots_stops_and_comes_back(lxd: LxdEnvironment) -> None:
     image, _ = ensure_image(SETTINGS.image_cache)
     assert "Package: openssh-server\n" in image.dpkg_status.read_text()
-    ensure_imported(lxd.api, image, SETTINGS.image_alias)
-    assert ensure_imported(lxd.api, image, SETTINGS.image_alias) is False
+    ensure_imported(SETTINGS.lxd_socket, image, SETTINGS.image_alias)
+    assert ensure_imported(SETTINGS.lxd_socket, image, SETTINGS.image_alias) is False
     lxd.ensure_pool(SETTINGS.pool_size)
     lxd.ensure_pool(SETTINGS.pool_size)
 
-    launch(lxd)
+    launch()
     eventually(running, "systemd to be running")
     eventually(addressed, "the pinned address")
     assert inside("ping", "-c1", "-W2", GATEWAY).returncode == 0

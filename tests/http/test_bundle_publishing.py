@@ -81,7 +81,7 @@ def write_small_bundle(home: Path) -> None:
     control = "Package: small\nVersion: 1\nArchitecture: all\nMaintainer: T <t@example.org>\nDescription: x\n"
     (root / "DEBIAN/control").write_text(control)
     (root / "content").write_bytes(os.urandom(3_000_000))
-    deb = home / "small.deb"
+    deb = home / "small_1_all.deb"
     subprocess.run(["dpkg-deb", "-Znone", "--build", root, deb], check=True, capture_output=True)
     (home / "status").write_text("")
     cache.mkdir()

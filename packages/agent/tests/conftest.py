@@ -66,7 +66,7 @@ def pool() -> Iterator[str]:
 
 @pytest.fixture
 def leftovers(pool: str) -> Iterator[Callable[[], list[str]]]:
-    """What of this environment exists now, as names; each machine test must leave nothing."""
+    """Lists the names of all that exists of this environment; each machine test must leave nothing."""
 
     def look() -> list[str]:
         kinds = [("list",), ("network", "list"), ("network", "acl", "list"), ("storage", "volume", "list", pool)]

@@ -1,4 +1,4 @@
-"""Which GPUs a slice gets."""
+"""The choice of GPUs for a slice."""
 
 from pathlib import Path
 

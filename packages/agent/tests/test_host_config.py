@@ -1,4 +1,4 @@
-"""What is put on a host that is handed over, and which hosts are left alone."""
+"""The files for a host that is handed over, and the hosts that are left alone."""
 
 from pathlib import Path
 

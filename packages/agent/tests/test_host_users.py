@@ -1,4 +1,4 @@
-"""What is removed of a host's users, from files alone."""
+"""Removal of a host's users, decided from files alone."""
 
 import os
 import subprocess

@@ -5,10 +5,13 @@ import stat
 from pathlib import Path
 
 import pytest
+from structlog.contextvars import bound_contextvars
 
+from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.errors import PermanentError
 from gpuaas_agent.identity import KEY_FILE, NODE_FILE, ensure_identity
 from gpuaas_agent.settings import Settings
+from gpuaas_contract.problems import CORRELATION_HEADER
 
 from .agent_test_platform import TOKEN, Platform, bound_socket
 
@@ -75,3 +78,14 @@ async def test_without_a_token_it_says_so(tmp_path: Path, platform: Platform) ->
     (tmp_path / "token").unlink()
     with pytest.raises(PermanentError, match="cannot read the join token"):
         await ensure_identity(settings)
+
+
+async def test_requests_on_behalf_of_a_task_carry_its_correlation_id(tmp_path: Path, platform: Platform) -> None:
+    settings = make_settings(tmp_path, platform.port)
+    api = PlatformApi(settings.api_url, await ensure_identity(settings))
+    try:
+        with bound_contextvars(correlation_id="cor_1"):
+            assert api.headers()[CORRELATION_HEADER] == "cor_1"
+        assert CORRELATION_HEADER not in api.headers()
+    finally:
+        await api.aclose()

@@ -8,9 +8,8 @@ import pytest
 
 from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.identity import Identity, load_or_make_key, public_key_pem
-from gpuaas_agent.link import Link
+from gpuaas_agent.link import Link, Outbox
 from gpuaas_agent.locks import KeyedLocks
-from gpuaas_agent.outbox import Outbox
 from gpuaas_agent.slices import Progress
 from gpuaas_agent.tasks import TaskRunner
 from gpuaas_contract.agent_link import OpenStream, SliceReport, TaskMessage

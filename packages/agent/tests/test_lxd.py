@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuaas_agent.errors import LxdError, LxdUnavailableError
+from gpuaas_agent.errors import LxdError, LxdUnavailableError, reason_of
 from gpuaas_agent.lxd import Lxd
 
 
@@ -58,8 +58,14 @@ async def lxd(tmp_path: Path) -> AsyncIterator[Lxd]:
 
 
 async def test_a_daemon_that_is_away_comes_back_later(lxd: Lxd) -> None:
-    with pytest.raises(LxdUnavailableError, match="does not answer at"):
+    with pytest.raises(LxdUnavailableError, match="does not answer at") as caught:
         await lxd.read_server()
+    assert "ConnectError" not in str(caught.value), "words, not the name of a class"
+
+
+def test_an_error_without_words_is_named_by_its_kind() -> None:
+    assert reason_of(TimeoutError()) == "TimeoutError"
+    assert reason_of(OSError("refused")) == "refused"
 
 
 async def test_what_is_not_there_is_none_and_other_errors_are_raised(daemon: Daemon, lxd: Lxd) -> None:

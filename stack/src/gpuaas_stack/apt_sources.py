@@ -25,7 +25,7 @@ class AptSources:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def write(self, directory: Path) -> list[str]:
-        """Files that mmdebstrap takes as its mirrors."""
+        """Write the files that mmdebstrap takes as its mirrors, and return their paths."""
         written = []
         if self.stanzas:
             path = directory / "host.sources"

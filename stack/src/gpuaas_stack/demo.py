@@ -52,7 +52,7 @@ class Deployed:
     instance: Instance
     entrance: Allocation
     shown: str = ""
-    """What the app's own look at itself printed."""
+    """The output of the command with which the app shows itself."""
     next_steps: dict[str, str] = field(default_factory=dict)
 
 
@@ -63,7 +63,7 @@ class Seeded:
 
 
 def capacity_words(nodes: Iterable[Node]) -> str:
-    """What is taken of what there is, in one line."""
+    """Sum up in one line how much of the capacity is taken."""
     taken: Counter[str] = Counter()
     there: Counter[str] = Counter()
     for node in nodes:
@@ -93,7 +93,7 @@ class DemoSeed:
         self._client = client
 
     async def run(self) -> Seeded:
-        """What is there already is found and kept, so that a second run only looks."""
+        """Find and keep what exists, so that a second run changes nothing."""
         await self._ensure_node()
         project = await self._ensure_project()
         machines, _ = await asyncio.gather(
@@ -194,7 +194,7 @@ class DemoSeed:
                 return await self._client.app_versions.get(manifest.slug, manifest.version)
 
     async def _bring(self, pack: Pack, slot: ArtifactSlot, bundle: Path) -> ArtifactSlot:
-        """Pushed, signed with the pack's own key, verified and promoted: as an app's team would do it."""
+        """Push, sign with the pack's own key, verify and promote, as an app's team would."""
         name = slot.name.replace("_", "-")
         key = await self._ensure_signing_key(pack)
         made = await self._client.artifacts.push(
@@ -205,7 +205,7 @@ class DemoSeed:
         return slot.model_copy(update={"digest": made.digest})
 
     async def _ensure_signing_key(self, pack: Pack) -> str:
-        """The private half stays in a file of root's; the app trusts the public one."""
+        """Make the pack's key: the private half stays in a file of root's, and the app trusts the public one."""
         path = platform_services.ensure_app_dir(self._settings, pack.slug) / "signing-key.pem"
         if not path.exists():
             users.write_private(path, new_private_key())
@@ -264,7 +264,7 @@ class DemoSeed:
         return Deployed(instance, entrance, shown, {what: demo.filled(how, names) for what, how in demo.next.items()})
 
     async def _run_on(self, machine: Allocation, words: str) -> str:
-        """As anybody would: with the command line, over SSH."""
+        """Run a command as anybody would: with the command line, over SSH."""
         environment = {
             **os.environ,
             "GPUAAS_API_URL": self._settings.api_url,
@@ -293,7 +293,7 @@ class DemoSeed:
         return None
 
     async def _watch(self, instance: Instance) -> Instance:
-        """Every step with its time, as soon as it has ended."""
+        """Print every step with its time, as soon as it has ended."""
         shown: set[tuple[str, str, int]] = set()
         deadline = asyncio.get_running_loop().time() + DEPLOY_SECONDS
         while True:

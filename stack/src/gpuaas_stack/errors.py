@@ -1,4 +1,4 @@
-"""What the stack raises when a person must act: a message without a stack trace."""
+"""The error of the stack that a person must act on: a message without a stack trace."""
 
 from __future__ import annotations
 

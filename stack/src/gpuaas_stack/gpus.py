@@ -1,4 +1,4 @@
-"""Which devices count as GPUs on this machine: real ones, or stand-ins where there are none."""
+"""The devices that count as GPUs on this machine: real ones, or stand-ins where there are none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def remove_stand_ins(directory: Path) -> None:
 
 
 def ensure_gpus(directory: Path, stand_ins: int) -> str:
-    """The glob of the devices to hand out."""
+    """Make stand-ins where they are needed; return the glob of the devices to hand out."""
     if glob.glob(REAL_DEVICES) or stand_ins == 0:
         return REAL_DEVICES
     ensure_dir(directory)

@@ -4,6 +4,7 @@ bundles of apps are resolved."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import io
@@ -14,13 +15,14 @@ import tempfile
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import yaml
 
+from gpuaas_agent.lxd import Lxd
 from gpuaas_stack.apt_sources import AptSources, read_apt_sources
 from gpuaas_stack.errors import StackError
-from gpuaas_stack.lxd_api import LxdApi
+from gpuaas_stack.lxd_client import talk
 
 SUITE = "bookworm"
 PACKAGES = (
@@ -84,7 +86,7 @@ def recipe_hash(sources: AptSources) -> str:
 
 
 def ensure_image(cache: Path) -> tuple[SliceImage, bool]:
-    """The cached image, built if there is none for this recipe. True if it was built now."""
+    """Build the image unless the cache has one of this recipe. True if it was built now."""
     sources = read_apt_sources(SUITE)
     image = SliceImage(cache / recipe_hash(sources))
     cache.mkdir(parents=True, exist_ok=True)
@@ -135,19 +137,39 @@ def write_metadata(path: Path, created: int) -> None:
             archive.addfile(entry, io.BytesIO(text.encode()))
 
 
-def ensure_imported(api: LxdApi, image: SliceImage, alias: str) -> bool:
-    """Makes the alias point at this image. True if it had to be imported."""
+def ensure_imported(socket: Path, image: SliceImage, alias: str) -> bool:
+    """Make the alias point at this image. True if it had to be imported."""
     # Environments that come up at once share the alias, and LXD refuses the second import of the same image.
     with (image.directory.parent / ".import-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        known = api.find(f"/1.0/images/aliases/{quote(alias, safe='')}")
-        old = str(known["target"]) if known else None
-        if old:
-            properties = api.get(f"/1.0/images/{old}")["properties"]
-            if properties.get(HASH_PROPERTY) == image.recipe:
-                return False
-        api.import_image(image.metadata, image.rootfs, alias, {HASH_PROPERTY: image.recipe})
-        if old and api.find(f"/1.0/images/{old}"):
-            # Machines made from the old image keep what they need of it.
-            api.request("DELETE", f"/1.0/images/{old}")
-        return True
+        return talk(socket, "import the slice image", lambda lxd: _ensure_imported(lxd, image, alias))
+
+
+async def _ensure_imported(lxd: Lxd, image: SliceImage, alias: str) -> bool:
+    path = f"/1.0/images/aliases/{quote(alias, safe='')}"
+    known = await lxd.find(path)
+    old = str(known["target"]) if known else None
+    if old:
+        properties = (await lxd.request("GET", f"/1.0/images/{old}"))["properties"]
+        if properties.get(HASH_PROPERTY) == image.recipe:
+            return False
+    fingerprint = await _import(lxd, image)
+    if known is None:
+        await lxd.request("POST", "/1.0/images/aliases", json={"name": alias, "target": fingerprint})
+    else:
+        await lxd.request("PUT", path, json={"target": fingerprint, "description": ""})
+    if old and await lxd.find(f"/1.0/images/{old}"):
+        # Machines made from the old image keep what they need of it.
+        await lxd.request("DELETE", f"/1.0/images/{old}")
+    return True
+
+
+async def _import(lxd: Lxd, image: SliceImage) -> str:
+    headers = {"X-LXD-properties": urlencode({HASH_PROPERTY: image.recipe}), "X-LXD-public": "0"}
+    with contextlib.ExitStack() as opened:
+        files = {
+            part: (path.name, opened.enter_context(path.open("rb")))
+            for part, path in (("metadata", image.metadata), ("rootfs", image.rootfs))
+        }
+        done = await lxd.request("POST", "/1.0/images", headers=headers, files=files)
+    return str(done["fingerprint"])

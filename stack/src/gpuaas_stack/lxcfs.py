@@ -3,17 +3,37 @@ environment says that it uses it, and the last one out stops it, if it was we wh
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from gpuaas_stack import users
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.processes import alive, end, recorded, start
-from gpuaas_stack.shared import Shared
 
 MOUNT = Path("/var/lib/lxcfs")
 RUN_DIR = Path("/run/gpuaas/lxcfs")
 LOG = Path("/var/log/gpuaas/lxcfs.out")
+
+
+class Shared:
+    """A service that several environments use: each leaves a note while it does, under one lock."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.environments = run_dir / "environments"
+        """A file for each that uses it."""
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        users.ensure_dir(self.run_dir, mode=0o700)
+        users.ensure_dir(self.environments, mode=0o700)
+        with (self.run_dir / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
 
 class Lxcfs(Shared):
@@ -23,7 +43,7 @@ class Lxcfs(Shared):
         self._record = run_dir / "lxcfs.json"
 
     def acquire(self, environment: str) -> bool:
-        """Makes it answer and notes the user. True if it had died: what runs in machines lost it."""
+        """Make lxcfs answer, and note the user. True if it had died: running machines lost it."""
         with self._locked():
             (self.environments / environment).touch()
             if self._answers():
@@ -47,7 +67,7 @@ class Lxcfs(Shared):
             return had_died
 
     def release(self, environment: str, *, lxd: str, goes_on: bool) -> None:
-        """Takes the note away, and stops it where nobody needs it any more: no environment, and no LXD that goes on
+        """Remove the note, and stop lxcfs where nobody needs it any more: no environment, and no LXD that goes on
         because machines run on it that are not of this stack."""
         with self._locked():
             (self.environments / environment).unlink(missing_ok=True)
@@ -66,7 +86,7 @@ class Lxcfs(Shared):
             self._record.unlink()
 
     def _answers(self) -> bool:
-        """Reads a file: names and attributes are answered from the kernel's cache also when lxcfs is dead."""
+        """Read a file: names and attributes come from the kernel's cache even when lxcfs is dead."""
         try:
             return self._mounted() and bool((self._mount / "proc" / "uptime").read_text())
         except OSError:

@@ -6,18 +6,21 @@ Another one can run beside it, as on another host: with its own socket, director
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 from pathlib import Path
 
+from gpuaas_agent.errors import AgentError
+from gpuaas_agent.lxd import Lxd
 from gpuaas_stack import users
 from gpuaas_stack.errors import StackError
-from gpuaas_stack.lxcfs import Lxcfs
-from gpuaas_stack.lxd_api import LxdApi
+from gpuaas_stack.lxcfs import Lxcfs, Shared
+from gpuaas_stack.lxd_client import conversation
 from gpuaas_stack.processes import end, recorded, start, wait_gone
-from gpuaas_stack.shared import Shared
 
 LOG_DIR = Path("/var/log/gpuaas")
+HELLO_SECONDS = 5
 # /sys shows the links of the namespace that it was mounted in; the cgroups below it are those of the whole machine.
 APART = """
 set -e
@@ -33,7 +36,7 @@ class LxdDaemon(Shared):
     def __init__(self, socket: Path, run_dir: Path, network: str | None = None) -> None:
         """`network` names the network namespace that it runs in, which has to exist."""
         super().__init__(run_dir)
-        self.api = LxdApi(socket)
+        self.socket = socket
         self.directory = socket.parent
         self.network = network
         # One beside another has a log of its own.
@@ -41,29 +44,28 @@ class LxdDaemon(Shared):
         self._lxcfs = Lxcfs()
 
     def acquire(self, environment: str) -> bool:
-        """Makes LXD answer and notes the user. True if lxcfs had died: what runs in machines lost it."""
+        """Make LXD answer, and note the user. True if lxcfs had died: running machines lost it."""
         with self._locked():
             (self.environments / environment).touch()
             lost_lxcfs = self._lxcfs.acquire(environment)
-            if not self.api.answers():
+            if not self.answers():
                 self._start_lxd()
-            # Images come from this machine only; a refresh would look for a server that is not there.
-            self.api.patch_config("/1.0", {"images.auto_update_interval": "0"})
+            self._keep_images()
             return lost_lxcfs
 
     def revive(self, environment: str) -> bool:
-        """Starts LXD again if it died while this environment uses it; says whether that was so."""
-        if self.api.answers():
+        """Start LXD again if it died while this environment uses it. True if it had."""
+        if self.answers():
             return False
         with self._locked():
             # Meanwhile somebody else may have started it, or this environment may have been taken down.
-            if self.api.answers() or not self.used_by(environment):
+            if self.answers() or not self.used_by(environment):
                 return False
             self._start_lxd()
             return True
 
     def release(self, environment: str) -> str:
-        """Takes the note away, stops what nobody needs any more, and says what it did."""
+        """Remove the note, stop what nobody needs any more, and return what was done, in words."""
         with self._locked():
             (self.environments / environment).unlink(missing_ok=True)
             goes_on = self._why_it_goes_on()
@@ -78,7 +80,7 @@ class LxdDaemon(Shared):
         others = sorted(path.name for path in self.environments.iterdir())
         if others:
             return f"LXD goes on for {', '.join(others)}"
-        if not self.api.answers():
+        if not self.answers():
             return None
         if recorded(self.run_dir / "lxd.json") is None:
             return "LXD was not started by this stack and goes on"
@@ -88,9 +90,23 @@ class LxdDaemon(Shared):
     def used_by(self, environment: str) -> bool:
         return (self.environments / environment).exists()
 
-    def _running_instances(self) -> list[str]:
-        instances = self.api.get("/1.0/instances?recursion=1&all-projects=true")
-        return [str(item["name"]) for item in instances if item["status"] != "Stopped"]
+    @conversation("ask LXD whether it answers")
+    async def answers(self, lxd: Lxd) -> bool:
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                await lxd.read_server()
+        except (AgentError, TimeoutError):
+            return False
+        return True
+
+    @conversation("configure LXD")
+    async def _keep_images(self, lxd: Lxd) -> None:
+        """Switch the refresh of images off: they come from this machine only, and no server has newer ones."""
+        await lxd.request("PATCH", "/1.0", json={"config": {"images.auto_update_interval": "0"}})
+
+    @conversation("list the machines of this host")
+    async def _running_instances(self, lxd: Lxd) -> list[str]:
+        return [item.name for item in await lxd.list_instances(all_projects=True) if item.status != "Stopped"]
 
     # -- starting ---------------------------------------------------------------------------------------
 
@@ -119,7 +135,7 @@ class LxdDaemon(Shared):
     def _stop_lxd(self) -> None:
         process = recorded(self.run_dir / "lxd.json")
         # LXD's own shutdown also takes down bridges and unmounts pools; a plain signal would not.
-        if self.api.answers():
+        if self.answers():
             words = ["lxd", "shutdown", "--timeout=60"]
             subprocess.run(words, check=False, env=self._environment(), capture_output=True)
         if process and not wait_gone(process, 30):

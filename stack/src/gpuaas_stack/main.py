@@ -40,7 +40,7 @@ def up(settings: Settings, *, bare: bool) -> int:
 
 
 def next_steps(settings: Settings, deployed: Sequence[demo.Deployed]) -> list[str]:
-    """What a newcomer types next, ready to copy."""
+    """Commands for a newcomer to type next, ready to copy."""
     gpuaas = program("gpuaas")
     lines = [
         "Log in as its administrator:",
@@ -104,9 +104,9 @@ def collect_garbage(settings: Settings) -> int:
 
 
 def with_machines(settings: Settings, command: Sequence[str]) -> int:
-    """For tests that make machines of their own: LXD, the image and a pool while the command runs."""
+    """Provide LXD, the image and a pool while a command runs, for tests that make machines of their own."""
     if not command:
-        raise StackError("cannot run nothing: give a command after --")
+        raise StackError("no command was given: write it after --")
     with Stack(settings, Progress()).machines_only() as pool:
         done = subprocess.run(list(command), check=False, env={**os.environ, POOL_VARIABLE: pool})
     return done.returncode
@@ -157,9 +157,9 @@ def main() -> None:
         sys.exit(1)
     except GpuaasError as error:
         # Only the demo calls the API; what runs goes on.
-        print(f"error: the platform is up, but the demo could not be made: {error}", file=sys.stderr)
-        print("look around with `gpuaas instance list`, or begin anew with `make reset`", file=sys.stderr)
+        print(f"error: the platform is up, but the demo could not be set up: {error}", file=sys.stderr)
+        print("look around with `gpuaas instance list`, or start over with `make reset`", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        print("stopped by hand; what was started goes on (see `make status`)", file=sys.stderr)
+        print("interrupted; services that were started keep running (see `make status`)", file=sys.stderr)
         sys.exit(130)

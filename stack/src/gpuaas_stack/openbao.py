@@ -114,7 +114,7 @@ class OpenBao:
     # -- after it listens -------------------------------------------------------------------------------
 
     def lost_its_root(self) -> bool:
-        """Killed between its initialisation and the writing of the root token. Nothing was stored yet."""
+        """True if it was killed between its initialisation and the writing of the root token: nothing is stored yet."""
         return self._initialised() and not self.root_file.exists() and not self.token_file.exists()
 
     def configure(self) -> None:

@@ -16,7 +16,7 @@ from gpuaas_stack.errors import StackError
 
 
 class Demo(BaseModel):
-    """How the demo deploys the app, and what it says at the end.
+    """The demo's deployment of the app, and its last words.
 
     In `show` and `next`, {name} is the instance and {machine1}, {machine2}, … are the demo's machines.
     """
@@ -30,7 +30,7 @@ class Demo(BaseModel):
     show: str = ""
     """A command for the machine that one logs in to; what it prints is shown."""
     next: dict[str, str] = {}
-    """What could be done next: a title, and the words after `gpuaas`."""
+    """Suggestions for the reader: a title, and the words after `gpuaas`."""
 
     def filled(self, text: str, machines: Sequence[str]) -> str:
         values = {f"machine{number}": machine for number, machine in enumerate(machines, start=1)}
@@ -72,7 +72,7 @@ class Pack(BaseModel):
 
 
 def program(name: str) -> str:
-    """Programs of packs are installed beside this one; PATH is not searched for them first."""
+    """Find a program beside this one, where those of packs are installed, before PATH is searched."""
     beside = Path(sys.executable).parent / name
     return str(beside) if "/" not in name and beside.exists() else name
 

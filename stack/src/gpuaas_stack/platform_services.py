@@ -1,5 +1,5 @@
-"""How the API, the agent and the app controllers are started: program, user, environment, and no more of the
-machine than each needs."""
+"""The services of the platform: API, agent and app controllers, each with its program, user and environment, and no
+more of the machine than it needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LXD_ORDER, API_ORDER, AGENT_ORDER, CONTROLLER_ORDER = 20, 30, 40, 50
 
 
 def ensure_admin_file(settings: Settings) -> None:
-    """The first administrator. The API makes this user while it has none; people find the password beside it."""
+    """Write down the first administrator, whom the API makes while it has none, and the password for people."""
     if not settings.admin_file.exists():
         password = secrets.token_urlsafe(18)
         users.write_private(settings.admin_password_file, password + "\n")
@@ -32,7 +32,7 @@ def ensure_admin_file(settings: Settings) -> None:
 
 
 def check_schema(database_url: str) -> None:
-    """A database of somebody else's is changed by command only: says so at once, before anything starts."""
+    """Refuse a database whose schema is not current before anything starts: it is changed by command only."""
     command = [program("gpuaas-platform"), "migrate", "--check"]
     environment = {"PATH": os.environ["PATH"], "GPUAAS_DATABASE_URL": database_url}
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
@@ -47,7 +47,7 @@ def check_token_file(path: Path) -> None:
 
 
 def registry_certificates(vault_addr: str, vault_token_file: Path) -> str:
-    """What the registry believes the platform's tokens by. The key is made where there is none yet."""
+    """The certificates by which the registry trusts the platform's tokens. Makes the key where there is none yet."""
     command = users.run_as(users.API, [program("gpuaas-platform"), "registry-certificates"])
     environment = {
         "PATH": os.environ["PATH"],
@@ -100,7 +100,7 @@ def api_service(settings: Settings, database_url: str, vault_addr: str, vault_to
 
 
 def lxd_service(settings: Settings) -> Service:
-    """LXD itself is shared with other environments and outlives this one, so what is supervised is its keeper."""
+    """Describe LXD's keeper: LXD itself is shared with other environments and outlives this one."""
     return Service(
         name="lxd-keeper",
         argv=[program("gpuaas-stack"), "keep-lxd"],

@@ -1,4 +1,4 @@
-"""Ports: one that somebody else uses is said before anything is started, and one that is to answer is waited for."""
+"""Checks of ports: free before anything is started, answering afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ensure_free(host: str, port: int, purpose: str, setting: str) -> None:
 
 
 def answers(host: str, port: int, deadline: float) -> bool:
-    """Whether somebody takes connections there, now or before the deadline (of time.monotonic)."""
+    """Wait for somebody to take connections there, until the deadline (of time.monotonic). True if somebody does."""
     while True:
         try:
             with socket.create_connection((host, port), timeout=1):

@@ -35,7 +35,7 @@ class Postgres:
         self.sockets = directory / "run"
 
     def prepare(self) -> None:
-        """Makes the cluster if there is none. A half-made one is thrown away: it never held anything."""
+        """Make the cluster if there is none. A half-made one is thrown away: it never held anything."""
         if not (BIN_DIR / "postgres").exists():
             raise StackError(f"cannot find PostgreSQL 15 in {BIN_DIR}: run scripts/setup")
         users.ensure_dir(self.directory, users.STORES, 0o700)
@@ -82,7 +82,7 @@ class Postgres:
         path.unlink(missing_ok=True)
 
     def _server_processes(self) -> list[ProcessId]:
-        """PostgreSQL's processes, known by their working directory: the data directory."""
+        """Find PostgreSQL's processes by their working directory: the data directory."""
         data = str(self.data.resolve())
         found = []
         for entry in Path("/proc").glob("[0-9]*"):

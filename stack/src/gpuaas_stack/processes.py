@@ -80,7 +80,7 @@ def _send(process: ProcessId, number: signal.Signals) -> None:
 
 
 def start(argv: list[str], env: dict[str, str], record: Path, log: Path) -> None:
-    """Starts a daemon that outlives us, and records which process it is."""
+    """Start a daemon that outlives us, and record which process it is."""
     users.ensure_dir(log.parent, mode=0o700)
     with log.open("ab") as file:
         # Detached through a shell that ends at once, so that init is the parent and reaps it.
@@ -101,7 +101,7 @@ def recorded(record: Path) -> ProcessId | None:
 
 
 def end(process: ProcessId, number: signal.Signals = signal.SIGTERM, timeout: float = 20.0) -> None:
-    """Asks a process to end, and insists after the timeout."""
+    """Ask a process to end, and kill it after the timeout."""
     _send(process, number)
     if not wait_gone(process, timeout):
         _send(process, signal.SIGKILL)

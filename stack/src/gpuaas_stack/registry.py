@@ -29,7 +29,7 @@ class Registry:
         self.shared_secret = directory / "secret-of-uploads"
 
     def trust(self, certificates: str) -> None:
-        """Of the platform's keys: tokens that these signed are believed."""
+        """Trust tokens that were signed with the keys in these certificates."""
         users.ensure_dir(self.directory, users.REGISTRY, 0o700)
         users.write_private(self.certificates, certificates, users.REGISTRY)
 
@@ -91,7 +91,7 @@ class Registry:
         )
 
     def collect_garbage(self) -> str:
-        """While it only reads: a push between the two halves of this would lose its blobs."""
+        """Free unused blobs, while the registry is read-only: a push between mark and sweep would lose its own."""
         if not (self.data / "docker" / "registry" / "v2" / "repositories").is_dir():
             return "nothing to free: nothing was ever pushed"
         command = [BINARY, "garbage-collect", str(self._config(read_only=True))]

@@ -1,4 +1,4 @@
-"""What a service is, and the two files that say so: the wish (services/NAME.json) that the stack writes, and
+"""A service, and the two files that describe it: the wish (services/NAME.json) that the stack writes, and
 the state (run/NAME.json) that the supervisor writes. Files, so that either side may die and look again."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuaas_stack.users import write_private
 
 @dataclass(frozen=True)
 class Ready:
-    """How to see that a service answers. `target` is host:port, an address or an argument list."""
+    """The check that a service answers. `target` is host:port, an address or an argument list."""
 
     kind: Literal["none", "tcp", "http", "exec"] = "none"
     target: str | list[str] = ""

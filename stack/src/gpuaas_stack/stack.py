@@ -55,11 +55,10 @@ class Stack:
         self.registry = Registry(settings.registry_dir, settings.registry_port, settings.api_url)
         self.lxd_daemon = LxdDaemon(settings.lxd_socket, settings.lxd_run_dir, settings.lxd_network)
         self.lxd = LxdEnvironment(
-            self.lxd_daemon.api,
+            settings.lxd_socket,
             settings.environment,
             settings.storage_pool,
             settings.subnet,
-            settings.lxd_socket.parent,
             settings.lxd_network,
         )
         self.packs: list[Pack] = []
@@ -67,7 +66,7 @@ class Stack:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Two people who type `make up` at once get one stack."""
+        """Hold the lock of this stack: two people who type `make up` at once get one."""
         if os.geteuid() != 0:
             raise StackError("cannot manage services and machines without root")
         users.ensure_users()
@@ -157,7 +156,7 @@ class Stack:
         self.supervision.wait_ready(service.name)
 
     def collect_garbage(self) -> str:
-        """Frees what no manifest names any more. The registry only reads meanwhile; an upload is tried again."""
+        """Free blobs that no manifest names any more. The registry is read-only meanwhile; uploads are retried."""
         if self.settings.registry_url is not None:
             raise StackError("cannot collect the garbage of a registry that is not ours (GPUAAS_REGISTRY_URL)")
         with self._alone():
@@ -189,12 +188,12 @@ class Stack:
             phase.note = f"started again: {', '.join(resumed)}" if resumed else ""
         with self.progress.phase("slice image") as phase:
             self.image, built = ensure_image(self.settings.image_cache)
-            ensure_imported(self.lxd.api, self.image, self.settings.image_alias)
+            ensure_imported(self.settings.lxd_socket, self.image, self.settings.image_alias)
             phase.note = "built" if built else "cached"
         return restarted + resumed
 
     def _wait_for_logins(self, machines: list[str]) -> None:
-        """They boot while the services start; who types `gpuaas ssh` after `up` is not to be refused."""
+        """Wait for the machines that boot while the services start, so that `gpuaas ssh` works right after `up`."""
         addresses = self.lxd.addresses(machines)
         # An LXD in a network of its own has machines that nobody here can reach.
         if not addresses or self.settings.lxd_network is not None:
@@ -205,14 +204,14 @@ class Stack:
             phase.note = f"not yet: {', '.join(silent)}" if silent else ""
 
     def keep_lxd(self) -> NoReturn:
-        """For as long as it runs: LXD is started again when it dies. Machines go on meanwhile."""
+        """Start LXD again whenever it dies, for ever. Machines keep running meanwhile."""
         while True:
             if self.lxd_daemon.revive(self.settings.environment):
                 self.progress.say("LXD had died and was started again")
             time.sleep(1)
 
     def start_enrolled(self) -> None:
-        """Starts the agent and the controllers whose credentials exist; the others wait for theirs."""
+        """Start the agent and the controllers whose credentials exist; the others wait for theirs."""
         if self.settings.join_token_file.exists():
             self.start_agent()
         for pack in self.packs:
@@ -256,14 +255,14 @@ class Stack:
         remove_stand_ins(self.settings.gpu_dir)
 
     def _lxd_holds_something(self) -> bool:
-        """LXD answers, or it was killed while this environment used it: its machines may still run."""
-        return self.lxd_daemon.api.answers() or self.lxd_daemon.used_by(self.settings.environment)
+        """True if LXD answers, or was killed while this environment used it: its machines may still run."""
+        return self.lxd_daemon.answers() or self.lxd_daemon.used_by(self.settings.environment)
 
     # -- machines alone ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def machines_only(self) -> Iterator[str]:
-        """LXD, the image and a storage pool, for as long as it takes; no service. Yields the pool's name."""
+        """Provide LXD, the image and a storage pool without any service; yield the pool's name."""
         with self._alone():
             self._ensure_machines()
             try:
@@ -274,11 +273,11 @@ class Stack:
     # -- reset ------------------------------------------------------------------------------------------
 
     def losses(self) -> list[str]:
-        """What `reset` would destroy, in words."""
+        """Describe everything that `reset` would destroy."""
         state = self.settings.state_dir
         found = [str(state / name) for name in OWN_STATE if (state / name).exists()]
-        if self.lxd_daemon.api.answers():
-            found += [f"machine {machine['name']}" for machine in self.lxd.machines()]
+        if self.lxd_daemon.answers():
+            found += [f"machine {machine.name}" for machine in self.lxd.machines()]
         return [*found, f"storage pool {self.settings.storage_pool} with everything on it"]
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""What runs, in a table for people or as JSON for programs."""
+"""The state of the services, in a table for people or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def collect(stack: Stack) -> dict[str, Any]:
         }
         for state in stack.supervision.states()
     ]
-    answers = stack.lxd_daemon.api.answers()
+    answers = stack.lxd_daemon.answers()
     machines = stack.lxd.machines() if answers else []
     return {
         "environment": stack.settings.environment,
@@ -34,7 +34,7 @@ def collect(stack: Stack) -> dict[str, Any]:
         "supervisor": supervisor.pid if supervisor else None,
         "services": services,
         "lxd": answers,
-        "machines": [{"name": item["name"], "status": item["status"]} for item in machines],
+        "machines": [{"name": item.name, "status": item.status} for item in machines],
         "up": supervisor is not None and bool(services) and all(item["phase"] == "ready" for item in services),
     }
 

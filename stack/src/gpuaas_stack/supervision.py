@@ -1,4 +1,4 @@
-"""Talking to the supervisor: is it there, start it, wish for services, wait for them, stop it."""
+"""The supervisor's client: starts and stops it, asks for services and waits for them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Supervision:
             os.close(descriptor)
 
     def ensure_running(self) -> bool:
-        """Starts the supervisor unless it runs. True if it was started (with no wishes yet)."""
+        """Start the supervisor unless it runs. True if it was started (with no wishes yet)."""
         if self.running():
             return False
         ensure_dir(self.run_dir, mode=0o755)
@@ -72,12 +72,12 @@ class Supervision:
         return True
 
     def ensure_stopped(self) -> None:
-        """Ends what a killed supervisor left, so that ports and data directories are free."""
+        """End what a killed supervisor left, so that ports and data directories are free."""
         if self.run_dir.exists():
             end_leftovers(self.run_dir)
 
     def ensure_service(self, service: Service) -> None:
-        """Wishes for a service; one whose description is unchanged is left alone."""
+        """Ask for a service; one whose description is unchanged is left alone."""
         service = replace(service, longest_pause=self.longest_pause)
         path = self.services_dir / f"{service.name}.json"
         if not path.exists() or path.read_text() != service.to_json():
@@ -123,7 +123,7 @@ class Supervision:
         return f"The end of {path}:\n" + "\n".join(f"  {line}" for line in last)
 
     def stop(self, timeout: float = 120.0) -> list[str]:
-        """Stops the supervisor and all its services, also those that a killed supervisor left."""
+        """Stop the supervisor and all its services, also those that a killed supervisor left."""
         names = [state.name for state in reversed(self.states()) if state.running]
         supervisor = self.running()
         if supervisor:

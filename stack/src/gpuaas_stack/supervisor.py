@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from gpuaas_contract.backoff import Backoff
 from gpuaas_stack.processes import ProcessId, end, identify
 from gpuaas_stack.service import Service, ServiceState, read_states
 from gpuaas_stack.users import run_as
@@ -40,7 +41,8 @@ class Child:
     starts: int = 0
     started_at: float = 0.0
     start_at: float = 0.0
-    pause: float = FIRST_PAUSE
+    failures: int = 0
+    """In a row, without a steady time between them."""
     last_exit: str = ""
     written: str = ""
 
@@ -112,7 +114,7 @@ class Supervisor:
             elif child.phase == "starting" and _is_ready(child.service):
                 child.phase = "ready"
             if child.phase == "ready" and now - child.started_at > STEADY_AFTER:
-                child.pause = FIRST_PAUSE
+                child.failures = 0
             self._write(child)
 
     def _start(self, child: Child) -> None:
@@ -140,10 +142,13 @@ class Supervisor:
         _kill_group(child.popen.pid)
         code = child.popen.wait()
         child.last_exit = f"signal {-code}" if code < 0 else f"exit status {code}"
-        self._note(child, f"ended with {child.last_exit}; next start in {child.pause:.1f} s")
+        child.failures += 1
+        # Its services do not start in step with anybody: no jitter.
+        backoff = Backoff(first_delay=FIRST_PAUSE, longest_delay=child.service.longest_pause, jitter=0)
+        pause = backoff.delay(child.failures)
+        self._note(child, f"ended with {child.last_exit}; next start in {pause:.1f} s")
         child.popen, child.process, child.phase = None, None, "backing-off"
-        child.start_at = now + child.pause
-        child.pause = min(child.pause * 2, child.service.longest_pause)
+        child.start_at = now + pause
 
     def _stop(self, child: Child) -> None:
         popen = child.popen
@@ -223,7 +228,7 @@ def _kill_group(pid: int) -> None:
 
 
 def end_leftovers(run_dir: Path) -> list[str]:
-    """Ends services that a supervisor which was killed has left, by recorded pid and start time."""
+    """End services that a killed supervisor has left, by recorded pid and start time."""
     ended = []
     for state in reversed(read_states(run_dir)):
         if state.process is not None and state.running:
@@ -249,7 +254,7 @@ def _take_lock(path: Path, timeout: float = 1.0) -> int | None:
 
 
 def serve(state_dir: Path) -> int:
-    """Runs the daemon; returns soon if there is one already (the lock dies with its holder)."""
+    """Run the daemon; return soon if there is one already (the lock dies with its holder)."""
     lock = _take_lock(state_dir / "run" / LOCK_NAME)
     if lock is None:
         return 0
@@ -267,7 +272,7 @@ def serve(state_dir: Path) -> int:
 
 
 def daemonise() -> None:
-    """Leaves the terminal and the caller behind: own session, and init as the parent."""
+    """Leave the terminal and the caller behind: own session, and init as the parent."""
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -51,7 +51,7 @@ def ensure_dir(path: Path, owner: str = "root", mode: int = 0o755, *, group: str
 
 
 def write_private(path: Path, data: bytes | str, owner: str = "root") -> None:
-    """Puts a file in place whole, readable by its owner only: a crash never leaves half a secret."""
+    """Put a file in place whole, readable by its owner only: a crash never leaves half a secret."""
     account = pwd.getpwnam(owner)
     content = data.encode() if isinstance(data, str) else data
     temporary = path.with_name(f".{path.name}.new")
@@ -66,7 +66,7 @@ def write_private(path: Path, data: bytes | str, owner: str = "root") -> None:
 
 
 def run_as(user: str, argv: list[str], *, death_signal: str | None = None) -> list[str]:
-    """The argument list that runs argv as user, with no groups but its own and no way to gain rights."""
+    """Wrap argv to run as user, with no groups but its own and no way to gain rights."""
     wrapped = ["setpriv"]
     if user != "root":
         wrapped += [f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
@@ -77,7 +77,7 @@ def run_as(user: str, argv: list[str], *, death_signal: str | None = None) -> li
 
 
 def check_reachable(path: Path, user: str) -> None:
-    """Says early and clearly that a directory above lets the user not through."""
+    """Refuse a path that the user cannot reach, early and clearly."""
     done = subprocess.run(run_as(user, ["test", "-x", str(path)]), check=False, capture_output=True)
     if done.returncode != 0:
         raise StackError(

@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ CACHE_SETTING = "GPUAAS_BUNDLE_CACHE"
 SOURCES = (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))
 _AR_MAGIC = b"!<arch>\n"
 _AR_HEADER = 60
-_FORMAT = "3"
+_FORMAT = "4"
 
 Say = Callable[[str], None]
 
@@ -136,66 +137,74 @@ def with_quick_compression(deb: bytes) -> bytes:
 
 def compress(content: bytes) -> bytes:
     """By one thread, whose output depends on nothing but the content."""
+    return _output_of(["zstd", "-q", "-3", "--single-thread", "-c"], "zstd_failed", input=content)
+
+
+def plain_file_name(deb: Path) -> str:
+    """Without the epoch, whose colon is quoted in apt's names and unquoted by some readers."""
+    package, version, rest = deb.name.split("_")
+    return f"{package}_{version.rpartition('%3a')[2]}_{rest}"
+
+
+def package_name(deb: Path) -> str:
+    return deb.name.split("_", 1)[0]
+
+
+def write_index(repository: Path) -> bytes:
+    """The `Packages` of all packages in the directory, as apt reads it."""
+    command = ["dpkg-scanpackages", "--multiversion", "--hash", "sha256", "."]
+    return _output_of(command, "index_failed", cwd=repository)
+
+
+def _output_of(command: list[str], code: str, *, input: bytes | None = None, cwd: Path | None = None) -> bytes:
     try:
-        done = subprocess.run(
-            ["zstd", "-q", "-3", "--single-thread", "-c"], input=content, capture_output=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise RefusedError("zstd_failed", f"cannot compress the packages with zstd: {error}") from error
-    return done.stdout
-
-
-def read_control(deb: Path) -> str:
-    done = subprocess.run(["dpkg-deb", "--field", str(deb)], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def control_field(control: str, field: str) -> str:
-    prefix = f"{field}: "
-    return next(line[len(prefix) :] for line in control.splitlines() if line.startswith(prefix))
-
-
-def plain_file_name(control: str) -> str:
-    """Without the epoch, whose colon is quoted in the archive's names and unquoted by some readers."""
-    version = control_field(control, "Version").split(":", 1)[-1]
-    return f"{control_field(control, 'Package')}_{version}_{control_field(control, 'Architecture')}.deb"
-
-
-def index_entry(control: str, file_name: str, content: bytes) -> str:
-    return f"{control}\nFilename: ./{file_name}\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
+        return subprocess.run(command, input=input, cwd=cwd, capture_output=True, check=True).stdout
+    except FileNotFoundError as error:
+        raise RefusedError(code, f"cannot find {command[0]} on this host") from error
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.decode(errors="replace").strip()[-2_000:]
+        raise RefusedError(code, f"cannot run {command[0]}: {reason}") from error
 
 
 def pack(debs: Iterable[Path], needs: Mapping[Role, Iterable[Path]], output: Path) -> int:
     """Small lists first, so that a machine can read them without unpacking the rest.
 
+    The files are named as apt names them: name, version and architecture.
     `needs` has the files of each role alone: what only one role needs goes when that role goes.
     """
-    entries: dict[str, bytes] = {}
-    index: dict[str, str] = {}
-    package_names: set[str] = set()
-    for deb in debs:
-        control, content = read_control(deb), with_quick_compression(deb.read_bytes())
-        name = plain_file_name(control)
-        entries[name] = content
-        index[name] = index_entry(control, name, content)
-        package_names.add(control_field(control, "Package"))
-    head: dict[str, bytes] = {"names": "".join(f"{name}\n" for name in sorted(package_names)).encode()}
-    for role, files in sorted(needs.items()):
-        needed = sorted(control_field(read_control(deb), "Package") for deb in files)
-        head[f"needs-{role.value}"] = "".join(f"{name}\n" for name in needed).encode()
-    for role, packages in sorted(PACKAGES.items()):
-        head[f"role-{role.value}"] = "".join(f"{name}\n" for name in sorted(packages)).encode()
-    head["roles.json"] = json.dumps(PACKAGES, indent=2, sort_keys=True).encode()
-    head["Packages"] = "\n".join(index[name] for name in sorted(index)).encode()
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for name, content in [*head.items(), *sorted(entries.items())]:
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            member.mode = 0o644
-            tar.addfile(member, io.BytesIO(content))
-    temporary.replace(output)
+    with tempfile.TemporaryDirectory(prefix="slurm-bundle-") as directory:
+        repository = Path(directory)
+        package_names = set()
+        for deb in debs:
+            (repository / plain_file_name(deb)).write_bytes(with_quick_compression(deb.read_bytes()))
+            package_names.add(package_name(deb))
+        head = {"names": _lines(package_names)}
+        for role, files in sorted(needs.items()):
+            head[f"needs-{role.value}"] = _lines(package_name(deb) for deb in files)
+        for role, packages in sorted(PACKAGES.items()):
+            head[f"role-{role.value}"] = _lines(packages)
+        head["roles.json"] = json.dumps(PACKAGES, indent=2, sort_keys=True).encode()
+        head["Packages"] = write_index(repository)
+        entries = sorted(repository.iterdir())
+        temporary = output.with_name(f".{output.name}.{os.getpid()}")
+        with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
+            for name, content in head.items():
+                _add(tar, name, content)
+            for deb in entries:
+                _add(tar, deb.name, deb.read_bytes())
+        temporary.replace(output)
     return len(entries)
+
+
+def _lines(names: Iterable[str]) -> bytes:
+    return "".join(f"{name}\n" for name in sorted(names)).encode()
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    member.mode = 0o644
+    tar.addfile(member, io.BytesIO(content))
 
 
 def digest_of(path: Path) -> str:

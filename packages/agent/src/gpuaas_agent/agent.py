@@ -10,18 +10,16 @@ from pathlib import Path
 
 from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.artifacts import ArtifactManager, copy_into
-from gpuaas_agent.backoff import Backoff
 from gpuaas_agent.errors import LxdUnavailableError, PermanentError
 from gpuaas_agent.gpus import GpuPool
 from gpuaas_agent.hosts import HostManager
 from gpuaas_agent.identity import ensure_identity
 from gpuaas_agent.inventory import read_host_inventory, read_inventory
 from gpuaas_agent.kernel_limits import raise_limits
-from gpuaas_agent.link import Link
+from gpuaas_agent.link import Link, Outbox
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.lxd import Lxd
 from gpuaas_agent.networks import NetworkManager
-from gpuaas_agent.outbox import Outbox
 from gpuaas_agent.recovery import Recovery
 from gpuaas_agent.rotation import Rotation
 from gpuaas_agent.settings import Hosting, Settings
@@ -47,6 +45,7 @@ from gpuaas_contract.agent_link import (
     SliceReport,
     TaskMessage,
 )
+from gpuaas_contract.backoff import Backoff
 from gpuaas_contract.nodes import Inventory
 
 log = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ async def run_agent(settings: Settings) -> None:
 
 @dataclass(frozen=True)
 class Machines:
-    """What the link needs of either way to make machines."""
+    """The parts that the link needs, for slices and for a whole host alike."""
 
     execute: Execute
     streams: StreamManager
@@ -204,20 +203,20 @@ async def serve(
 
 
 async def wait_for_lxd(lxd: Lxd) -> None:
-    backoff = Backoff(first=0.2, limit=5)
+    pauses = Backoff(first_delay=0.2, longest_delay=5).delays()
     while True:
         try:
             await lxd.read_server()
             return
         except LxdUnavailableError as error:
-            pause = backoff.next()
+            pause = next(pauses)
             log.warning("%s; next attempt in %.1f s", error, pause)
             await asyncio.sleep(pause)
 
 
 @contextmanager
 def only_agent_of(state_dir: Path) -> Iterator[None]:
-    """Two agents with one identity would answer each task twice."""
+    """Hold the lock of the state directory: two agents with one identity would answer each task twice."""
     with (state_dir / "agent.lock").open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

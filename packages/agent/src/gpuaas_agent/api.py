@@ -1,15 +1,20 @@
-"""What the agent asks the platform for over HTTP, beside its WebSocket."""
+"""The agent's requests to the platform over HTTP, beside its WebSocket."""
 
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
+from structlog.contextvars import get_contextvars
 
-from gpuaas_agent.errors import PermanentError, PlatformUnavailableError, RetryLaterError
+from gpuaas_agent.errors import (
+    PermanentError,
+    PlatformUnavailableError,
+    RetryLaterError,
+    raise_for_problem,
+    reason_of,
+)
 from gpuaas_agent.identity import Identity
-from gpuaas_agent.logs import correlation_id
-from gpuaas_agent.problems import raise_for_problem
 from gpuaas_contract.agent_link import ArtifactSource, HostCertificate, HostCertificateRequest
 from gpuaas_contract.nodes import AgentKey
 from gpuaas_contract.problems import CORRELATION_HEADER, IDEMPOTENCY_HEADER
@@ -27,7 +32,7 @@ class PlatformApi:
 
     def headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self.identity.token()}"}
-        if found := correlation_id.get():
+        if found := get_contextvars().get("correlation_id"):
             headers[CORRELATION_HEADER] = found
         return headers
 
@@ -43,24 +48,24 @@ class PlatformApi:
                 "/v1/agent/host-certificates", json=body.model_dump(mode="json"), headers=headers
             )
         except httpx.TransportError as error:
-            raise PlatformUnavailableError(f"{self._url} does not answer: {error!r}") from error
+            raise PlatformUnavailableError(f"{self._url} does not answer: {reason_of(error)}") from error
         raise_for_problem(answer, answer.content)
         return HostCertificate.model_validate_json(answer.content)
 
     async def offer_key(self, public_key_pem: str) -> None:
-        """The key that this node wants to use next."""
+        """Offer the platform the key that this node wants to use next."""
         body = AgentKey(public_key_pem=public_key_pem).model_dump(mode="json")
         try:
             answer = await self._client.post("/v1/agent/identity", json=body, headers=self.headers())
         except httpx.TransportError as error:
-            raise PlatformUnavailableError(f"{self._url} does not answer: {error!r}") from error
+            raise PlatformUnavailableError(f"{self._url} does not answer: {reason_of(error)}") from error
         raise_for_problem(answer, answer.content)
 
     async def locate_artifact(self, digest: str) -> ArtifactSource:
         try:
             answer = await self._client.get(f"/v1/agent/artifacts/{digest}", headers=self.headers())
         except httpx.TransportError as error:
-            raise PlatformUnavailableError(f"{self._url} does not answer: {error!r}") from error
+            raise PlatformUnavailableError(f"{self._url} does not answer: {reason_of(error)}") from error
         raise_for_problem(answer, answer.content)
         return ArtifactSource.model_validate_json(answer.content)
 
@@ -77,4 +82,4 @@ class PlatformApi:
                     raise RetryLaterError(f"the registry refused {digest}: {answer.status_code}")
                 yield answer
         except httpx.TransportError as error:
-            raise PlatformUnavailableError(f"the download of {digest} broke off: {error!r}") from error
+            raise PlatformUnavailableError(f"the download of {digest} broke off: {reason_of(error)}") from error

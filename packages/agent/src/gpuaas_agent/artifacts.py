@@ -33,7 +33,7 @@ def file_name(digest: str) -> str:
 
 
 class PartialDownload:
-    """What has arrived so far, with its running digest; a later attempt goes on from there."""
+    """The part of a file that has arrived, with its running digest; a later attempt goes on from there."""
 
     def __init__(self, path: Path) -> None:
         self._digest = hashlib.sha256()
@@ -93,7 +93,7 @@ class ArtifactManager:
         self._locks = KeyedLocks()
 
     async def deliver(self, spec: DeliverArtifact, progress: Progress) -> str:
-        """Where the file is on the machine."""
+        """Bring the file to the machine and return its path there."""
         name = file_name(spec.digest)
         if await self._machines.find(spec.allocation_id) is None:
             raise PermanentError(f"cannot deliver {spec.digest}: {spec.allocation_id} has no machine on this node")
@@ -150,7 +150,7 @@ class ArtifactManager:
 
 
 def _require_safe(tree: Path, digest: str) -> None:
-    """Whoever unpacks it on the machine does so as root, most likely."""
+    """Refuse a tar with paths that lead out of it: whoever unpacks it on the machine most likely does so as root."""
     try:
         check_tar(tree)
     except UnsafeTreeError as error:
@@ -181,7 +181,7 @@ def link_into(cached: Path, directory: Path) -> None:
 
 
 def copy_into(cached: Path, directory: Path) -> None:
-    """Where the machine is the host itself: a link would let it change the cache by accident."""
+    """Copy, where the machine is the host itself: through a link it could change the cache by accident."""
     target = directory / cached.name
     if target.exists() and target.stat().st_size == cached.stat().st_size:
         return

@@ -24,7 +24,7 @@ class Done:
 
 
 async def call(*words: str, seconds: float = SECONDS) -> Done:
-    """Whatever its exit status; a program that does not end, or is not there, is an error."""
+    """Run a program and return its result, whatever its exit status. One that hangs or is missing is an error."""
     try:
         process = await asyncio.create_subprocess_exec(
             *words,

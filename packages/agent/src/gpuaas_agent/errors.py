@@ -1,5 +1,10 @@
 """Two families of failure: come back later, or never. Anything else is a bug and says so."""
 
+import httpx
+from pydantic import ValidationError
+
+from gpuaas_contract.problems import Problem
+
 
 class AgentError(Exception):
     """Something that could not be done, in words that a person can act on."""
@@ -40,3 +45,27 @@ class PlatformRefusedError(PermanentError):
         super().__init__(message)
         self.status = status
         self.code = code
+
+
+def reason_of(error: Exception) -> str:
+    """The words of an error for a message; its kind where it has none, as a time-out."""
+    return str(error) or type(error).__name__
+
+
+def raise_for_problem(answer: httpx.Response, content: bytes) -> None:
+    """Raise the platform's problem as one of the two families."""
+    if answer.is_success:
+        return
+    where = f"{answer.request.method} {answer.request.url.path}"
+    try:
+        problem = Problem.model_validate_json(content)
+    except ValidationError:
+        # Not from the platform itself: a proxy in between, or something that is still starting.
+        message = f"{where} answered {answer.status_code}"
+        if answer.status_code >= 500:
+            raise PlatformUnavailableError(message) from None
+        raise PlatformRefusedError(message, status=answer.status_code, code="") from None
+    message = f"{problem.title}: {problem.detail} ({where}, {problem.correlation_id})"
+    if problem.retryable or answer.status_code in (429, 502, 503, 504):
+        raise PlatformUnavailableError(message)
+    raise PlatformRefusedError(message, status=problem.status, code=problem.code)

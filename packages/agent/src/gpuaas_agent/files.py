@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int) -> None:
-    """The file is there with all of its content and its mode, or not there at all."""
+    """Put a file in place with all of its content and its mode, or not at all."""
     part = part_of(path)
     part.unlink(missing_ok=True)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -18,7 +18,7 @@ def write_atomically(path: Path, content: bytes, *, mode: int) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """What a crash in the middle of writing leaves."""
+    """The file that a crash in the middle of writing leaves."""
     return path.with_name(f".{path.name}.part")
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs a new slice gets. A GPU belongs to one slice only; LXD's own records say who has which."""
+"""The choice of GPUs for a new slice. A GPU belongs to one slice only; LXD's own records say who has which."""
 
 import re
 from collections.abc import AsyncIterator, Iterable
@@ -18,7 +18,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 
 def used_gpu_devices(instances: Iterable[Instance]) -> set[str]:
-    """Across all environments of the host: the device is the same one, whoever handed it out."""
+    """List the GPUs in use across all environments of the host: they share its devices."""
     return {
         device["source"]
         for instance in instances
@@ -42,7 +42,7 @@ class GpuPool:
 
     @asynccontextmanager
     async def reserve(self, count: int) -> AsyncIterator[list[str]]:
-        """Holds the choice until the caller has made the instance that records it."""
+        """Choose devices, and hold the choice until the caller has made the instance that records it."""
         if count == 0:
             yield []
             return

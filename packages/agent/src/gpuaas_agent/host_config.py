@@ -1,4 +1,4 @@
-"""Pure: what is put on a host that is handed over, and what must be true of it before. Paths, lines, rules."""
+"""Pure: the files of a host that is handed over, and the conditions that it must meet before. Paths, lines, rules."""
 
 import re
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ _HOST_KEY_PATH = re.compile(r"/[A-Za-z0-9_./-]+")
 
 @dataclass(frozen=True)
 class SshdSettings:
-    """What sshd says of itself (`sshd -T`)."""
+    """The effective settings of sshd (`sshd -T`)."""
 
     port: int
     host_keys: list[str]
@@ -54,18 +54,18 @@ def parse_sshd_settings(text: str) -> SshdSettings:
             case _:
                 values.setdefault(name, value)
     if not ports:
-        raise PermanentError("sshd of this host does not say which port it has")
+        raise PermanentError("cannot take this host: `sshd -T` names no port")
     return SshdSettings(port=ports[0], host_keys=host_keys, values=values)
 
 
 def check_spec(spec: PrepareHost) -> None:
-    """What becomes a path or a file line is checked here, whoever sent it."""
+    """Refuse what is not fit to become a path or a file line, whoever sent it."""
     instance_name(spec.allocation_id)
     check_principals(spec.principals)
 
 
 def check_sshd(found: SshdSettings) -> None:
-    """A host whose sshd has certificates or lists of its own would lose them to ours, so it is left alone."""
+    """Refuse a host whose sshd has certificates or lists of its own: ours would replace them."""
     for name in ("trustedusercakeys", "authorizedprincipalsfile"):
         if found.get(name) != "none":
             raise PermanentError(f"cannot take this host: its sshd has {name} {found.get(name)} already")
@@ -75,7 +75,7 @@ def check_sshd(found: SshdSettings) -> None:
 
 
 def drop_in(allocation_id: str, found: SshdSettings) -> str:
-    """Once one host key is named, only named ones count: those that sshd had stay, and stay first."""
+    """Write sshd's drop-in. Once one host key is named, only named ones count: those of sshd stay, and stay first."""
     keys = [path for path in found.host_keys if _HOST_KEY_PATH.fullmatch(path)]
     lines = [
         f"# GPUaaS: this machine is handed over as {allocation_id}. The agent removes this file when it is given back.",
@@ -101,7 +101,7 @@ class HostFile:
 
 
 def trust_files(certificate: HostCertificate) -> list[HostFile]:
-    """What proves the host, and whom it believes."""
+    """The files that prove the host, and that name the authorities that it trusts."""
     return [
         HostFile(CERTIFICATE, f"{certificate.certificate.strip()}\n", 0o644),
         HostFile(USER_AUTHORITY, f"{certificate.user_authority.strip()}\n", 0o644),
@@ -109,7 +109,7 @@ def trust_files(certificate: HostCertificate) -> list[HostFile]:
 
 
 def host_files(spec: PrepareHost, private_key: str, certificate: HostCertificate) -> list[HostFile]:
-    """All but the drop-in, which comes last: until then sshd knows nothing of them."""
+    """List all files but the drop-in, which is written last: until then sshd does not read them."""
     files = [
         HostFile(SUDOERS, f"{PERSON_LOGIN} ALL=(ALL) NOPASSWD: ALL\n", 0o440),
         HostFile(HOST_KEY, private_key, 0o600),

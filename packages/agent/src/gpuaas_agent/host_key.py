@@ -26,13 +26,13 @@ def make_host_key(hostname: str) -> HostKey:
 
 
 def check_certificate(certificate: str, key: HostKey) -> None:
-    """sshd starts without a word with a certificate that is not its own, and nobody trusts it then."""
+    """Refuse a certificate for another key: sshd would start with it all the same, and nobody would trust the host."""
     try:
         found = serialization.load_ssh_public_identity(certificate.strip().encode())
     except (ValueError, UnsupportedAlgorithm) as error:
         raise PermanentError(f"the platform's host certificate cannot be read: {error}") from error
     if not isinstance(found, serialization.SSHCertificate) or found.type is not serialization.SSHCertificateType.HOST:
-        raise PermanentError("what the platform gave is not a host certificate")
+        raise PermanentError("the platform's answer is not a host certificate")
     own = serialization.load_ssh_public_key(key.public.encode())
     certified = found.public_key()
     assert isinstance(own, Ed25519PublicKey)

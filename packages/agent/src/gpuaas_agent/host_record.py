@@ -1,4 +1,4 @@
-"""What the agent has to remember of a host that it hands over, on disk before it acts on it."""
+"""The agent's record of a host that it hands over, on disk before it acts on it."""
 
 import json
 from dataclasses import asdict, dataclass, field

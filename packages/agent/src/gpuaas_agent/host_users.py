@@ -35,7 +35,7 @@ USERS = (HostUser(PERSON_LOGIN, PERSON_ID, Path("/home") / PERSON_LOGIN), HostUs
 
 
 def find_names() -> list[str]:
-    """Who or what has the name or number of one of them now, in words."""
+    """Describe who or what has the name or number of one of them now."""
     names, numbers = {user.login for user in USERS}, {user.number for user in USERS}
     found = []
     for user in pwd.getpwall():
@@ -57,7 +57,7 @@ async def make_users() -> None:
 
 
 async def remove_users() -> None:
-    """The sudo rule is gone before, so that nothing of theirs starts again; nothing here minds being repeated."""
+    """End their processes and delete them; safe to repeat. The sudo rule is gone before, so nothing starts again."""
     for user in USERS:
         await _remove(user)
     remove_abandoned_locks(Path("/etc"))
@@ -76,7 +76,7 @@ def remove_abandoned_locks(directory: Path) -> None:
 
 
 async def remove_people() -> None:
-    """All that ever had a grant here; the directory that knows them goes later, with the rest."""
+    """Delete everybody who ever had a grant here. The directory that lists them is removed later, with the rest."""
     for file in sorted(PEOPLE.iterdir()) if PEOPLE.is_dir() else []:
         if file.suffix == "":
             await _remove(HostUser(file.name, int(file.read_text()), Path("/home") / file.name))
@@ -122,7 +122,7 @@ async def _list_processes(user: HostUser) -> list[str]:
 
 
 async def find_traces() -> list[str]:
-    """What is left of them, in words."""
+    """Describe every trace that is left of them."""
     found = find_names()
     for user in USERS:
         found += [f"the process {process}" for process in await _list_processes(user)]

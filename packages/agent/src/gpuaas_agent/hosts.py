@@ -61,7 +61,7 @@ class HostManager:
         """There is one host, whatever allocation a task is for."""
 
     async def find(self, allocation_id: str) -> HostRecord | None:
-        """Where the host is handed over as this allocation, completely."""
+        """Find the record of this allocation, if the host is completely handed over as it."""
         record = self._record.load()
         return record if record is not None and record.ready and record.allocation_id == allocation_id else None
 
@@ -76,7 +76,7 @@ class HostManager:
         return [SliceReport(allocation_id=record.allocation_id, finished=finished, running=True)]
 
     async def open_port(self, message: OpenStream) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The platform's address and port do not matter: there is one sshd, and it is this host's own."""
+        """Connect to this host's own sshd, whatever address and port the platform names: there is only one."""
         if await self.find(message.allocation_id) is None:
             raise PermanentError(f"this host is not handed over as {message.allocation_id}")
         port = (await sshd.read_settings()).port
@@ -133,7 +133,7 @@ class HostManager:
         self._record.save(replace(record, ready=True))
 
     async def _check(self) -> SshdSettings:
-        """Before anything is written: what is there already is somebody else's."""
+        """Look before anything is written: existing files and users are somebody else's."""
         taken = [str(path) for path in OWN_PATHS if path.exists()] + await host_users.find_traces()
         if taken:
             raise PermanentError(f"cannot take this host: it has {', '.join(taken)} already, not made by the agent")
@@ -148,7 +148,7 @@ class HostManager:
         await sshd.wait_for_certificate(port, CERTIFICATE.read_text(), seconds=SSHD_SECONDS)
 
     async def _remove_failed(self, allocation_id: str) -> None:
-        """A preparation that failed leaves nothing; its own reason matters more than a failure here."""
+        """Remove what a failed preparation left. Its own reason matters more than a failure here."""
         try:
             await self._clear(allocation_id, lambda _step, _message: None)
         except AgentError as error:
@@ -196,11 +196,11 @@ class HostManager:
         await self._remove(record)
         progress("probe", "looking for what is left")
         if left := await self._find_left():
-            raise PermanentError(f"cannot give the host back, this is still there: {'; '.join(left)}")
+            raise PermanentError(f"cannot give the host back, as these remain: {'; '.join(left)}")
         self._record.remove()
 
     async def _remove(self, record: HostRecord) -> None:
-        """First the door, then those inside, then the rest."""
+        """Remove access first, then the users, then the rest."""
         if DROP_IN.exists():
             DROP_IN.unlink()
             await sshd.reload()
@@ -231,7 +231,7 @@ class HostManager:
     # -- restarted --------------------------------------------------------------------------------------
 
     async def restart(self, spec: RestartHost, task_id: str, progress: Progress) -> None:
-        """Delivered again after the reboot, it finds another boot than the one that it noted down."""
+        """Reboot once: the task is delivered again afterwards, and finds another boot than the one in the record."""
         record = await self.find(spec.allocation_id)
         if record is None:
             raise PermanentError(f"this host is not handed over as {spec.allocation_id}")

@@ -1,4 +1,4 @@
-"""Who this node is: a key that it made itself, and the id that the platform gave it for that key."""
+"""The identity of this node: a key that it made itself, and the id that the platform gave it for that key."""
 
 import asyncio
 import hashlib
@@ -17,12 +17,17 @@ from joserfc import jwt
 from joserfc.errors import SecurityWarning
 from joserfc.jwk import OKPKey
 
-from gpuaas_agent.backoff import Backoff
-from gpuaas_agent.errors import PermanentError, PlatformRefusedError, PlatformUnavailableError
+from gpuaas_agent.errors import (
+    PermanentError,
+    PlatformRefusedError,
+    PlatformUnavailableError,
+    raise_for_problem,
+    reason_of,
+)
 from gpuaas_agent.files import write_atomically
-from gpuaas_agent.problems import raise_for_problem
 from gpuaas_agent.settings import Settings
 from gpuaas_contract.agent_link import AGENT_AUDIENCE
+from gpuaas_contract.backoff import Backoff
 from gpuaas_contract.ids import CORRELATION, new_id
 from gpuaas_contract.nodes import Enrolment, EnrolRequest
 from gpuaas_contract.problems import CORRELATION_HEADER, IDEMPOTENCY_HEADER, Code
@@ -60,7 +65,7 @@ class Identity:
 
 
 def load_or_make_key(state_dir: Path, name: str = KEY_FILE) -> bytes:
-    """The key is on disk before it is shown to anyone, so that a crash cannot lose an enrolled key."""
+    """Load the key, or make one that is on disk before anybody sees it: a crash cannot lose an enrolled key."""
     state_dir.mkdir(parents=True, exist_ok=True)
     path = state_dir / name
     if path.exists():
@@ -95,13 +100,13 @@ async def ensure_identity(settings: Settings) -> Identity:
         return found
     token = _read_join_token(settings)
     key_pem = load_or_make_key(settings.state_dir)
-    backoff = Backoff(first=0.2, limit=5)
+    pauses = Backoff(first_delay=0.2, longest_delay=5).delays()
     while True:
         try:
             enrolment = await _enrol(settings.api_url, token, public_key_pem(key_pem))
             break
         except PlatformUnavailableError as error:
-            pause = backoff.next()
+            pause = next(pauses)
             log.warning("cannot enrol yet: %s; next attempt in %.1f s", error, pause)
             await asyncio.sleep(pause)
         except PlatformRefusedError as error:
@@ -136,7 +141,7 @@ async def _enrol(api_url: str, token: str, public_key: str) -> Enrolment:
         async with httpx.AsyncClient(base_url=api_url, timeout=15) as client:
             answer = await client.post("/v1/nodes/enrol", json=body.model_dump(mode="json"), headers=headers)
     except httpx.TransportError as error:
-        raise PlatformUnavailableError(f"{api_url} does not answer: {error or type(error).__name__}") from error
+        raise PlatformUnavailableError(f"{api_url} does not answer: {reason_of(error)}") from error
     raise_for_problem(answer, answer.content)
     return Enrolment.model_validate_json(answer.content)
 

@@ -1,4 +1,4 @@
-"""What this host has to offer, read anew for each connection."""
+"""The inventory of this host, read anew for each connection."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ async def read_inventory(settings: Settings, lxd: Lxd) -> Inventory:
 
 
 def read_host_inventory(settings: Settings) -> Inventory:
-    """Of a host that is handed over itself: what it has, all of it or nothing."""
+    """Read the inventory of a host that is handed over itself: all of it or nothing."""
     gpu_devices = find_gpu_devices(settings.gpu_devices)
     return Inventory(
         capacity=Capacity(
@@ -49,7 +49,7 @@ def read_host_inventory(settings: Settings) -> Inventory:
 
 
 def read_address() -> str:
-    """The address that this host has towards the rest of the world. Nothing is sent: UDP only looks up the way."""
+    """Read the address of this host towards the rest of the world. Nothing is sent: UDP only looks up the route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect(("198.51.100.1", 9))

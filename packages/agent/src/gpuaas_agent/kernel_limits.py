@@ -18,7 +18,7 @@ ENOUGH = {
 
 
 def raise_limits(kernel: Path = KERNEL) -> None:
-    """Never lowered: somebody may have more in mind. A kernel that does not let us has its slices as before."""
+    """Raise the limits, never lower them. Where the kernel refuses, slices run as before."""
     for name, enough in ENOUGH.items():
         limit = kernel / name
         try:

@@ -3,19 +3,18 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.frames import CloseCode
 
 from gpuaas_agent import __version__
 from gpuaas_agent.api import PlatformApi
-from gpuaas_agent.backoff import Backoff
-from gpuaas_agent.errors import AgentError
-from gpuaas_agent.outbox import Outbox
+from gpuaas_agent.errors import AgentError, reason_of
 from gpuaas_contract.agent_link import (
     HEARTBEAT_SECONDS,
     OFFLINE_AFTER_SECONDS,
@@ -29,6 +28,7 @@ from gpuaas_contract.agent_link import (
     TaskResult,
     to_agent_adapter,
 )
+from gpuaas_contract.backoff import Backoff
 from gpuaas_contract.base import Resource
 from gpuaas_contract.nodes import Inventory
 
@@ -52,6 +52,32 @@ class Tasks(Protocol):
 
 class Streams(Protocol):
     def open(self, message: OpenStream) -> None: ...
+
+
+class Outbox:
+    """Messages on their way to the platform, kept while the link is down.
+
+    Bounded: the oldest progress falls out. Results are sent again by whoever owns them.
+    """
+
+    def __init__(self, limit: int = 2_000) -> None:
+        self._messages: deque[str] = deque(maxlen=limit)
+        self._filled = asyncio.Event()
+
+    def put(self, message: BaseModel) -> None:
+        self._messages.append(message.model_dump_json())
+        self._filled.set()
+
+    async def get(self) -> str:
+        while not self._messages:
+            self._filled.clear()
+            await self._filled.wait()
+        return self._messages.popleft()
+
+    def put_back(self, text: str) -> None:
+        """Queue a message again, in its old place, that may not have arrived."""
+        if len(self._messages) < (self._messages.maxlen or 0):
+            self._messages.appendleft(text)
 
 
 class Link:
@@ -80,7 +106,8 @@ class Link:
 
     async def run(self) -> None:
         # The longest pause stays well below the time after which the platform calls the node offline.
-        backoff = Backoff(first=0.2, limit=5)
+        backoff = Backoff(first_delay=0.2, longest_delay=5)
+        pauses = backoff.delays()
         while True:
             started = time.monotonic()
             try:
@@ -92,10 +119,10 @@ class Link:
                     error.response.status_code,
                 )
             except (AgentError, WebSocketException, OSError, TimeoutError) as error:
-                log.warning("no link to the platform: %s", str(error) or type(error).__name__)
+                log.warning("no link to the platform: %s", reason_of(error))
             if time.monotonic() - started > OFFLINE_AFTER_SECONDS:
-                backoff.reset()
-            await asyncio.sleep(backoff.next())
+                pauses = backoff.delays()
+            await asyncio.sleep(next(pauses))
 
     async def _session(self) -> None:
         inventory = await self._read_inventory()
@@ -120,7 +147,7 @@ class Link:
                 raise
 
     async def _talk(self, platform: ClientConnection) -> None:
-        """Until one of the three ends; the other two end with it."""
+        """Receive, send and beat until one of the three ends; the other two end with it."""
         parts = [
             asyncio.create_task(self._receive(platform)),
             asyncio.create_task(self._send(platform)),
@@ -144,7 +171,7 @@ class Link:
             message = to_agent_adapter.validate_json(text)
         except ValidationError as error:
             # A newer platform may say things that this agent does not know; the rest still counts.
-            log.error("a message of the platform makes no sense here: %s", error)
+            log.error("cannot read a message of the platform: %s", error)
             self._refuse(text)
             return
         match message:
@@ -158,7 +185,7 @@ class Link:
                 self._on_rotate()
 
     def _refuse(self, text: str | bytes) -> None:
-        """A task that is not understood is answered, or it would be delivered for ever."""
+        """Answer a task that this agent does not understand, or it would be delivered for ever."""
         try:
             raw = _UnknownTask.model_validate_json(text)
         except ValidationError:

@@ -10,12 +10,12 @@ import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
 
-from gpuaas_agent.errors import LxdError, LxdUnavailableError
+from gpuaas_agent.errors import LxdError, LxdUnavailableError, reason_of
 
 OPERATION_SECONDS = 300
 _NO_SUBVOLUME = "Could not get subvolume flags"
@@ -56,57 +56,65 @@ class PushedFile:
 
 
 class Lxd:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, answer_seconds: float = 60) -> None:
         self._socket = path
         self._client = httpx.AsyncClient(
-            # A proxy from the environment must not come between us and a local socket.
-            transport=httpx.AsyncHTTPTransport(uds=str(path)),
+            # No TLS on a local socket: reading the certificates of the host takes longer than most requests.
+            transport=httpx.AsyncHTTPTransport(uds=str(path), verify=False),
             base_url="http://lxd",
-            timeout=httpx.Timeout(10, read=60),
+            timeout=httpx.Timeout(10, read=answer_seconds, write=answer_seconds),
+            # A proxy from the environment must not come between us and a local socket.
             trust_env=False,
         )
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
     # Server
 
     async def read_server(self) -> dict[str, Any]:
-        server = await self._request("GET", "/1.0")
+        server = await self.request("GET", "/1.0")
         assert isinstance(server, dict)
         return server
 
     async def read_image_aliases(self) -> list[str]:
-        images = await self._request("GET", "/1.0/images", params={"recursion": "1"})
+        images = await self.request("GET", "/1.0/images", params={"recursion": "1"})
         return sorted(alias["name"] for image in images for alias in image["aliases"])
 
     async def read_pool_bytes(self, pool: str) -> int:
-        resources = await self._request("GET", f"/1.0/storage-pools/{quote(pool, safe='')}/resources")
+        resources = await self.request("GET", f"/1.0/storage-pools/{quote(pool, safe='')}/resources")
         return int(resources["space"]["total"])
 
     # Instances
 
-    async def list_instances(self) -> list[Instance]:
-        found = await self._request("GET", "/1.0/instances", params={"recursion": "1"})
+    async def list_instances(self, *, all_projects: bool = False) -> list[Instance]:
+        params = {"recursion": "1"} | ({"all-projects": "true"} if all_projects else {})
+        found = await self.request("GET", "/1.0/instances", params=params)
         return [_instance(item) for item in found]
 
     async def find_instance(self, name: str) -> Instance | None:
-        found = await self._find(f"/1.0/instances/{quote(name, safe='')}")
+        found = await self.find(f"/1.0/instances/{quote(name, safe='')}")
         return None if found is None else _instance(found)
 
     async def create_instance(self, body: dict[str, Any]) -> None:
-        await self._request("POST", "/1.0/instances", json=body)
+        await self.request("POST", "/1.0/instances", json=body)
 
     async def update_instance_config(self, name: str, config: dict[str, str]) -> None:
-        await self._request("PATCH", f"/1.0/instances/{quote(name, safe='')}", json={"config": config})
+        await self.request("PATCH", f"/1.0/instances/{quote(name, safe='')}", json={"config": config})
 
     async def replace_instance(self, name: str, config: dict[str, str], devices: dict[str, dict[str, str]]) -> None:
-        """Merges into the instance's configuration, and gives it exactly these devices, live."""
+        """Merge into the instance's configuration, and give it exactly these devices, live."""
         path = f"/1.0/instances/{quote(name, safe='')}"
-        found = await self._request("GET", path)
+        found = await self.request("GET", path)
         fields = ("architecture", "description", "ephemeral", "profiles")
         body = {field: found[field] for field in fields}
-        await self._request("PUT", path, json={**body, "config": {**found["config"], **config}, "devices": devices})
+        await self.request("PUT", path, json={**body, "config": {**found["config"], **config}, "devices": devices})
 
     async def start_instance(self, name: str) -> None:
         await self._change_state(name, {"action": "start", "timeout": 60})
@@ -114,23 +122,26 @@ class Lxd:
     async def stop_instance(self, name: str) -> None:
         await self._change_state(name, {"action": "stop", "timeout": 60, "force": True})
 
+    async def restart_instance(self, name: str) -> None:
+        await self._change_state(name, {"action": "restart", "timeout": 30, "force": True})
+
     async def shut_down_instance(self, name: str, *, seconds: int) -> None:
-        """In order: services end, disks are synced. Fails where that takes too long."""
+        """Stop in order: services end, disks are synced. Fails where that takes too long."""
         await self._change_state(name, {"action": "stop", "timeout": seconds, "force": False})
 
     async def delete_instance(self, name: str) -> None:
         path = f"/1.0/instances/{quote(name, safe='')}"
         try:
-            await self._request("DELETE", path)
+            await self.request("DELETE", path)
         except LxdError as error:
             if _NO_SUBVOLUME not in str(error):
                 raise
             await self._remove_empty_root(name)
-            await self._request("DELETE", path)
+            await self.request("DELETE", path)
 
     async def _remove_empty_root(self, name: str) -> None:
-        """LXD was killed after it had made the directory and before the subvolume in it: it cannot delete that itself.
-        Looked at where LXD sees it, which may have mounts of its own."""
+        """Remove the directory of an instance that LXD cannot delete: it was killed after it had made the directory and
+        before the subvolume in it. LXD may have mounts of its own, so the path is taken as LXD sees it."""
         found = await self.find_instance(name)
         if found is not None:
             below = f"storage-pools/{found.devices['root']['pool']}/containers/{name}"
@@ -140,8 +151,8 @@ class Lxd:
                 await asyncio.to_thread((_root_of(self._socket) / where).rmdir)
 
     async def push_file(self, name: str, file: PushedFile) -> None:
-        """Works on a stopped instance too. LXD applies the mode only to a file that is new."""
-        await self._request(
+        """Write a file, also into a stopped instance. LXD applies the mode only to a file that is new."""
+        await self.request(
             "POST",
             f"/1.0/instances/{quote(name, safe='')}/files",
             params={"path": file.path},
@@ -157,10 +168,10 @@ class Lxd:
         )
 
     async def run(self, name: str, command: list[str]) -> tuple[int, str]:
-        """A command inside a running instance: its exit status, and what it said on standard error."""
+        """Run a command inside a running instance; return its exit status and standard error."""
         path = f"/1.0/instances/{quote(name, safe='')}"
         body = {"command": command, "wait-for-websocket": False, "record-output": True, "interactive": False}
-        done = await self._request("POST", f"{path}/exec", json=body)
+        done = await self.request("POST", f"{path}/exec", json=body)
         said = ""
         for stream, output in (done.get("output") or {}).items():
             if stream == "2":
@@ -169,21 +180,21 @@ class Lxd:
         return int(done["return"]), said.strip()
 
     async def read_file(self, name: str, path: str) -> str:
-        """Of a stopped instance, too. The answer is the file itself, not an envelope."""
+        """Read a file, also of a stopped instance. The answer is the file itself, not an envelope."""
         try:
             answer = await self._client.get(f"/1.0/instances/{quote(name, safe='')}/files", params={"path": path})
         except httpx.TransportError as error:
-            raise LxdUnavailableError(f"LXD does not answer at {self._socket}: {error!r}") from error
+            raise LxdUnavailableError(f"LXD does not answer at {self._socket}: {reason_of(error)}") from error
         if answer.is_error:
             raise LxdError(f"cannot read {path} of {name}: {answer.text.strip()}", status=answer.status_code)
         return answer.text
 
     async def settle_instance(self, name: str) -> None:
-        """Waits for what an earlier caller, perhaps one that was killed, still has under way.
+        """Wait for the operations of an earlier caller, perhaps one that was killed.
 
         Commands that run inside the instance are left out: they may last for ever.
         """
-        groups = await self._request("GET", "/1.0/operations", params={"recursion": "1"})
+        groups = await self.request("GET", "/1.0/operations", params={"recursion": "1"})
         for operation in (groups or {}).get("running") or []:
             resources = operation.get("resources") or {}
             if operation["class"] == "task" and f"/1.0/instances/{name}" in (resources.get("instances") or []):
@@ -195,70 +206,71 @@ class Lxd:
     # Networks
 
     async def list_networks(self) -> list[Network]:
-        found = await self._request("GET", "/1.0/networks", params={"recursion": "1"})
+        found = await self.request("GET", "/1.0/networks", params={"recursion": "1"})
         return [_network(item) for item in found]
 
     async def find_network(self, name: str) -> Network | None:
-        found = await self._find(f"/1.0/networks/{quote(name, safe='')}")
+        found = await self.find(f"/1.0/networks/{quote(name, safe='')}")
         return None if found is None else _network(found)
 
     async def is_network_up(self, name: str) -> bool:
-        """LXD keeps the record of a bridge whose interface somebody removed."""
-        return await self._find(f"/1.0/networks/{quote(name, safe='')}/state") is not None
+        """Look for the interface itself: LXD keeps the record of a bridge whose interface somebody removed."""
+        return await self.find(f"/1.0/networks/{quote(name, safe='')}/state") is not None
 
     async def create_network(self, body: dict[str, Any]) -> None:
-        await self._request("POST", "/1.0/networks", json=body)
+        await self.request("POST", "/1.0/networks", json=body)
 
     async def update_network_config(self, name: str, config: dict[str, str]) -> None:
-        await self._request("PATCH", f"/1.0/networks/{quote(name, safe='')}", json={"config": config})
+        await self.request("PATCH", f"/1.0/networks/{quote(name, safe='')}", json={"config": config})
 
     async def delete_network(self, name: str) -> None:
-        await self._request("DELETE", f"/1.0/networks/{quote(name, safe='')}")
+        await self.request("DELETE", f"/1.0/networks/{quote(name, safe='')}")
 
     async def list_acls(self) -> list[Network]:
-        found = await self._request("GET", "/1.0/network-acls", params={"recursion": "1"})
+        found = await self.request("GET", "/1.0/network-acls", params={"recursion": "1"})
         return [_network(item) for item in found]
 
     async def create_acl(self, body: dict[str, Any]) -> None:
-        await self._request("POST", "/1.0/network-acls", json=body)
+        await self.request("POST", "/1.0/network-acls", json=body)
 
     async def update_acl(self, name: str, body: dict[str, Any]) -> None:
-        await self._request("PUT", f"/1.0/network-acls/{quote(name, safe='')}", json=body)
+        await self.request("PUT", f"/1.0/network-acls/{quote(name, safe='')}", json=body)
 
     async def delete_acl(self, name: str) -> None:
-        await self._request("DELETE", f"/1.0/network-acls/{quote(name, safe='')}")
+        await self.request("DELETE", f"/1.0/network-acls/{quote(name, safe='')}")
 
     # Custom volumes
 
     async def list_volumes(self, pool: str) -> list[StoredVolume]:
-        found = await self._request("GET", _volumes(pool), params={"recursion": "1"})
+        found = await self.request("GET", _volumes(pool), params={"recursion": "1"})
         return [_volume(item) for item in found]
 
     async def find_volume(self, pool: str, name: str) -> StoredVolume | None:
-        found = await self._find(f"{_volumes(pool)}/{quote(name, safe='')}")
+        found = await self.find(f"{_volumes(pool)}/{quote(name, safe='')}")
         return None if found is None else _volume(found)
 
     async def create_volume(self, pool: str, body: dict[str, Any]) -> None:
-        await self._request("POST", _volumes(pool), json=body)
+        await self.request("POST", _volumes(pool), json=body)
 
     async def delete_volume(self, pool: str, name: str) -> None:
-        await self._request("DELETE", f"{_volumes(pool)}/{quote(name, safe='')}")
+        await self.request("DELETE", f"{_volumes(pool)}/{quote(name, safe='')}")
 
     # The wire
 
     async def _change_state(self, name: str, body: dict[str, Any]) -> None:
-        await self._request("PUT", f"/1.0/instances/{quote(name, safe='')}/state", json=body)
+        await self.request("PUT", f"/1.0/instances/{quote(name, safe='')}/state", json=body)
 
-    async def _find(self, path: str) -> Any | None:
+    async def find(self, path: str) -> Any | None:
+        """Read the metadata at a path, or None where there is nothing."""
         try:
-            return await self._request("GET", path)
+            return await self.request("GET", path)
         except LxdError as error:
             if error.not_found:
                 return None
             raise
 
-    async def _request(self, method: str, path: str, **arguments: Any) -> Any:
-        """The answer's metadata; an operation in the background is waited for."""
+    async def request(self, method: str, path: str, **arguments: Any) -> Any:
+        """Send a request, wait for its background operation if there is one, and return the metadata."""
         body = await self._send(method, path, **arguments)
         if body["type"] == "async":
             return await self._wait(body["operation"])
@@ -269,7 +281,7 @@ class Lxd:
             answer = await self._client.request(method, path, **arguments)
             body: dict[str, Any] = answer.json()
         except (httpx.TransportError, ValueError) as error:
-            raise LxdUnavailableError(f"LXD does not answer at {self._socket}: {error!r}") from error
+            raise LxdUnavailableError(f"LXD does not answer at {self._socket}: {reason_of(error)}") from error
         if body["type"] == "error":
             raise LxdError(str(body["error"]), status=int(body["error_code"]))
         return body
@@ -292,7 +304,7 @@ class Lxd:
 
 
 def _root_of(path: Path) -> Path:
-    """The file system as the process sees it that listens on the socket."""
+    """The file system as seen by the process that listens on the socket."""
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(str(path))
         pid, _, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

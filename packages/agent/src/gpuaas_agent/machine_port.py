@@ -17,7 +17,7 @@ LONGEST_PATIENCE = 10.0
 async def open_machine_port(
     bridge: str, address: str, port: int, *, timeout: float
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Bound to the bridge: were the bridge missing, no packet leaves the host by another way."""
+    """Connect, bound to the bridge: were it missing, no packet may leave the host by another way."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, bridge.encode() + b"\0")
@@ -32,7 +32,7 @@ async def open_machine_port(
 
 
 async def wait_for_sshd(bridge: str, address: str, *, timeout: float) -> None:
-    """Done when sshd itself says its name; an open port alone may be anything."""
+    """Wait until sshd sends its banner; an open port alone may be anything."""
     deadline = asyncio.get_running_loop().time() + timeout
     last, patience = "no attempt was made", FIRST_PATIENCE
     while asyncio.get_running_loop().time() < deadline:

@@ -98,16 +98,13 @@ async def print_inventory(settings: Settings) -> None:
     if settings.hosting == Hosting.HOST:
         sys.stdout.write(f"{read_host_inventory(settings).model_dump_json(indent=2)}\n")
         return
-    lxd = Lxd(settings.lxd_socket)
-    try:
+    async with Lxd(settings.lxd_socket) as lxd:
         inventory = await read_inventory(settings, lxd)
-    finally:
-        await lxd.aclose()
     sys.stdout.write(f"{inventory.model_dump_json(indent=2)}\n")
 
 
 async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """SIGTERM and SIGINT end the work in order; what is unfinished is delivered again later."""
+    """Work until SIGTERM or SIGINT, then end in order; unfinished tasks are delivered again later."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -24,7 +24,7 @@ class NetworkManager:
 
     @asynccontextmanager
     async def reserve(self, network: ProjectNetwork) -> AsyncIterator[bool]:
-        """The bridge is up, and stays until the caller has made the instance that uses it.
+        """Bring the bridge up, and keep it until the caller has made the instance that uses it.
 
         Yields whether the bridge had to be made or brought back.
         """
@@ -37,7 +37,7 @@ class NetworkManager:
             self._reserved[network.bridge] -= 1
 
     async def ensure_attached(self, instance: Instance) -> bool:
-        """A running slice whose bridge was made anew is plugged in again, without a restart."""
+        """Plug a running slice whose bridge was made anew in again, without a restart."""
         interface = instance.config.get("volatile.eth0.host_name", "")
         bridge = network_of(instance).bridge
         if not interface or read_bridge_of(interface) == bridge:
@@ -52,7 +52,7 @@ class NetworkManager:
         return True
 
     async def delete_unused(self) -> None:
-        """Looks at all bridges of this environment, so that what a crash left goes with the next one."""
+        """Delete all unused bridges of this environment, those that a crash left among them."""
         async with self._lock:
             networks = await self._lxd.list_networks()
             for network in networks:

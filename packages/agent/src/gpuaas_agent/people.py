@@ -15,7 +15,7 @@ _KEY = re.compile(r"(ssh-(ed25519|rsa)|ecdsa-sha2-nistp\d{3}|sk-[a-z0-9-]+@opens
 
 
 def wanted_people(spec: SetUsers, sources: list[str]) -> str:
-    """What becomes a path, a file line or a word of a shell is checked here, whoever sent it.
+    """List the people as the script reads them; refuse what is not fit to become a path, a file line or a shell word.
 
     `sources` are the addresses that the agent itself comes from: a person's own key works from there only, so that
     it is of no use past the platform."""
@@ -32,7 +32,7 @@ def _check(user: MachineUser) -> None:
     if not _LOGIN.fullmatch(user.login):
         raise PermanentError(f"{user.login!r} is not a login name for people")
     if not FIRST_UID <= user.uid <= LAST_UID:
-        raise PermanentError(f"{user.uid} is not a number for people")
+        raise PermanentError(f"{user.uid} is not a user id for people")
     if not _PRINCIPAL.fullmatch(user.principal):
         raise PermanentError(f"{user.principal!r} is not the principal of a grant")
     for key in user.public_keys:

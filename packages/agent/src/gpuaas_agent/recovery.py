@@ -1,4 +1,4 @@
-"""Truth is read again, not assumed: every finished slice runs, on its bridge, whatever happened meanwhile."""
+"""Keeps every finished slice running on its bridge, whatever happened meanwhile. State is read, never assumed."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ class Recovery:
         self._wanted = asyncio.Event()
 
     def request(self) -> None:
-        """Look now, for example because the link is back."""
+        """Recover now, for example because the link is back."""
         self._wanted.set()
 
     async def run(self) -> None:
@@ -36,7 +36,7 @@ class Recovery:
         try:
             slices = await self._slices.list_finished()
         except AgentError as error:
-            log.warning("cannot look after the slices: %s", error)
+            log.warning("cannot list the slices to recover: %s", error)
             return
         await asyncio.gather(*(self._recover(found) for found in slices))
 
@@ -54,4 +54,4 @@ class Recovery:
                 await self._slices.wait_until_reachable(found)
                 log.info("the slice of %s runs again", allocation_id)
         except AgentError as error:
-            log.error("the slice of %s is not well: %s", allocation_id, error)
+            log.error("cannot recover the slice of %s: %s", allocation_id, error)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuaas_agent.api import PlatformApi
-from gpuaas_agent.backoff import Backoff
 from gpuaas_agent.errors import PlatformRefusedError, RetryLaterError
 from gpuaas_agent.identity import KEY_FILE, NEXT_KEY_FILE, load_or_make_key, public_key_pem
+from gpuaas_contract.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class Rotation:
             self._running = asyncio.create_task(self._until_done(), name="rotation")
 
     def resume(self) -> None:
-        """A rotation that a crash interrupted goes on where it was."""
+        """Go on with a rotation that a crash interrupted."""
         if (self._state_dir / NEXT_KEY_FILE).exists():
             self.request()
 
@@ -34,20 +34,20 @@ class Rotation:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def _until_done(self) -> None:
-        backoff = Backoff(first=0.5, limit=10)
+        pauses = Backoff(first_delay=0.5, longest_delay=10).delays()
         while True:
             try:
                 await self.rotate()
                 return
             except RetryLaterError as error:
                 log.warning("cannot rotate the node's key yet: %s", error)
-                await asyncio.sleep(backoff.next())
+                await asyncio.sleep(next(pauses))
             except PlatformRefusedError as error:
                 log.error("the platform refuses the node's new key: %s", error)
                 return
 
     async def rotate(self) -> None:
-        """Until the rename the old key is ours, after it the new one: the platform takes both in between."""
+        """Offer the new key, then use it. The rename makes it ours; the platform takes both keys in between."""
         key = load_or_make_key(self._state_dir, NEXT_KEY_FILE)
         await self._api.offer_key(public_key_pem(key))
         (self._state_dir / NEXT_KEY_FILE).rename(self._state_dir / KEY_FILE)

@@ -70,7 +70,7 @@ class SliceChanger:
         try:
             await self._lxd.shut_down_instance(instance.name, seconds=SHUT_DOWN_SECONDS)
         except LxdError as error:
-            log.warning("%s does not shut down (%s), it is switched off", instance.name, error)
+            log.warning("%s does not shut down (%s); stopping it by force", instance.name, error)
             found = await self._lxd.find_instance(instance.name)
             if found is not None and found.running:
                 await self._lxd.stop_instance(instance.name)
@@ -125,7 +125,7 @@ class SliceChanger:
                 raise RetryLaterError(f"sshd of {found.name} does not reload: {said}")
 
     async def attach_volume(self, spec: AttachVolume, task_id: str, progress: Progress) -> None:
-        """While the machine runs; from then on also at each of its starts."""
+        """Attach while the machine runs; from then on also at each of its starts."""
         found = await self._find(spec.allocation_id)
         await self._volumes.ensure(spec.volume, task_id, progress)
         more = self._volumes.devices([spec.volume])

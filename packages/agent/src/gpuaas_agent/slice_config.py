@@ -1,4 +1,4 @@
-"""Pure: what LXD is asked for, given a task. Names, tags, devices, files, network rules."""
+"""Pure: the requests to LXD that a task leads to. Names, tags, devices, files, network rules."""
 
 import ipaddress
 import re
@@ -46,14 +46,14 @@ _PRINCIPAL = re.compile(r"[A-Za-z0-9_.:@/-]{1,200}")
 
 
 def instance_name(allocation_id: str) -> str:
-    """Named by the allocation, so that a second attempt finds what the first one made."""
+    """Name the instance by its allocation, so that a second attempt finds what the first one made."""
     if not is_id(allocation_id, ALLOCATION) or not allocation_id.isprintable():
         raise PermanentError(f"{allocation_id!r} is not the id of an allocation")
     return allocation_id.replace("_", "-")
 
 
 def check_spec(spec: CreateSlice) -> None:
-    """What becomes a path, a file line or an interface name is checked here, whoever sent it."""
+    """Refuse what is not fit to become a path, a file line or an interface name, whoever sent it."""
     instance_name(spec.allocation_id)
     if not _HOSTNAME.fullmatch(spec.hostname):
         raise PermanentError(f"{spec.hostname!r} is not a host name")
@@ -92,7 +92,7 @@ def check_network(network: ProjectNetwork) -> ipaddress.IPv4Interface:
 
 
 def network_of(instance: Instance) -> ProjectNetwork:
-    """What a slice's own record says about its bridge, enough to make the bridge again."""
+    """The bridge as the slice's own record describes it, enough to make it again."""
     return ProjectNetwork(
         owner_id=instance.config[PROJECT_TAG],
         bridge=instance.config[BRIDGE_TAG],
@@ -152,7 +152,7 @@ def limits(shape: Shape, host_cpus: int) -> dict[str, str]:
 
 
 def gpu_device(source: str) -> dict[str, str]:
-    """The name is kept: drivers find a device by the number in it."""
+    """Pass a GPU under its own name: drivers find a device by the number in it."""
     return {"type": "unix-char", "source": source, "path": f"/dev/{Path(source).name}", "mode": "0666"}
 
 
@@ -211,7 +211,7 @@ def instance_body(
 
 
 def machine_files(spec: CreateSlice, key: HostKey, certificate: HostCertificate) -> list[PushedFile]:
-    """All of them lie in the slice before its first start, so that sshd comes up with the boot."""
+    """List the files that a slice has before its first start, so that sshd comes up with the boot."""
     files = [
         PushedFile("/etc/hostname", f"{spec.hostname}\n", 0o644),
         PushedFile(
@@ -232,7 +232,7 @@ def machine_files(spec: CreateSlice, key: HostKey, certificate: HostCertificate)
 
 
 def trust_files(certificate: HostCertificate) -> list[PushedFile]:
-    """What proves the machine, and whom it believes."""
+    """The files that prove the machine, and that name the authorities that it trusts."""
     return [
         PushedFile("/etc/ssh/ssh_host_ed25519_key-cert.pub", f"{certificate.certificate.strip()}\n", 0o644),
         PushedFile("/etc/ssh/gpuaas_user_ca.pub", f"{certificate.user_authority.strip()}\n", 0o644),
@@ -240,7 +240,7 @@ def trust_files(certificate: HostCertificate) -> list[PushedFile]:
 
 
 def principal_lines(login: str, principals: list[str]) -> str:
-    """An observer gets commands run and no more: no forwarding, no terminal."""
+    """Write one line per principal. An observer may run commands and no more: no forwarding, no terminal."""
     options = "restrict " if login == OBSERVER_LOGIN else ""
     return "".join(f"{options}{principal}\n" for principal in principals)
 
@@ -254,7 +254,7 @@ ACCOUNT_LINES = {
 
 
 def with_line(content: str, line: str) -> str:
-    """The line at the end, unless its first word is there already."""
+    """Append the line, unless its first word is there already."""
     name = line.partition(":")[0]
     if any(known.partition(":")[0] == name for known in content.splitlines()):
         return content

@@ -65,7 +65,7 @@ class SliceManager:
         return self._settings.slices_dir / allocation_id / "artifacts"
 
     async def find(self, allocation_id: str) -> Instance | None:
-        """The slice of this allocation in this environment, finished or not."""
+        """Find the slice of this allocation in this environment, finished or not."""
         name = instance_name(allocation_id)
         found = await self._lxd.find_instance(name)
         if found is not None and not self._is_ours(found, allocation_id):
@@ -81,7 +81,7 @@ class SliceManager:
         ]
 
     async def report(self) -> list[SliceReport]:
-        """All slices of this environment, whatever state they are in."""
+        """List all slices of this environment, whatever state they are in."""
         return [
             SliceReport(
                 allocation_id=found.config[ALLOCATION_TAG],
@@ -153,7 +153,7 @@ class SliceManager:
         await self._lxd.update_instance_config(name, {READY_TAG: "true"})
 
     async def ensure_running(self, instance: Instance) -> bool:
-        """A finished slice runs on its bridge; says whether anything had to be done for that."""
+        """Make a finished slice run on its bridge; return whether anything had to be done."""
         async with self._networks.reserve(network_of(instance)) as bridge_changed:
             if not instance.running:
                 await self._start(instance)
@@ -172,7 +172,7 @@ class SliceManager:
                 raise PermanentError(f"cannot start {instance.name}: {error}") from error
 
     async def _runs_soon(self, name: str) -> bool:
-        """LXD starts machines by itself when it starts, and refuses our start while it does."""
+        """Wait for a start that LXD itself began: it starts machines when it starts, and refuses ours meanwhile."""
         for _ in range(50):
             found = await self._lxd.find_instance(name)
             if found is None or found.running:
@@ -196,8 +196,8 @@ class SliceManager:
         await self._networks.delete_unused()
 
     async def _remove_instance(self, instance: Instance) -> None:
-        """What LXD began before it died, or for an agent that did, may still go on: a machine that was stopped a
-        moment ago runs, or is busy. So look again before giving up."""
+        """Stop and delete it, and look again before giving up: an operation that LXD began before it or an agent died
+        may still go on, so that a machine that was stopped a moment ago runs, or is busy."""
         for _ in range(REMOVE_ATTEMPTS):
             found = await self._lxd.find_instance(instance.name)
             if found is None:
@@ -215,7 +215,7 @@ class SliceManager:
         raise PermanentError(f"cannot delete {instance.name}: {last}") from last
 
     async def _remove_failed(self, allocation_id: str) -> None:
-        """A creation that failed leaves nothing; its own reason matters more than a failure here."""
+        """Remove what a failed creation left. Its own reason matters more than a failure here."""
         try:
             await self.delete(allocation_id, lambda _step, _message: None)
         except AgentError as error:
@@ -232,6 +232,6 @@ class SliceManager:
 
 
 def make_artifacts_dir(path: Path) -> None:
-    """Readable by everyone inside: the slice's root is not the host's root."""
+    """Make the directory readable by everyone inside: the slice's root is not the host's root."""
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The host's own sshd: what it is set to, told to read its files anew, and seen to do so."""
+"""The host's own sshd: its settings, a reload, and the proof that the reload took effect."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ async def read_settings() -> SshdSettings:
 
 
 async def reload() -> None:
-    """Connections that are open stay; new ones find the new settings."""
+    """Have sshd read its files anew. Open connections stay; new ones find the new settings."""
     await run("sshd", "-t")
     if has_systemd():
         for unit in UNITS:
@@ -43,13 +43,13 @@ async def reload() -> None:
 
 
 async def read_certificate(port: int) -> str:
-    """The host certificate that sshd shows now, in OpenSSH's form without a comment; empty where it has none."""
+    """Read the host certificate that sshd shows now, in OpenSSH's form without a comment; empty where it has none."""
     found = await call("ssh-keyscan", "-c", "-T", "5", "-t", "ed25519", "-p", str(port), LOOPBACK)
     return parse_certificate(found.stdout)
 
 
 def parse_certificate(text: str) -> str:
-    """ssh-keyscan leaves the host's name away before a certificate, and some versions may not."""
+    """Find the certificate in a line of ssh-keyscan, which omits the host's name before it, or may not."""
     for line in text.splitlines():
         words = line.split()
         for kind, encoded in pairwise(words):

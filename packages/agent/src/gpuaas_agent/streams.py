@@ -4,13 +4,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from structlog.contextvars import bound_contextvars
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.frames import CloseCode
 
 from gpuaas_agent.api import PlatformApi
-from gpuaas_agent.errors import AgentError, PermanentError
-from gpuaas_agent.logs import correlated
+from gpuaas_agent.errors import AgentError, PermanentError, reason_of
 from gpuaas_agent.lxd import Instance
 from gpuaas_agent.machine_port import open_machine_port
 from gpuaas_agent.slice_config import READY_TAG, address_of, network_of
@@ -25,7 +25,7 @@ CONNECT_SECONDS = 5
 
 
 def check_stream(message: OpenStream, instance: Instance | None) -> Instance:
-    """The platform names an address; only this node's own records decide whether it is one of its slices."""
+    """Refuse an address that is not that of the allocation's running slice, by this node's own records."""
     if instance is None or READY_TAG not in instance.config:
         raise PermanentError(f"{message.allocation_id} has no slice on this node")
     if address_of(instance) != message.address:
@@ -63,7 +63,7 @@ class StreamManager:
         self._running[message.stream_id] = (message.allocation_id, task)
 
     def cut(self, allocation_id: str) -> None:
-        """A deleted machine sends no farewell: its streams would stay open until TCP gives up."""
+        """End the streams of a deleted machine, which sends no farewell: they would stay open until TCP gives up."""
         for owner, task in self._running.values():
             if owner == allocation_id:
                 task.cancel()
@@ -75,11 +75,11 @@ class StreamManager:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, message: OpenStream) -> None:
-        with correlated(message.correlation_id):
+        with bound_contextvars(correlation_id=message.correlation_id):
             try:
                 await self._serve(message)
             except (AgentError, OSError, TimeoutError, WebSocketException) as error:
-                reason = str(error) or type(error).__name__
+                reason = reason_of(error)
                 log.warning("stream %s to %s refused: %s", message.stream_id, message.allocation_id, reason)
                 self._send(StreamRefused(stream_id=message.stream_id, message=reason))
             finally:
@@ -114,7 +114,7 @@ class StreamManager:
 async def pump(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, platform: ClientConnection
 ) -> tuple[int, int]:
-    """Until either side ends. What the machine said before it closed is sent before the stream is closed.
+    """Copy both ways until either side ends. The machine's last bytes are sent before the stream is closed.
 
     Each direction waits for the slower side, so that nothing piles up here.
     """

@@ -10,10 +10,10 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gpuaas_agent.backoff import Backoff
+from structlog.contextvars import bound_contextvars
+
 from gpuaas_agent.errors import AgentError, RetryLaterError
 from gpuaas_agent.locks import KeyedLocks
-from gpuaas_agent.logs import correlated
 from gpuaas_agent.slices import Progress
 from gpuaas_contract.agent_link import (
     ClearHost,
@@ -24,6 +24,7 @@ from gpuaas_contract.agent_link import (
     TaskProgress,
     TaskResult,
 )
+from gpuaas_contract.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class _Unheard:
 
 
 def _subject(message: TaskMessage) -> str:
-    """What the task is about: a machine, or a volume that is on none."""
+    """The id of the machine that the task is about, or of a volume that is on none."""
     return message.spec.volume_id if isinstance(message.spec, DeleteVolume) else message.spec.allocation_id
 
 
@@ -77,21 +78,21 @@ class TaskRunner:
         self._unheard.pop(task_id, None)
 
     def report_again(self, *, older_than: float = 0.0) -> None:
-        """Results that nobody acknowledged: all of them after a reconnect, otherwise the old ones."""
+        """Send unacknowledged results again: all of them after a reconnect, otherwise the old ones."""
         now = time.monotonic()
         for unheard in list(self._unheard.values()):
             if now - unheard.sent_at >= older_than:
                 self._report(unheard.result)
 
     async def aclose(self) -> None:
-        """Running tasks are dropped where they are: the platform delivers them again."""
+        """Drop running tasks where they are: the platform delivers them again."""
         tasks = [task for _, task in self._running.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _overtake(self, allocation_id: str) -> None:
-        """Nothing is finished on a machine that is about to be deleted."""
+        """Cancel the tasks of a machine that is about to be deleted."""
         for message, task in self._running.values():
             if _subject(message) == allocation_id and not isinstance(message.spec, DeleteSlice | ClearHost):
                 self._overtaken.add(message.task_id)
@@ -102,7 +103,7 @@ class TaskRunner:
         self._send(result)
 
     async def _run(self, message: TaskMessage) -> None:
-        with correlated(message.correlation_id):
+        with bound_contextvars(correlation_id=message.correlation_id):
             started = time.monotonic()
             try:
                 result = await self._result(message)
@@ -142,13 +143,13 @@ class TaskRunner:
             return TaskResult(task_id=message.task_id, ok=False, message=text[:4_000])
 
     async def _attempts(self, message: TaskMessage, progress: Progress) -> str | None:
-        backoff = Backoff(first=0.5, limit=10)
+        pauses = Backoff(first_delay=0.5, longest_delay=10).delays()
         deadline = time.monotonic() + self._retry_seconds
         while True:
             try:
                 return await self._execute(message, progress)
             except RetryLaterError as error:
-                pause = backoff.next()
+                pause = next(pauses)
                 if time.monotonic() + pause > deadline:
                     raise
                 progress("wait", f"{error}; next attempt in {pause:.1f} s")

@@ -23,7 +23,7 @@ def unit_text(environment_file: Path, command: str) -> str:
 
 
 def install_unit(environment_file: Path, *, start: bool) -> None:
-    """Written, known to systemd, and started with every boot; with `start` also now."""
+    """Write the unit and have systemd start it with every boot; with `start` also now."""
     if not Path("/run/systemd/system").exists():
         raise PermanentError("cannot install the unit: systemd does not run here; let a supervisor run the agent")
     if os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""Pure: what LXD is asked for, given a volume. Names, tags, devices."""
+"""Pure: the requests to LXD that a volume leads to. Names, tags, devices."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ _PATH: TypeAdapter[str] = TypeAdapter(MountPath)
 
 
 def volume_name(volume_id: str) -> str:
-    """Of the volume in its pool, and of the device in each machine that has it."""
+    """Name the volume in its pool, and the device in each machine that has it."""
     if not is_id(volume_id, VOLUME) or not volume_id.isprintable():
         raise PermanentError(f"{volume_id!r} is not the id of a volume")
     return volume_id.replace("_", "-")
 
 
 def check_mount(mount: VolumeMount) -> None:
-    """What becomes a path is checked here, whoever sent it."""
+    """Refuse what is not fit to become a path, whoever sent it."""
     volume_name(mount.volume_id)
     try:
         _PATH.validate_python(mount.path)
@@ -32,8 +32,8 @@ def check_mount(mount: VolumeMount) -> None:
 
 
 def volume_body(mount: VolumeMount, *, task_id: str, environment: str) -> dict[str, Any]:
-    """Not `security.shifted`: slices of one host have the same map of users, so that owners are the same in all.
-    Shifting takes idmapped mounts, which not every kernel gives LXD."""
+    """Describe a volume without `security.shifted`: slices of one host have the same map of users, so that owners are
+    the same in all, and shifting takes idmapped mounts, which not every kernel gives LXD."""
     return {
         "name": volume_name(mount.volume_id),
         "type": "custom",

@@ -25,7 +25,7 @@ class VolumeManager:
         return volume_devices(self._pool, mounts)
 
     async def report(self) -> list[str]:
-        """All volumes of this environment."""
+        """List all volumes of this environment."""
         return [
             found.config[VOLUME_TAG]
             for found in await self._lxd.list_volumes(self._pool)

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpuaas_sdk.streams import ByteStream
 
-CHUNK = 64 * 1024
-
 
 async def pump_saved(allocation_id: str, context: str) -> None:
     from gpuaas_cli.saved_access import options_for, saved_id
     from gpuaas_cli.session import open_session
 
     async with open_session(options_for(context)) as session:
-        await pump(await session.client.open_stream(saved_id(allocation_id, context), allocation_id))
+        await carry(await session.client.open_stream(saved_id(allocation_id, context), allocation_id))
 
 
 def _read_token(file: str) -> str:
@@ -32,33 +30,20 @@ async def pump_given(access_id: str, allocation_id: str, token_file: str = "") -
     from gpuaas_sdk.streams import open_stream_with
 
     token = _read_token(token_file) if token_file else os.environ["GPUAAS_TOKEN"]
-    await pump(await open_stream_with(os.environ["GPUAAS_API_URL"], token, access_id, allocation_id))
+    await carry(await open_stream_with(os.environ["GPUAAS_API_URL"], token, access_id, allocation_id))
 
 
-async def pump(stream: "ByteStream") -> None:
+async def carry(stream: "ByteStream") -> None:
+    from gpuaas_sdk.streams import pump
+
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout.buffer)
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
-
-    async def outwards() -> None:
-        while data := await reader.read(CHUNK):
-            await stream.send(data)
-
-    async def inwards() -> None:
-        while data := await stream.receive():
-            writer.write(data)
-            await writer.drain()
-
-    async with stream:
-        directions = [asyncio.create_task(outwards()), asyncio.create_task(inwards())]
-        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
-        for direction in directions:
-            direction.cancel()
-        await asyncio.gather(*directions, return_exceptions=True)
-        if stream.close_reason:
-            print(f"gpuaas: the platform closed the connection: {stream.close_reason}", file=sys.stderr)
+    await pump(stream, reader, writer)
+    if stream.close_reason:
+        print(f"gpuaas: the platform closed the connection: {stream.close_reason}", file=sys.stderr)
 
 
 def main() -> None:

@@ -15,11 +15,14 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from gpuaas_contract import oci
+from gpuaas_contract.backoff import Backoff
 from gpuaas_sdk.errors import GpuaasError, TransportError
 
 CHUNK = 16 << 20
 _PIECE = 1 << 17
 ATTEMPTS = 6
+"""In a row without getting on."""
+AGAIN = Backoff(first_delay=0.4, longest_delay=5.0)
 Progress = Callable[[int], None]
 FindUpload = Callable[[str], Awaitable[tuple[str, int] | None]]
 """Where an upload of this id goes on, as somebody knows who sees more than the registry tells."""
@@ -194,7 +197,7 @@ class RegistryClient:
                     note.forget()
                 if failures >= ATTEMPTS:
                     raise
-                await asyncio.sleep(min(0.2 * 2**failures, 5))
+                await asyncio.sleep(AGAIN.delay(failures))
 
     async def _upload(
         self,

@@ -1,8 +1,8 @@
 """When a request is sent again: only where that is safe, and with growing pauses."""
 
-import random
 from dataclasses import dataclass
 
+from gpuaas_contract.backoff import Backoff
 from gpuaas_sdk.errors import ApiError, IdempotencyInFlightError, TransportError
 
 _RETRY_STATUSES = {429, 502, 503, 504}
@@ -10,15 +10,8 @@ RETRY_AFTER_LIMIT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Backoff):
     attempts: int = 6
-    first_delay: float = 0.1
-    longest_delay: float = 3.0
-
-    def delay(self, failures: int) -> float:
-        """Doubles, with up to a quarter of jitter, so that many clients do not come back together."""
-        pause = min(self.first_delay * 2.0 ** min(failures - 1, 30), self.longest_delay)
-        return pause * random.uniform(0.75, 1.0)  # noqa: S311 - spreading load, not a secret
 
 
 NO_RETRY = RetryPolicy(attempts=1)

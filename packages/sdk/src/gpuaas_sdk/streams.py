@@ -1,5 +1,6 @@
 """A byte stream to a machine's sshd, carried by a WebSocket through the machine's node agent."""
 
+import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 OPEN_TIMEOUT = 15.0
 CLOSE_TIMEOUT = 2.0
+CHUNK = 64 * 1024
 
 
 class ByteStream:
@@ -89,5 +91,39 @@ async def open_stream_with(api_url: str, token: str, grant_id: str, allocation_i
     except (TimeoutError, OSError, InvalidHandshake) as error:
         from gpuaas_sdk.errors import TransportError
 
-        raise TransportError(f"cannot open a stream to {allocation_id}: {error or type(error).__name__}") from error
+        reason = str(error) or type(error).__name__
+        raise TransportError(f"cannot open a stream to {allocation_id}: {reason}") from error
     return ByteStream(socket)
+
+
+async def pump(stream: ByteStream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy both ways until either side ends; then close stream and writer. A lost connection is an end like any other:
+    the stream's `close_reason` may say more."""
+
+    async def to_machine() -> None:
+        while data := await reader.read(CHUNK):
+            await stream.send(data)
+
+    async def from_machine() -> None:
+        while data := await stream.receive():
+            writer.write(data)
+            await writer.drain()
+
+    directions = [asyncio.create_task(to_machine()), asyncio.create_task(from_machine())]
+    try:
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for direction in directions:
+            direction.cancel()
+        ended = await asyncio.gather(*directions, return_exceptions=True)
+        writer.close()
+        await stream.close()
+    for outcome in ended:
+        if isinstance(outcome, Exception) and not _is_lost_connection(outcome):
+            raise outcome
+
+
+def _is_lost_connection(error: Exception) -> bool:
+    from gpuaas_sdk.errors import TransportError
+
+    return isinstance(error, TransportError | OSError)

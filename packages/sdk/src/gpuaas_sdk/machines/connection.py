@@ -12,14 +12,13 @@ import asyncssh
 
 from gpuaas_contract.access import OPERATOR_LOGIN, AccessGrant, DirectAccess, MachineAddress
 from gpuaas_sdk.client import GpuaasClient
-from gpuaas_sdk.errors import GpuaasError, TransportError
-from gpuaas_sdk.streams import ByteStream
+from gpuaas_sdk.errors import TransportError
+from gpuaas_sdk.streams import ByteStream, pump
 
 LOGIN_SECONDS = 15
 KEEPALIVE_SECONDS = 5
 SESSIONS = 8
 """sshd allows ten at a time on one connection unless it is told otherwise."""
-_CHUNK = 64 * 1024
 Pieces = Callable[[], AsyncGenerator[bytes]]
 """Content that is too large to be held: read anew for each time that it is sent."""
 
@@ -42,13 +41,13 @@ class MachineConnection:
         self,
         ssh: asyncssh.SSHClientConnection,
         stream: ByteStream | None = None,
-        pump: "asyncio.Task[None] | None" = None,
+        carrier: "asyncio.Task[None] | None" = None,
         *,
         through_sudo: bool = False,
     ) -> None:
         self._ssh = ssh
         self._stream = stream
-        self._pump = pump
+        self._carrier = carrier
         self._through_sudo = through_sudo
         self._sessions = asyncio.Semaphore(SESSIONS)
         self._users = 0
@@ -106,9 +105,9 @@ class MachineConnection:
     async def close(self) -> None:
         self._retired = True
         self._ssh.abort()
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
+        if self._carrier is not None:
+            self._carrier.cancel()
+            await asyncio.gather(self._carrier, return_exceptions=True)
 
 
 async def connect_directly(address: str, direct: DirectAccess, key: asyncssh.SSHKey) -> MachineConnection:
@@ -147,10 +146,10 @@ async def open_connection(
 async def connect_over(
     stream: ByteStream, grant: AccessGrant, machine: MachineAddress, key: asyncssh.SSHKey, *, stored: bool = False
 ) -> MachineConnection:
-    """asyncssh wants a socket: give it one end of a pair and pump the other end to the stream."""
+    """asyncssh wants a socket: give it one end of a pair and join the other end with the stream."""
     proof = key if stored else (key, asyncssh.import_certificate(grant.certificate))
     ours, theirs = socket.socketpair()
-    pump = asyncio.create_task(_pump(stream, theirs))
+    carrier = asyncio.create_task(_carry(stream, theirs))
     try:
         ssh = await asyncssh.connect(
             machine.host_principal,
@@ -169,34 +168,12 @@ async def connect_over(
         )
     except BaseException:
         # asyncssh has closed its end of the pair.
-        pump.cancel()
-        await asyncio.gather(pump, return_exceptions=True)
+        carrier.cancel()
+        await asyncio.gather(carrier, return_exceptions=True)
         raise
-    return MachineConnection(ssh, stream, pump)
+    return MachineConnection(ssh, stream, carrier)
 
 
-async def _pump(stream: ByteStream, end: socket.socket) -> None:
-    """Until either side ends; then both do."""
+async def _carry(stream: ByteStream, end: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=end)
-
-    async def to_machine() -> None:
-        while data := await reader.read(_CHUNK):
-            await stream.send(data)
-
-    async def from_machine() -> None:
-        while data := await stream.receive():
-            writer.write(data)
-            await writer.drain()
-
-    directions = [asyncio.create_task(to_machine()), asyncio.create_task(from_machine())]
-    try:
-        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for direction in directions:
-            direction.cancel()
-        ended = await asyncio.gather(*directions, return_exceptions=True)
-        writer.close()
-        await stream.close()
-        for outcome in ended:
-            if isinstance(outcome, Exception) and not isinstance(outcome, GpuaasError | OSError):
-                raise outcome
+    await pump(stream, reader, writer)

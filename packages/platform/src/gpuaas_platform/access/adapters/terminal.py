@@ -54,7 +54,7 @@ async def open_shell(
                 term_type=TERMINAL, term_size=size, encoding=None
             )
     except (asyncssh.Error, OSError, TimeoutError) as error:
-        detail = f"the machine does not let the terminal in: {error or 'no answer'}"
+        detail = f"the machine does not let the terminal in: {str(error) or 'no answer'}"
         raise Refusal(Code.UNAVAILABLE, detail, retry_after=2) from error
     try:
         yield process

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -28,6 +28,10 @@ OPEN_SECONDS = 10
 RECHECK_SECONDS = 2
 DRAIN_SECONDS = 5
 POLICY_CLOSE = 1008
+
+Receive = Callable[[], Awaitable[bytes]]
+"""Raises where the other side has ended."""
+Send = Callable[[bytes], Awaitable[None]]
 
 
 async def refuse(websocket: WebSocket, refusal: Refusal) -> None:
@@ -82,7 +86,7 @@ class StreamBroker:
                 except OSError:
                     # The client went away while its stream was being opened.
                     return
-                await _pump_both(websocket, joined)
+                await carry(joined, websocket.receive_bytes, websocket.send_bytes)
         finally:
             await _close(websocket)
 
@@ -148,7 +152,7 @@ class StreamBroker:
             await self._links.send(node_id, message)
             return await asyncio.wait_for(waiting.agent, OPEN_SECONDS)
         except (TimeoutError, OSError, KeyError, RuntimeError, WebSocketDisconnect) as error:
-            detail = f"the machine cannot be reached through its node: {error or 'no answer'}"
+            detail = f"the machine cannot be reached through its node: {str(error) or 'no answer'}"
             raise Refusal(Code.UNAVAILABLE, detail, retry_after=2) from error
 
     async def serve_agent(self, node_id: str, stream_id: str, websocket: WebSocket) -> None:
@@ -178,8 +182,8 @@ class StreamBroker:
             await self._platform.wakeups.wait(woken, RECHECK_SECONDS)
 
 
-async def _pump_both(client: WebSocket, joined: Joined) -> None:
-    """Until one side ends the stream, or its right ends."""
+async def carry(joined: Joined, receive: Receive, send: Send) -> None:
+    """Copy both ways until one side ends the stream, or its right ends."""
 
     def sent(count: int) -> None:
         joined.to_machine += count
@@ -187,29 +191,31 @@ async def _pump_both(client: WebSocket, joined: Joined) -> None:
     def received(count: int) -> None:
         joined.from_machine += count
 
-    upward = asyncio.create_task(_pump(client, joined.agent, sent))
-    downward = asyncio.create_task(_pump(joined.agent, client, received))
+    upward = asyncio.create_task(_copy(receive, joined.agent.send_bytes, sent))
+    downward = asyncio.create_task(_copy(joined.agent.receive_bytes, send, received))
     end = asyncio.create_task(joined.cut.wait())
     tasks = {upward, downward, end}
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    if upward.done() and upward.result() and not end.done():
-        # The machine hung up first: what it said before that is still on its way to the client.
-        await asyncio.wait({downward, end}, timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if upward.done() and upward.result() and not end.done():
+            # The machine hung up first: what it said before that is still on its way to the client.
+            await asyncio.wait({downward, end}, timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pump(source: WebSocket, target: WebSocket, count: Callable[[int], None]) -> bool:
-    """Whether it was the target that ended it."""
+async def _copy(receive: Receive, send: Send, count: Callable[[int], None]) -> bool:
+    """Whether it was the receiving side of this direction that ended it."""
     while True:
         try:
-            content = await source.receive_bytes()
-        except (WebSocketDisconnect, RuntimeError):
+            content = await receive()
+        except (WebSocketDisconnect, RuntimeError, OSError, EOFError):
             return False
         try:
-            await target.send_bytes(content)
-        except (WebSocketDisconnect, RuntimeError):
+            await send(content)
+        except (WebSocketDisconnect, RuntimeError, OSError):
             return True
         count(len(content))
 

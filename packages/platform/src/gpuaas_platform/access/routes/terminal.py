@@ -11,7 +11,7 @@ import structlog
 from fastapi import WebSocket, WebSocketDisconnect
 
 from gpuaas_platform.access.adapters.terminal import ShellLogin, make_key, open_shell
-from gpuaas_platform.access.routes.streams import Joined, StreamBroker
+from gpuaas_platform.access.routes.streams import Joined, StreamBroker, carry
 from gpuaas_platform.access.service.people import TerminalAccess
 from gpuaas_platform.core.database import Row
 from gpuaas_platform.identity.rules.policy import Caller
@@ -153,26 +153,19 @@ async def _from_shell(websocket: WebSocket, shell: "asyncssh.SSHClientProcess[by
 
 
 async def _carry(joined: Joined, end: socket.socket) -> None:
-    """Between the socket that SSH speaks on and the agent's stream, until either ends or the right does."""
+    """Between the socket that SSH speaks on and the agent's stream."""
     reader, writer = await asyncio.open_connection(sock=end)
 
-    async def to_machine() -> None:
-        while content := await reader.read(CHUNK):
-            await joined.agent.send_bytes(content)
-            joined.to_machine += len(content)
+    async def receive() -> bytes:
+        if content := await reader.read(CHUNK):
+            return content
+        raise EOFError
 
-    async def from_machine() -> None:
-        while True:
-            content = await joined.agent.receive_bytes()
-            writer.write(content)
-            joined.from_machine += len(content)
-            await writer.drain()
+    async def send(content: bytes) -> None:
+        writer.write(content)
+        await writer.drain()
 
-    parts = [asyncio.create_task(part) for part in (to_machine(), from_machine(), joined.cut.wait())]
     try:
-        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        await carry(joined, receive, send)
     finally:
-        for part in parts:
-            part.cancel()
-        await asyncio.gather(*parts, return_exceptions=True)
         writer.close()

@@ -1,4 +1,4 @@
-"""Who uses what there is one of on a machine, and when it ends."""
+"""Environments that share lxcfs, and when it ends."""
 
 import os
 from pathlib import Path
