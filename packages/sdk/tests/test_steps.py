@@ -88,6 +88,7 @@ async def test_an_older_token_is_refused(slice_platform: SshdPlatform) -> None:
         await old.write_file("/root/stale", "x")
     assert (await new.read("test -e /root/stale")).exit_status == 1
     assert (await new.read("cat /var/lib/gpuaas/fence/ins_fence")).stdout == "21\n"
+    assert (await new.read("ls /run/gpuaas/steps")).stdout == ""
 
 
 async def test_a_successor_waits_for_the_same_step_of_its_predecessor(slice_platform: SshdPlatform) -> None:

@@ -38,6 +38,8 @@ start() {
 # A connection that was cut leaves its shell behind: the same call over the next connection waits for it.
 exec 8>"$steps/$call.lock"
 flock 8
+# Leave nothing behind where no unit was started, or its outcome was fetched: also where the fence refused the call.
+trap 'if [[ ! -e $directory/meta ]]; then rm -rf "$directory" "$steps/$call.lock"; fi' EXIT
 raise_fence
 if [[ ! -e $directory/meta ]]; then
   mkdir -p "$directory"
@@ -55,7 +57,7 @@ while [[ -e $directory/script ]]; do
   # A unit of that name may still be there: an earlier call that nobody waits for.
   if ! is_live "$unit"; then
     cat "$directory/start" >&2
-    rm -rf "$directory" "$steps/$call.lock"
+    rm -rf "$directory"
     exit 70
   fi
   wait_for_unit "$unit" 86400
@@ -65,7 +67,7 @@ if [[ ! -s $directory/result ]]; then wait_for_unit "$unit" 86400; fi
 outcome=terminated
 if [[ -s $directory/result ]]; then read -r outcome <"$directory/result"; fi
 if [[ $outcome == fenced* ]]; then
-  rm -rf "$directory" "$steps/$call.lock"
+  rm -rf "$directory"
   printf 'gpuaas-%s\n' "$outcome"
   exit 0
 fi
@@ -74,4 +76,4 @@ size=$(stat -c %s "$directory/out")
 printf 'gpuaas-step %s %s\n' "${outcome#exited }" "$((size < largest ? size : largest))"
 tail -c "$largest" "$directory/out"
 tail -c "$largest" "$directory/err"
-rm -rf "$directory" "$steps/$call.lock"
+rm -rf "$directory"
