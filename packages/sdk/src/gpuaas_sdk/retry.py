@@ -3,9 +3,8 @@
 import random
 from dataclasses import dataclass
 
-from gpuaas_sdk.errors import ApiError, IdempotencyInFlightError, TransportError
+from gpuaas_sdk.errors import ApiError, TransportError, UnavailableError
 
-_RETRY_STATUSES = {429, 502, 503, 504}
 RETRY_AFTER_LIMIT = 30.0
 
 
@@ -26,6 +25,4 @@ NO_RETRY = RetryPolicy(attempts=1)
 
 def may_retry(error: TransportError | ApiError) -> bool:
     """Mutations carry an idempotency key and other requests only read: a lost answer does no harm."""
-    if isinstance(error, TransportError):
-        return True
-    return error.status in _RETRY_STATUSES or isinstance(error, IdempotencyInFlightError)
+    return isinstance(error, TransportError | UnavailableError)

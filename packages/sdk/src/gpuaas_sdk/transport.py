@@ -38,12 +38,16 @@ Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 Content = bytes | Callable[[], AsyncIterator[bytes]]
 """A large body is given as a function, so that a retry can send it from its beginning."""
 
+_GENERAL_CODES = (
+    Code.UNAUTHENTICATED,
+    Code.FORBIDDEN,
+    Code.NOT_FOUND,
+    Code.INVALID_STATE,
+    Code.INVALID_REQUEST,
+)
+# Answers without a problem document come from proxies, which also know statuses that the platform never sends.
 _CODE_BY_STATUS = {
-    401: Code.UNAUTHENTICATED,
-    403: Code.FORBIDDEN,
-    404: Code.NOT_FOUND,
-    409: Code.INVALID_STATE,
-    422: Code.INVALID_REQUEST,
+    **{code.status: code for code in _GENERAL_CODES},
     **dict.fromkeys((429, 502, 503, 504), Code.UNAVAILABLE),
 }
 
@@ -95,7 +99,7 @@ def error_from_answer(status: int, headers: Mapping[str, str], content: bytes) -
         detail=_detail_of(content) or f"answer {status} without a problem document, perhaps from a proxy",
         code=code,
         correlation_id=headers.get(CORRELATION_HEADER.lower(), ""),
-        retryable=code == Code.UNAVAILABLE,
+        retryable=code.retryable,
     )
     return error_from_problem(problem, retry_after=retry_after)
 
