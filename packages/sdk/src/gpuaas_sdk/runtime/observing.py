@@ -7,7 +7,9 @@ from typing import Protocol
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.changes import Change
+from gpuaas_contract.events import InstanceEvent, MemberEvent, OperationEvent
 from gpuaas_contract.instances import Condition, Instance, InstanceStatus, Member, MemberStatus
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import Operation
 from gpuaas_contract.reconcile import ReconcileClaim
 from gpuaas_sdk.client import GpuaasClient
@@ -23,8 +25,17 @@ OBSERVE_SECONDS = 30.0
 SHORTEST_PAUSE = 1.0
 """Between two looks at the same instance, however much happens to it."""
 HAND_BACK_SECONDS = 5.0
-_OUR_OWN_EVENTS = frozenset({"reported", "claimed", "step_running", "step_succeeded", "step_failed"})
-_NOUNS = frozenset({"instance", "member", "operation"})
+OUR_OPERATION_EVENTS = frozenset(
+    {
+        OperationEvent.CLAIMED,
+        OperationEvent.STEP_RUNNING,
+        OperationEvent.STEP_SUCCEEDED,
+        OperationEvent.STEP_FAILED,
+    }
+)
+"""Caused by controllers themselves."""
+_OUR_OWN_EVENTS = OUR_OPERATION_EVENTS | {InstanceEvent.REPORTED, MemberEvent.REPORTED}
+_NOUNS = frozenset({Noun.INSTANCE, Noun.MEMBER, Noun.OPERATION})
 
 
 class ObservedMachines(Protocol):
@@ -145,7 +156,7 @@ class Observer:
             return
         if (wake := self._wakes.get(change.instance_id)) is not None:
             wake.set()
-        elif change.noun == "instance":
+        elif change.noun == Noun.INSTANCE:
             self._look_again.set()
 
     async def run(self) -> None:
