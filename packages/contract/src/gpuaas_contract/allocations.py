@@ -22,7 +22,7 @@ class AllocationStatus(StrEnum):
 
 
 class Activity(StrEnum):
-    """What is being done to an active machine."""
+    """The work in progress on an active machine."""
 
     ASKING = "asking"
     """The apps that live on it are asked whether it may have another size."""
@@ -63,7 +63,7 @@ class AllocationCreate(Request):
     name: Name
     shape: Shape = Shape()
     image: Image | None = None
-    """What the machine is made from; left out, it is the own image of the node that the machine gets."""
+    """The image of the machine; by default, the default image of its node."""
     volumes: list[VolumeAt] = Field(default=[], max_length=16)
     """It is made on the node where these are, and has them from its start. Only machines of a project have volumes."""
 
@@ -85,7 +85,7 @@ class AllocationBatchCreate(AllocationCreate):
 
 class AllocationUpdate(Request):
     name: Name
-    """What people call the machine; its host name stays as it was made."""
+    """The display name; the host name of the machine never changes."""
 
 
 class AllocationRestart(Request):
@@ -127,12 +127,12 @@ class Allocation(OwnedResource):
     name: str
     shape: Shape
     image: str | None = None
-    """What it is made from; none while that is left to a node and it has none yet."""
+    """The image of the machine; none until it has a node, where the request named no image."""
     status: AllocationStatus
     reason: Message = ""
     """Why it waits or failed, in plain words; empty when all is well."""
     activity: Activity | None = None
-    """What is being done to it now; none when it is at rest."""
+    """The work in progress; none when nothing is being done."""
     wanted_shape: Shape | None = None
     """The size that it is being given."""
     asked_operation_ids: list[str] = []

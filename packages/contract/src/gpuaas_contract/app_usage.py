@@ -23,7 +23,7 @@ class AppUsageReport(Request):
     record_id: Word
     """Chosen by the app, unique in its instance."""
     work_id: Word
-    """What ran, in the app's own words: a job, a session, a request."""
+    """The work that ran, named by the app: a job, a session, a request."""
     subject: Word
     """Who it ran for, as the app knows them."""
     quantity: Quantity

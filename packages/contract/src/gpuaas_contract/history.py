@@ -1,4 +1,4 @@
-"""What happened, apart from what is: events of an instance, its explanation, the trace of one correlation id."""
+"""The history of instances: events, explanations, and the trace of one correlation id."""
 
 from pydantic import AwareDatetime
 
@@ -18,10 +18,10 @@ REQUEST_DAYS = 14
 class InstanceEvent(Resource):
     at: AwareDatetime
     noun: str
-    """What changed: `instance`, `member`, `operation`, …"""
+    """The noun that changed: `instance`, `member`, `operation`, …"""
     resource_id: str
     event: str
-    """What happened to it, in the past tense."""
+    """One of the events of the noun: see `gpuaas_contract.events`."""
     message: str = ""
     member_id: str | None = None
     operation_id: str | None = None
@@ -51,11 +51,11 @@ class Explanation(Resource):
     correlation_id: str
     """To look for in logs, on machines, and with `GET /v1/traces/{id}`."""
     adapter_detail: JsonObject = {}
-    """What the app's controller says of the member."""
+    """The member's details, as the app's controller reported them."""
     waiting: list[Finding] = []
-    """What keeps things from going on."""
+    """The obstacles to progress."""
     actions: list[AllowedAction] = []
-    """What can be done now: with the operation, the member, the instance."""
+    """The actions that are allowed now on the operation, the member and the instance."""
     events: list[InstanceEvent] = []
     """The newest ones, the newest last."""
 

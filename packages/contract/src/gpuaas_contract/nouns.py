@@ -9,7 +9,7 @@ _OF_APP = True
 
 
 class Noun(StrEnum):
-    """What changes are about. Readers ignore nouns that they do not know yet."""
+    """The nouns of the change feed. Readers ignore nouns that they do not know yet."""
 
     prefix: str
     """The type prefix of its ids; empty for a noun that is named by the id of its owner."""

@@ -17,7 +17,7 @@ class PreflightState(StrEnum):
 
 
 class AppChecks(StrEnum):
-    """What became of the app's own checks."""
+    """The outcome of the app's own checks."""
 
     NOT_DECLARED = "not_declared"
     """The app has none: its manifest has no operation `preflight`."""
@@ -54,6 +54,6 @@ class Preflight(OwnedResource):
 
 
 class PreflightResult(Resource):
-    """What an app's `preflight` operation ends with."""
+    """The result of an app's `preflight` operation."""
 
     findings: list[Finding] = Field(default=[], max_length=MOST_FINDINGS)

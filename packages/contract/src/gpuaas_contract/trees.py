@@ -1,4 +1,4 @@
-"""What may be in a tree that is packed into one tar: nothing that leads out of it, wherever it is unpacked."""
+"""Check a directory tree that is packed into one tar: no entry may lead out of it, wherever it is unpacked."""
 
 import re
 import tarfile

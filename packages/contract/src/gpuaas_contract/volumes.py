@@ -97,7 +97,7 @@ class Volume(OwnedResource):
     size_gib: int
     status: VolumeStatus
     reason: Message = ""
-    """What went wrong, in plain words; empty when all is well."""
+    """The reason of a failure, in plain words; empty otherwise."""
     node_id: str | None = None
     attachments: list[Attachment] = []
     allowed_actions: list[AllowedAction] = []

@@ -43,7 +43,7 @@ class GpuaasClient:
         credentials = ServiceAccountCredentials.from_file(path)
         url = api_url or credentials.api_url
         if url is None:
-            raise ValueError(f"{path} names no api_url, and none was given")
+            raise ValueError(f"cannot connect: {path} has no api_url, and none was given")
         return cls(url, credentials)
 
     async def __aenter__(self) -> Self:
@@ -63,29 +63,29 @@ class GpuaasClient:
 
     @staticmethod
     def correlation(correlation_id: str | None = None) -> AbstractContextManager[str]:
-        """`with client.correlation() as cor:` all calls in the block carry one correlation id."""
+        """Give all calls in a block one correlation id: `with client.correlation() as id:`."""
         return correlation(correlation_id)
 
     async def principal(self) -> Principal:
-        """Who the platform takes us for."""
+        """Ask the platform who the caller is."""
         return await self._transport.get("/principal", Principal)
 
     async def openapi(self) -> JsonObject:
-        """The platform's description of itself, as an OpenAPI document. Needs no login."""
+        """Fetch the OpenAPI document of the platform. Needs no login."""
         response = await self._transport.send("GET", f"{self.api_url}/openapi.json", authenticated=False)
         document: JsonObject = response.json()
         return document
 
     async def fetch_token(self) -> Token:
-        """A new token from the credentials, for callers that keep it (the CLI's login)."""
+        """Fetch a new token with the credentials, for callers that keep it (the CLI's login)."""
         return await self._transport.fetch_token()
 
     async def token(self) -> str:
-        """The token in use, renewed where it is time: to hand to a process that acts for us."""
+        """Return the current token, renewed if it is about to expire: for a process that acts for us."""
         return await self._transport.token()
 
     async def revoke_token(self, token: str) -> None:
-        """End the login behind a refresh token or an access token; one that is over already is fine (RFC 7009)."""
+        """End the login behind a refresh or access token; one that has ended already is accepted (RFC 7009)."""
         await self._transport.send("POST", "/oauth/revoke", form={"token": token}, authenticated=False)
 
     def changes(
@@ -133,11 +133,11 @@ class GpuaasClient:
     members = cached_property(lambda self: resources.Members(self._transport))
     operations = cached_property(lambda self: resources.Operations(self._transport))
     reconcile_leases = cached_property(lambda self: resources.ReconcileLeases(self._transport))
-    """The right to look after an instance."""
+    """The leases under which a controller observes an instance."""
     preflights = cached_property(lambda self: resources.Preflights(self._transport))
-    """What stands in the way, before anything is changed."""
+    """Checks for obstacles before anything is changed."""
     app_usage = cached_property(lambda self: resources.AppUsage(self._transport))
-    """What ran in instances, as their apps report it."""
+    """The usage that apps report for their instances."""
     deliveries = cached_property(lambda self: resources.Deliveries(self._transport))
     credentials = cached_property(lambda self: resources.AccessCredentials(self._transport))
     """SSH keys for machines outside of the project's SSH authority."""
@@ -146,5 +146,5 @@ class GpuaasClient:
     grants = cached_property(lambda self: resources.Grants(self._transport))
     ssh_authorities = cached_property(lambda self: resources.SshAuthorities(self._transport))
     ssh_keys = cached_property(lambda self: resources.SshKeys(self._transport))
-    """One's own SSH public keys."""
+    """The caller's own SSH public keys."""
     audit = cached_property(lambda self: resources.Audit(self._transport))

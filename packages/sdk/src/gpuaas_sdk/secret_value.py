@@ -35,4 +35,4 @@ class SecretValue:
         return repr(self)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret value is not written down")
+        raise TypeError("cannot serialize a secret value")

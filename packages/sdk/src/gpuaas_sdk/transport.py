@@ -105,7 +105,7 @@ def error_from_answer(status: int, headers: Mapping[str, str], content: bytes) -
 
 
 def _detail_of(content: bytes) -> str | None:
-    """What a problem with a code that this version does not know yet says."""
+    """The detail of a problem whose code this version does not know."""
     try:
         detail = pydantic_core.from_json(content)["detail"]
     except (ValueError, KeyError, TypeError, IndexError):

@@ -120,7 +120,7 @@ class Allocations(ResourceRoutes):
         return await self._transport.post(path, Allocation, body, idempotency_key=idempotency_key)
 
     async def retry(self, allocation_id: str, *, idempotency_key: str | None = None) -> Allocation:
-        """What failed, its creation or its release, is tried again."""
+        """Try the failed creation or release again."""
         path = f"/allocations/{allocation_id}/retry"
         return await self._transport.post(path, Allocation, idempotency_key=idempotency_key)
 

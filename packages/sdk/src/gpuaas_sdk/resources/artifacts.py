@@ -31,7 +31,7 @@ class Registries(ResourceRoutes):
         return await self._transport.get("/registry", Registry)
 
     async def token(self, repository: str, *, push: bool = False) -> RegistryToken:
-        """What the caller may not do is left out of it."""
+        """Fetch a token for a repository; it omits actions that the caller may not do."""
         scope = f"repository:{repository}:{'pull,push' if push else 'pull'}"
         return await self._transport.get("/registry/token", RegistryToken, {"scope": scope, "service": oci.SERVICE})
 
@@ -197,7 +197,7 @@ class TrustedKeys(ResourceRoutes):
         return await self._transport.get(f"/trusted-keys/{trusted_key_id}", TrustedKey)
 
     async def delete(self, trusted_key_id: str, *, revision: int | None = None) -> TrustedKey:
-        """What was verified with it stays verified."""
+        """Delete the key; artifacts that were verified with it stay verified."""
         return await self._transport.delete(f"/trusted-keys/{trusted_key_id}", TrustedKey, revision=revision)
 
 

@@ -1,4 +1,4 @@
-"""What happened: explanations, events and traces."""
+"""The history of instances: explanations, events and traces."""
 
 from datetime import datetime
 from typing import Literal

@@ -24,7 +24,7 @@ from gpuaas_sdk.resources.base import ResourceRoutes
 
 
 class HeldLease(Protocol):
-    """What a write under a lease needs to carry."""
+    """The identity of a lease, which every write under it carries."""
 
     @property
     def operation_id(self) -> str | None:

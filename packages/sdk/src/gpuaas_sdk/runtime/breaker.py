@@ -35,7 +35,7 @@ class Breakers:
         state.failures += 1
         if state.failures >= self._opens_after:
             state.open_until = now + self._open_seconds
-            logger.warning("%s: nothing came of %s tries; next one in %.0f s", key, state.failures, self._open_seconds)
+            logger.warning("%s: %s attempts failed; next one in %.0f s", key, state.failures, self._open_seconds)
 
     def succeeded(self, key: str) -> None:
         """Also after a failure that was reported: the machine and the platform answered."""

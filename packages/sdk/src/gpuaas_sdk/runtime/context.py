@@ -1,4 +1,4 @@
-"""What a handler sees of its operation."""
+"""The context that a handler gets of its operation."""
 
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
@@ -47,7 +47,7 @@ class HoldsSecrets(Protocol):
 
 
 def words_for(error: BaseException) -> str:
-    """What may be shown of an error. The text of an unexpected one is not: it may hold anything."""
+    """Describe an error for people. The text of an unexpected one is left out: it may hold anything."""
     if isinstance(
         error,
         RetryLater
@@ -79,7 +79,7 @@ class StepHandle:
         self._commands: deque[RemoteCommand] = deque(maxlen=MOST_COMMANDS)
 
     def note(self, command: RemoteCommand) -> None:
-        """What was run on a machine meanwhile; the context's machines call it."""
+        """Record a command that ran on a machine; the context's machines call this."""
         self._commands.append(command)
 
     async def progress(self, message: str) -> None:
@@ -133,13 +133,13 @@ class OperationContext:
         self._looks: Counter[str] = Counter()
 
     def request_cancel(self) -> None:
-        """The operation is called off: no further step begins."""
+        """Whether the operation is being cancelled: no further step begins."""
         self.cancel_requested = True
 
     def check_cancelled(self) -> None:
-        """For handlers that work long within one step: raise where the operation is called off."""
+        """Raise if the operation is being cancelled: for handlers that work long within one step."""
         if self.cancel_requested:
-            raise OperationCancelled("the operation is called off")
+            raise OperationCancelled("the operation is being cancelled")
 
     @property
     def operation_id(self) -> str:
@@ -152,7 +152,7 @@ class OperationContext:
     @property
     def instance_id(self) -> str:
         if self.operation.instance_id is None:
-            raise ValueError(f"{self.operation.kind} is about no instance yet")
+            raise ValueError(f"{self.operation.kind} has no instance yet")
         return self.operation.instance_id
 
     async def instance(self) -> Instance:

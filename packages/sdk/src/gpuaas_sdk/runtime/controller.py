@@ -66,7 +66,7 @@ class _Job:
 
     @property
     def target(self) -> str:
-        """What one worker at a time works on: a member, or the whole instance."""
+        """The unit of work of one worker at a time: a member, or the whole instance."""
         return str(self.member_id or self.instance_id)
 
 

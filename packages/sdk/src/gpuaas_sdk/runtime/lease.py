@@ -57,15 +57,15 @@ class KeptLease(ABC):
             async with asyncio.timeout_at(self._ends_at):
                 await self._beat()
         except TimeoutError:
-            raise LeaseLostError("the lease ran out while the platform did not answer") from None
+            raise LeaseLostError("the lease expired while the platform did not answer") from None
         except (LeaseLostError, NotFoundError, InvalidStateError) as error:
-            raise LeaseLostError(f"the lease is no longer ours: {error}") from None
+            raise LeaseLostError(f"the lease was lost: {error}") from None
         except GpuaasError as error:
             # Ours until it runs out: the platform may be restarting.
             logger.warning("cannot renew the lease of %s yet: %s", self._what, error)
             left = self._ends_at - loop.time()
             if left <= 0:
-                raise LeaseLostError("the lease ran out while the platform could not be reached") from None
+                raise LeaseLostError("the lease expired while the platform could not be reached") from None
             return min(PAUSE_AFTER_FAULT, left)
         self._ends_at = sent_at + self._seconds
         return self._seconds / HEARTBEATS_PER_LEASE

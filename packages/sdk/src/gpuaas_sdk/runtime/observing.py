@@ -49,8 +49,8 @@ class ObservedMachines(Protocol):
 
 
 class ObserveContext:
-    """What an `observe` handler sees of one instance. It can look and say what it saw; to change something, it asks
-    for an operation, which then runs like any other."""
+    """The context that an `observe` handler gets of one instance. The handler can look and report; to change something,
+    it requests an operation, which then runs like any other."""
 
     operation_id = None
     """Reports under this context go under the reconcile lease."""
@@ -71,7 +71,7 @@ class ObserveContext:
         """All of them, also removed ones."""
         self._machines = machines
         self._told: set[str] = set()
-        """What was reported in this look: it is no longer as it was read."""
+        """The ids that were reported in this look: those resources are no longer as they were read."""
 
     @property
     def instance_id(self) -> str:
@@ -167,7 +167,7 @@ class Observer:
                 try:
                     await self._take_free_ones()
                 except GpuaasError as error:
-                    logger.warning("cannot look for instances: %s", error)
+                    logger.warning("cannot list instances: %s", error)
                 await _wait(self._look_again, self._interval)
         finally:
             watches = list(self._watches.values())
@@ -190,11 +190,11 @@ class Observer:
             try:
                 claim = await self._client.reconcile_leases.claim(instance_id, self._holder)
             except (ConflictError, NotFoundError) as error:
-                logger.info("%s: not looked after by us: %s", instance_id, error)
+                logger.info("%s: not observed by us: %s", instance_id, error)
                 return
             await self._look_after(claim, KeptReconcileLease(self._client, claim, claimed_at=claimed_at))
         except GpuaasError as error:
-            logger.warning("%s: cannot look after it now: %s", instance_id, error)
+            logger.warning("%s: cannot observe it now: %s", instance_id, error)
         except Exception:
             logger.exception("%s: unexpected", instance_id)
         finally:
@@ -209,11 +209,11 @@ class Observer:
         try:
             await asyncio.wait({keeper, looking}, return_when=asyncio.FIRST_COMPLETED)
             if keeper.done():
-                logger.warning("%s: %s; looking ends", instance_id, keeper.exception())
+                logger.warning("%s: %s; observation stops", instance_id, keeper.exception())
             else:
                 looking.result()
         except LeaseLostError as error:
-            logger.warning("%s: %s; looking ends", instance_id, error)
+            logger.warning("%s: %s; observation stops", instance_id, error)
         finally:
             self._wakes.pop(instance_id, None)
             lost = keeper.done()
@@ -247,7 +247,7 @@ class Observer:
         except LeaseLostError:
             raise
         except (RetryLater, MachineUnreachableError, GpuaasError) as error:
-            logger.warning("%s: this look came to nothing: %s", instance_id, error)
+            logger.warning("%s: the observation failed: %s", instance_id, error)
         except Exception:
             logger.exception("%s: bug in the observe handler", instance_id)
         return True
@@ -257,7 +257,7 @@ class Observer:
             async with asyncio.timeout(HAND_BACK_SECONDS):
                 await self._client.reconcile_leases.yield_lease(claim.lease.instance_id, claim.fencing_token)
         except (GpuaasError, TimeoutError) as error:
-            logger.info("%s: lease not handed back, it will run out: %s", claim.lease.instance_id, error)
+            logger.info("%s: lease not handed back, it will expire: %s", claim.lease.instance_id, error)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
