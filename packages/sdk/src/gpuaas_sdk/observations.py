@@ -45,7 +45,7 @@ class Observation:
         return self.answer is Answer.UNKNOWN
 
     def __invert__(self) -> "Observation":
-        """Of the opposite question. The opposite of unknown is unknown."""
+        """Answer the opposite question. The opposite of unknown is unknown."""
         opposite = {Answer.YES: Answer.NO, Answer.NO: Answer.YES, Answer.UNKNOWN: Answer.UNKNOWN}
         return Observation(opposite[self.answer], self.evidence)
 

@@ -1,4 +1,4 @@
-"""When a request is sent again: only where that is safe, and with growing pauses."""
+"""Retries: only where they are safe, and with growing pauses."""
 
 import random
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class RetryPolicy:
     longest_delay: float = 3.0
 
     def delay(self, failures: int) -> float:
-        """Doubles, with up to a quarter of jitter, so that many clients do not come back together."""
+        """Double the pause each time, with up to a quarter of jitter, so that many clients do not return together."""
         pause = min(self.first_delay * 2.0 ** min(failures - 1, 30), self.longest_delay)
         return pause * random.uniform(0.75, 1.0)  # noqa: S311 - spreading load, not a secret
 
@@ -24,5 +24,5 @@ NO_RETRY = RetryPolicy(attempts=1)
 
 
 def may_retry(error: TransportError | ApiError) -> bool:
-    """Mutations carry an idempotency key and other requests only read: a lost answer does no harm."""
+    """Whether to retry. It is always safe: mutations carry an idempotency key, and other requests only read."""
     return isinstance(error, TransportError | UnavailableError)

@@ -15,7 +15,7 @@ class _State:
 
 
 class Breakers:
-    """Counts what came to nothing in a row, over all operations of a member. Beside it each operation has a growing
+    """Counts consecutive failures over all operations of a member. Beside it each operation has a growing
     pause of its own; the breaker keeps a broken machine from being asked by every new operation anew."""
 
     def __init__(self, *, opens_after: int = OPENS_AFTER, open_seconds: float = OPEN_SECONDS) -> None:

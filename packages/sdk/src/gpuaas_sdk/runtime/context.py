@@ -32,7 +32,7 @@ class MachineAccess(Protocol):
         ...
 
     def machine(self, allocation_id: str) -> Machine:
-        """Raises MachineUnreachableError where the platform gives no access to it."""
+        """Return the machine; raise MachineUnreachableError if the platform gives no access to it."""
         ...
 
     async def close(self) -> None: ...
@@ -83,7 +83,7 @@ class StepHandle:
         self._commands.append(command)
 
     async def progress(self, message: str) -> None:
-        """Show something now, while the step is still running."""
+        """Report progress while the step is still running."""
         self.message = message
         await self._report(StepStatus.RUNNING)
 
@@ -185,15 +185,15 @@ class OperationContext:
         return await self.client.app_versions.get(instance.app_slug, instance.versions.app)
 
     def machine(self, allocation_id: str) -> Machine:
-        """It notes what is run on it with the step that is under way."""
+        """Return the machine; it records its commands with the current step."""
         return NotedMachine(self._machines.machine(allocation_id), self.operation_id, _note)
 
     async def secret(self, name: str, spec: SecretSpec | None = None, *, version: int | None = None) -> SecretValue:
-        """The instance's secret of that name, made where it is missing: as the manifest declares it, else as `spec`."""
+        """Fetch the instance's secret of that name; create a missing one as the manifest or `spec` declares it."""
         return await self._secrets.secret(name, spec, version=version)
 
     async def credential(self, credential_id: str, *, version: int | None = None) -> SecretValue:
-        """The private key of an access credential of the project, in OpenSSH form."""
+        """Fetch the private key of an access credential of the project, in OpenSSH form."""
         return await self._secrets.credential(credential_id, version=version)
 
     @asynccontextmanager

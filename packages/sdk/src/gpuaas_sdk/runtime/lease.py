@@ -1,4 +1,4 @@
-"""Keeping one lease alive, and noticing at once when it is gone."""
+"""Keep one lease alive, and notice at once when it is lost."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ PAUSE_AFTER_FAULT = 0.5
 
 
 class KeptLease(ABC):
-    """A right that lasts while it is renewed. `claimed_at` is read before the claim is sent: never too late."""
+    """A lease that lasts while it is renewed. `claimed_at` is read before the claim is sent: never too late."""
 
     def __init__(self, what: str, fencing_token: int, seconds: float, *, claimed_at: float) -> None:
         self._what = what
@@ -32,10 +32,10 @@ class KeptLease(ABC):
 
     @abstractmethod
     async def _beat(self) -> None:
-        """Renew it; raises where it is not ours any more."""
+        """Renew the lease; raise if it was lost."""
 
     def check_now(self) -> None:
-        """Something happened to what it is for: ask at once whether the lease is still ours."""
+        """Renew at once: something happened to the target, and the lease may be lost."""
         self._check_now.set()
 
     async def keep(self) -> None:
@@ -90,7 +90,7 @@ class Lease(KeptLease):
 
 
 class KeptReconcileLease(KeptLease):
-    """The right to look after one instance."""
+    """The right to observe one instance."""
 
     def __init__(self, client: GpuaasClient, claim: ReconcileClaim, *, claimed_at: float) -> None:
         self.instance_id = claim.lease.instance_id

@@ -1,4 +1,4 @@
-"""Looking after instances: one process for each, by its reconcile lease, at an interval and when something changes."""
+"""Observe instances under their reconcile leases: one process for each, at an interval and after changes."""
 
 import asyncio
 import logging
@@ -88,7 +88,7 @@ class ObserveContext:
     async def report_instance(
         self, *, conditions: Sequence[Condition] | None = None, observed_runtime: str | None = None
     ) -> Instance:
-        """Nothing is sent where all that is known already: a look at what has not changed only reads."""
+        """Report only what is new: an observation without news sends nothing."""
         known = self.instance
         if self._all_known(known, conditions) and observed_runtime in (None, known.versions.observed_runtime):
             return known
@@ -118,7 +118,7 @@ class ObserveContext:
         return all(condition.model_dump(exclude={"changed_at"}) in words for condition in said or [])
 
     async def request(self, kind: str, *, member_id: str | None = None, input: JsonObject | None = None) -> Operation:
-        """Ask for an operation that the app's manifest declares: a repair, for example."""
+        """Request an operation that the app's manifest declares: a repair, for example."""
         return await self.client.instances.request(self.instance_id, kind, member_id=member_id, input=input)
 
 
@@ -160,7 +160,7 @@ class Observer:
             self._look_again.set()
 
     async def run(self) -> None:
-        """Until it is cancelled; then the leases are given back."""
+        """Run until cancelled; then hand the leases back."""
         try:
             while True:
                 self._look_again.clear()
@@ -234,7 +234,7 @@ class Observer:
             await _wait(wake, self._interval)
 
     async def _look(self, claim: ReconcileClaim, machines: ObservedMachines) -> bool:
-        """One look; False where there is nothing to look after any more."""
+        """Observe once; return False if there is nothing left to observe."""
         instance_id = claim.lease.instance_id
         try:
             instance = await self._client.instances.get(instance_id)

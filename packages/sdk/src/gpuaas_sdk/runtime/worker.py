@@ -49,7 +49,7 @@ class Worker:
         self._machines = machines
 
     async def run(self) -> RetryLater | None:
-        """Until the operation ended, was taken away (None), or has to be tried again later."""
+        """Run until the operation ended, the lease was lost (None), or a retry is due later."""
         operation = self._claim.operation
         with correlation(operation.correlation_id):
             work = asyncio.create_task(self._work())
@@ -196,7 +196,7 @@ async def _cancelled(*tasks: "asyncio.Task[Any]") -> None:
 
 
 async def claim_operation(client: GpuaasClient, operation_id: str, holder: str) -> tuple[Claim, Lease] | None:
-    """None where somebody else was faster, or nothing is left to do."""
+    """Claim the operation; return None if another controller was faster or nothing is left to do."""
     claimed_at = asyncio.get_running_loop().time()
     claiming = asyncio.ensure_future(client.operations.claim(operation_id, holder))
     try:
