@@ -25,7 +25,7 @@ class Activity(StrEnum):
     """The work in progress on an active machine."""
 
     ASKING = "asking"
-    """The apps that live on it are asked whether it may have another size."""
+    """The apps on the machine are asked whether it may be resized."""
     RESTARTING = "restarting"
     RESIZING = "resizing"
 
@@ -36,7 +36,7 @@ class ShapeKind(StrEnum):
     HOST = "host"
     """A whole host as it is; the sizes are the least that it must have, and then what it really has."""
     EXTERNAL = "external"
-    """A machine that no agent looks after; the sizes are what its owner says."""
+    """A machine without an agent; the sizes are what its owner states."""
 
 
 class Shape(Resource):
@@ -90,25 +90,25 @@ class AllocationUpdate(Request):
 
 class AllocationRestart(Request):
     force: bool = False
-    """Also where an app lives on the machine: its daemons go down with it."""
+    """Restart even if an app is on the machine: its daemons go down with it."""
 
 
 class AllocationResize(Request):
-    """The new size; what is left out stays as it is. A disk only grows."""
+    """The new size; omitted fields stay unchanged. A disk only grows."""
 
     cpus: int | None = Field(default=None, ge=1, le=1024)
     memory_mib: int | None = Field(default=None, ge=256, le=8_388_608)
     disk_gib: int | None = Field(default=None, ge=2, le=65_536)
     gpus: int | None = Field(default=None, ge=0, le=64)
     force: bool = False
-    """Without asking the apps that live on the machine."""
+    """Resize without asking the apps on the machine."""
 
 
 class AllocationRelease(Request):
     force: bool = False
-    """Although an app uses it: its member stays, to be removed or written off there."""
+    """Release even if an app uses the machine: its member stays, to be removed or written off."""
     delete_volumes: bool = False
-    """Also the volumes that are attached to this machine only, with all that is on them."""
+    """Also delete the volumes that only this machine has attached, and their data."""
 
 
 class TimelineEntry(Resource):

@@ -12,11 +12,11 @@ class NodeStatus(StrEnum):
     ENROLLING = "enrolling"
     READY = "ready"
     CORDONED = "cordoned"
-    """It carries on with what it has and takes nothing new."""
+    """Keeps its allocations and takes no new ones."""
     DRAINING = "draining"
-    """As cordoned, and those who have machines there are asked to leave."""
+    """As cordoned, and the owners of its machines are asked to move."""
     OFFLINE = "offline"
-    """Its agent is not connected; what is on it may well run on."""
+    """Its agent is not connected; its machines may still run."""
     RETIRED = "retired"
 
 

@@ -109,7 +109,7 @@ class Lease(Resource):
     """The process that holds it, as it calls itself."""
     expires_at: AwareDatetime
     expired: bool = False
-    """Its holder is silent: the operation can be taken over by any controller of the app."""
+    """The holder stopped renewing it: any controller of the app can claim the operation."""
 
 
 class Operation(OwnedResource):
@@ -126,7 +126,7 @@ class Operation(OwnedResource):
     input: JsonObject
     state: OperationState
     queued: bool = False
-    """Waits for operations that were asked for before it; nobody can claim it yet."""
+    """Waits for operations that were requested before it; nobody can claim it yet."""
     waits_for: list[str] = []
     cancel_requested: bool = False
     """Its controller is asked to stop at the next boundary between steps."""
@@ -203,7 +203,7 @@ class CompleteRequest(Request):
 
 
 class CancelledRequest(Request):
-    """The controller has stopped, as it was asked to."""
+    """Reports that the controller has stopped as requested."""
 
     fencing_token: int
     result: JsonObject = {}

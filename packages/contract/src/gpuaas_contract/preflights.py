@@ -1,4 +1,4 @@
-"""Looking before asking: everything that stands in the way of a deploy or an operation, and nothing changed."""
+"""Preflights: find every obstacle to a deploy or an operation without changing anything."""
 
 from enum import StrEnum
 
@@ -26,7 +26,7 @@ class AppChecks(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """They did not come to an end; a finding says why. Nothing is known of what they would have found."""
+    """They did not finish; a finding says why. Their result is unknown."""
 
 
 class Preflight(OwnedResource):
