@@ -11,6 +11,7 @@ from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.inputs import FromFile, merge, read_document
 from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, Options, Timeout, Wait
 from gpuaas_cli.session import Session, open_session
+from gpuaas_contract.nouns import Noun
 
 if TYPE_CHECKING:
     from gpuaas_contract.instances import InstanceDeploy
@@ -119,7 +120,7 @@ def _name_problem(answer: str) -> str | None:
 def _ask_machines(component: "Component", names: list[str]) -> list[str]:
     def check(answer: str) -> str | None:
         given = answer.replace(",", " ").split()
-        unknown = [name for name in given if name not in names and not name.startswith("alc_")]
+        unknown = [name for name in given if name not in names and not name.startswith(f"{Noun.ALLOCATION.prefix}_")]
         if unknown:
             return f"there is no active machine {', '.join(unknown)} (there is: {', '.join(names) or 'none'})"
         if not component.min <= len(given) <= component.max:
