@@ -28,8 +28,9 @@ def test_the_recovery_guide_has_every_code_that_the_runtime_fails_with() -> None
 
 def test_the_pages_for_app_teams_name_all_that_a_controller_is_written_with() -> None:
     pages = "".join(page.read_text() for folder in ("contract", "how-to") for page in (DOCS / folder).glob("*.md"))
-    modules = ("runtime.", "machines.", "observations")
-    names = {name for module, names in gpuaas_sdk._HOME.items() if module.startswith(modules) for name in names}
+    public = re.findall(r"^from \.([\w.]+) import (\w+)", (SDK / "__init__.pyi").read_text(), re.M)
+    assert {name for _, name in public} == set(dir(gpuaas_sdk))
+    names = {name for module, name in public if module.startswith(("runtime.", "machines.", "observations"))}
     assert {name for name in names if not re.search(rf"\b{name}\b", pages)} == set()
 
 

@@ -13,9 +13,9 @@ import pytest
 from fastapi.routing import APIRoute
 
 from gpuaas_contract.app_usage import AppUsageReport
-from gpuaas_contract.changes import Noun
 from gpuaas_contract.identity import Role
 from gpuaas_contract.instances import InstanceDeploy, MemberStatus, Placement
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import OperationCreate, OperationError, StepStatus
 from gpuaas_contract.secrets import SecretKind, SecretSpec
 from gpuaas_contract.volumes import VolumeAt

@@ -1,8 +1,12 @@
 """docs/reference/http.md says what the code does."""
 
+import json
 import re
 from pathlib import Path
 
+from gpuaas_contract.base import API_PREFIX
+from gpuaas_contract.events import EVENTS
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS, Code
 from gpuaas_platform.api.context import KEY_LIMIT
 from gpuaas_platform.api.middleware import BODY_LIMIT
@@ -10,13 +14,26 @@ from gpuaas_platform.core.errors import MOST_ERRORS, Refusal
 from gpuaas_platform.core.pages import MAX_LIMIT
 from gpuaas_platform.settings import Settings
 
-PAGE = " ".join((Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text().split())
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PAGE = " ".join((REFERENCE / "http.md").read_text().split())
 
 
 def test_every_code_is_in_the_table_with_its_status() -> None:
     rows = re.findall(r"\| `([a-z_]+)` \| (\d+) \| (yes|no) \| \S", PAGE)
     documented = {code: (int(status), retryable == "yes") for code, status, retryable in rows}
     assert documented == {code.value: (Refusal(code, "").status, Refusal(code, "").retryable) for code in Code}
+
+
+def test_every_event_is_in_the_table_of_its_noun() -> None:
+    rows = re.findall(r"\| `([a-z_]+)` \| (`[a-z_]+`(?:, `[a-z_]+`)*) \|", PAGE)
+    documented = {noun: re.findall(r"[a-z_]+", events) for noun, events in rows}
+    assert documented == {noun.value: [event.value for event in EVENTS[noun]] for noun in Noun}
+
+
+def test_every_collection_is_a_route() -> None:
+    paths = json.loads((REFERENCE / "openapi.json").read_text())["paths"]
+    routes = {re.sub(r"/\{\w+\}$", "", path) for path in paths}
+    assert [noun for noun in Noun if noun.collection and f"{API_PREFIX}{noun.collection}" not in routes] == []
 
 
 def test_the_numbers_are_right() -> None:

@@ -13,6 +13,7 @@ from gpuaas_conformance import looking
 from gpuaas_conformance.proxy import Exchange, Fault, FaultProxy, LoseAnswer, LoseRequest, Refuse
 from gpuaas_conformance.rules import CHECKS, UNCHECKED, Findings, table
 from gpuaas_conformance.scenarios import SCENARIOS
+from gpuaas_contract.problems import Code
 
 CONTRACT = Path(__file__).parents[3] / "docs" / "contract" / "README.md"
 
@@ -89,7 +90,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @pytest.mark.parametrize(
-    ("fault", "status"), [(None, 200), (Refuse(503, "unavailable"), 503), (LoseAnswer(), None), (LoseRequest(), None)]
+    ("fault", "status"), [(None, 200), (Refuse(Code.UNAVAILABLE), 503), (LoseAnswer(), None), (LoseRequest(), None)]
 )
 async def test_the_proxy_does_what_it_is_told(fault: Fault | None, status: int | None) -> None:
     async def weather(exchange: Exchange) -> Fault | None:

@@ -1,4 +1,4 @@
-"""What the models promise about unknown fields and names."""
+"""Wire models refuse or ignore unknown fields, and check names."""
 
 import pytest
 from pydantic import TypeAdapter, ValidationError

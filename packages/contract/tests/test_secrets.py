@@ -1,4 +1,4 @@
-"""What a run-time secret may be."""
+"""The limits of run-time secrets."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,4 +1,4 @@
-"""What leads out of a tree is found before anybody unpacks it."""
+"""Entries that lead out of a tree are found before anybody unpacks it."""
 
 import io
 import tarfile

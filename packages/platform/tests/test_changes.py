@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuaas_contract.changes import Noun
 from gpuaas_contract.identity import PrincipalKind, Role
+from gpuaas_contract.nouns import Noun
 from gpuaas_platform.feed import rules as changes
 from gpuaas_platform.feed.rules import OPEN_NOUNS, READ_PERMISSION, Sight, may_see
 from gpuaas_platform.identity.rules.policy import CONTROLLER, POLICY, Caller, RoleGrant, Scope
@@ -28,6 +28,10 @@ def test_a_change_is_seen_by_those_who_may_read_the_thing(noun: Noun) -> None:
         assert may_see(who, noun, PROJECT) == (who is ADMIN if permission is None else who.may(permission, PROJECT))
     assert may_see(ADMIN, noun, PROJECT)
     assert not may_see(NOBODY, noun, PROJECT)
+
+
+def test_every_noun_of_the_feed_says_who_may_read_it() -> None:
+    assert set(READ_PERMISSION) == set(Noun)
 
 
 def test_a_noun_of_the_future_is_for_those_who_see_everything() -> None:

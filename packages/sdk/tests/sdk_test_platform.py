@@ -87,7 +87,7 @@ class MemoryPlatform:
         self._tell("instance", instance, "decommissioned", instance)
 
     def cut_feeds(self) -> None:
-        """What was said meanwhile is lost to the readers, and they know that."""
+        """Lose the changes of the meantime, and let the readers know."""
         for feed in self.feeds:
             feed.put_nowait(Relist("gap"))
 

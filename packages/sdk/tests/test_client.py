@@ -1,4 +1,4 @@
-"""What the client sends, and when it sends it again."""
+"""The client's requests, and when it repeats them."""
 
 import json
 from pathlib import Path

@@ -2,13 +2,19 @@
 
 import pytest
 
-from gpuaas_contract.problems import Code, Problem
+from gpuaas_contract.problems import Code, Family, Problem
 from gpuaas_sdk import errors
 from gpuaas_sdk.transport import error_from_answer
 
 
-def test_every_code_of_the_contract_has_an_exception() -> None:
-    assert set(errors.BY_CODE) == set(Code)
+@pytest.mark.parametrize("family", Family)
+def test_every_family_of_the_contract_has_an_exception(family: Family) -> None:
+    assert errors._BY_FAMILY[family].__base__ is errors.ApiError
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_code_raises_an_exception_of_its_family(code: Code) -> None:
+    assert issubclass(errors.exception_for(code), errors._BY_FAMILY[code.family])
 
 
 def test_every_exception_is_in_the_drawn_tree() -> None:

@@ -30,7 +30,7 @@ MUTATIONS = {"claim", "heartbeat", "yield_lease", "report_step", "complete", "fa
 
 @dataclass
 class World:
-    """What the simulated machines saw, and who was allowed to touch them."""
+    """Records what the simulated machines saw, and who was allowed to touch them."""
 
     platform: "FaultyPlatform"
     broken_rules: list[str] = field(default_factory=list)

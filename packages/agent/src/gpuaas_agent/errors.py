@@ -66,6 +66,6 @@ def raise_for_problem(answer: httpx.Response, content: bytes) -> None:
             raise PlatformUnavailableError(message) from None
         raise PlatformRefusedError(message, status=answer.status_code, code="") from None
     message = f"{problem.title}: {problem.detail} ({where}, {problem.correlation_id})"
-    if problem.retryable or answer.status_code in (429, 502, 503, 504):
+    if problem.retryable:
         raise PlatformUnavailableError(message)
     raise PlatformRefusedError(message, status=problem.status, code=problem.code)

@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from gpuaas_contract.problems import Code
+
 logger = logging.getLogger(__name__)
 _HEAD_LIMIT = 1024 * 1024
 
@@ -52,8 +54,7 @@ def _object(text: str) -> dict[str, Any]:
 class Refuse:
     """Answered here; the API never hears of it."""
 
-    status: int
-    code: str
+    code: Code
 
 
 class LoseRequest:
@@ -139,7 +140,7 @@ class FaultProxy:
             writer.transport.abort()
             return
         if isinstance(fault, Refuse):
-            exchange.status = fault.status
+            exchange.status = fault.code.status
             writer.write(_problem(fault))
             await writer.drain()
             return
@@ -199,8 +200,8 @@ def _problem(fault: Refuse) -> bytes:
     body = json.dumps(
         {
             "type": f"https://gpuaas.dev/problems/{fault.code}",
-            "title": fault.code,
-            "status": fault.status,
+            "title": fault.code.problem_title,
+            "status": fault.code.status,
             "detail": "the conformance kit says so",
             "code": fault.code,
             "correlation_id": "cor_conformance",
@@ -208,7 +209,7 @@ def _problem(fault: Refuse) -> bytes:
         }
     ).encode()
     head = (
-        f"HTTP/1.1 {fault.status} X\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
+        f"HTTP/1.1 {fault.code.status} X\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body

@@ -14,6 +14,7 @@ from gpuaas_conformance.rules import Findings
 from gpuaas_conformance.subject import Subject, TookTooLongError, until
 from gpuaas_contract.instances import Instance, InstanceStatus, MemberStatus
 from gpuaas_contract.operations import Operation, OperationState, StepStatus
+from gpuaas_contract.problems import Code
 
 HOLD_SECONDS = 11.0
 """Longer than a controller may be silent, shorter than a lease."""
@@ -277,7 +278,7 @@ async def refused(kit: Kit) -> None:
 
     async def refuse_deliveries(exchange: Exchange) -> Fault | None:
         call = looking.operation_call(exchange)
-        return Refuse(409, "shape_unsupported") if call and call[1] == "deliveries" else None
+        return Refuse(Code.SHAPE_UNSUPPORTED) if call and call[1] == "deliveries" else None
 
     proxy.weather = refuse_deliveries
     subject.start()
@@ -301,7 +302,7 @@ async def weather(kit: Kit) -> None:
             lost.append(exchange.number)
             return LoseAnswer()
         if exchange.path.startswith("/v1/changes") and draw.random() < 0.5:
-            broken: list[Fault] = [LoseRequest(), Refuse(503, "unavailable"), Refuse(410, "cursor_expired")]
+            broken: list[Fault] = [LoseRequest(), Refuse(Code.UNAVAILABLE), Refuse(Code.CURSOR_EXPIRED)]
             return draw.choice(broken)
         fate = draw.random()
         if fate < 0.04:
@@ -309,11 +310,11 @@ async def weather(kit: Kit) -> None:
         if fate < 0.08:
             return LoseAnswer()
         if fate < 0.14:
-            return Refuse(503, "unavailable")
+            return Refuse(Code.UNAVAILABLE)
         if fate < 0.17:
-            return Refuse(429, "rate_limited")
+            return Refuse(Code.RATE_LIMITED)
         if fate < 0.19 and exchange.method == "POST":
-            return Refuse(409, "idempotency_in_flight")
+            return Refuse(Code.IDEMPOTENCY_IN_FLIGHT)
         return None
 
     proxy.weather = rain

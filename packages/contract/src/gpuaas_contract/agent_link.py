@@ -1,4 +1,4 @@
-"""What the platform and a node agent say to each other over the agent's WebSocket, as JSON texts.
+"""The messages between the platform and a node agent, as JSON texts over the agent's WebSocket.
 
 The agent dials `WS /v1/agent/link` with a bearer token that it signs with its own key (see
 `AGENT_AUDIENCE`). Tasks are delivered at least once, also again after every reconnect, until a result
@@ -96,7 +96,7 @@ class DeliverArtifact(Resource):
     repository: str = ""
     """Where it is in the registry; empty in tasks of a platform that kept files itself."""
     media_type: str = ""
-    """What it says that it is: a tar is looked into before a machine sees it."""
+    """The declared media type: a tar is inspected before a machine sees it."""
 
 
 class PrepareHost(Resource):
@@ -146,7 +146,7 @@ class MachineUser(Resource):
     uid: int
     sudo: bool
     principal: str
-    """What a certificate must carry to log in as this user."""
+    """The principal that a certificate must carry to log in as this user."""
     public_keys: list[str] = []
     """The person's own, in OpenSSH's form without options and comment."""
 

@@ -22,10 +22,10 @@ class AllocationStatus(StrEnum):
 
 
 class Activity(StrEnum):
-    """What is being done to an active machine."""
+    """The work in progress on an active machine."""
 
     ASKING = "asking"
-    """The apps that live on it are asked whether it may have another size."""
+    """The apps on the machine are asked whether it may be resized."""
     RESTARTING = "restarting"
     RESIZING = "resizing"
 
@@ -36,7 +36,7 @@ class ShapeKind(StrEnum):
     HOST = "host"
     """A whole host as it is; the sizes are the least that it must have, and then what it really has."""
     EXTERNAL = "external"
-    """A machine that no agent looks after; the sizes are what its owner says."""
+    """A machine without an agent; the sizes are what its owner states."""
 
 
 class Shape(Resource):
@@ -63,7 +63,7 @@ class AllocationCreate(Request):
     name: Name
     shape: Shape = Shape()
     image: Image | None = None
-    """What the machine is made from; left out, it is the own image of the node that the machine gets."""
+    """The image of the machine; by default, the default image of its node."""
     volumes: list[VolumeAt] = Field(default=[], max_length=16)
     """It is made on the node where these are, and has them from its start. Only machines of a project have volumes."""
 
@@ -85,30 +85,30 @@ class AllocationBatchCreate(AllocationCreate):
 
 class AllocationUpdate(Request):
     name: Name
-    """What people call the machine; its host name stays as it was made."""
+    """The display name; the host name of the machine never changes."""
 
 
 class AllocationRestart(Request):
     force: bool = False
-    """Also where an app lives on the machine: its daemons go down with it."""
+    """Restart even if an app is on the machine: its daemons go down with it."""
 
 
 class AllocationResize(Request):
-    """The new size; what is left out stays as it is. A disk only grows."""
+    """The new size; omitted fields stay unchanged. A disk only grows."""
 
     cpus: int | None = Field(default=None, ge=1, le=1024)
     memory_mib: int | None = Field(default=None, ge=256, le=8_388_608)
     disk_gib: int | None = Field(default=None, ge=2, le=65_536)
     gpus: int | None = Field(default=None, ge=0, le=64)
     force: bool = False
-    """Without asking the apps that live on the machine."""
+    """Resize without asking the apps on the machine."""
 
 
 class AllocationRelease(Request):
     force: bool = False
-    """Although an app uses it: its member stays, to be removed or written off there."""
+    """Release even if an app uses the machine: its member stays, to be removed or written off."""
     delete_volumes: bool = False
-    """Also the volumes that are attached to this machine only, with all that is on them."""
+    """Also delete the volumes that only this machine has attached, and their data."""
 
 
 class TimelineEntry(Resource):
@@ -127,12 +127,12 @@ class Allocation(OwnedResource):
     name: str
     shape: Shape
     image: str | None = None
-    """What it is made from; none while that is left to a node and it has none yet."""
+    """The image of the machine; none until it has a node, where the request named no image."""
     status: AllocationStatus
     reason: Message = ""
     """Why it waits or failed, in plain words; empty when all is well."""
     activity: Activity | None = None
-    """What is being done to it now; none when it is at rest."""
+    """The work in progress; none when nothing is being done."""
     wanted_shape: Shape | None = None
     """The size that it is being given."""
     asked_operation_ids: list[str] = []

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 from gpuaas_contract.base import Key, Page, Request, Resource
 
 MOST_RECORDS = 1_000
-"""In one report."""
+"""The most records in one report."""
 MOST_LABELS = 20
 
 Word = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -23,7 +23,7 @@ class AppUsageReport(Request):
     record_id: Word
     """Chosen by the app, unique in its instance."""
     work_id: Word
-    """What ran, in the app's own words: a job, a session, a request."""
+    """The work that ran, named by the app: a job, a session, a request."""
     subject: Word
     """Who it ran for, as the app knows them."""
     quantity: Quantity
@@ -51,7 +51,7 @@ class AppUsageOutcome(StrEnum):
     CONFLICT = "conflict"
     """The record id was accepted before with other content, which stays."""
     REFUSED = "refused"
-    """It says what cannot be."""
+    """The record contradicts itself or the instance."""
 
 
 class AppUsageResult(Resource):
@@ -63,7 +63,7 @@ class AppUsageResult(Resource):
 class AppUsageAnswer(Resource):
     accepted: int
     results: list[AppUsageResult]
-    """In the order of the report."""
+    """One result for each record, in the order of the report."""
 
 
 class AppUsageRecord(Resource):

@@ -32,7 +32,7 @@ class ArtifactStatus(StrEnum):
 
 
 class ArtifactRegister(OfOneOwner):
-    """Make known what was pushed: a manifest with one layer, which is the file."""
+    """Register a pushed artifact: a manifest with one layer, which is the file."""
 
     name: Name
     digest: Digest
@@ -74,7 +74,7 @@ class TrustedKeyCreate(OfOneOwner):
 
 
 class TrustedKey(OwnedResource):
-    """Whose signature an app or a project believes."""
+    """A key whose signatures an app or a project trusts."""
 
     app_slug: str | None = None
     project_id: str | None = None
@@ -107,7 +107,7 @@ class RegistryUpload(Resource):
     """An upload that was interrupted, as the registry has it."""
 
     location: str | None = None
-    """Where to go on, in the words of the registry; none where nobody knows, and it begins anew."""
+    """The address where the upload continues; none if it is unknown and the upload has to start over."""
     offset: int = 0
     """How many bytes it has."""
 

@@ -1,4 +1,4 @@
-"""What every wire model shares."""
+"""The base of all wire models."""
 
 import os
 from typing import Annotated, Any, ClassVar
@@ -14,7 +14,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,46}[a-z0-9]
 """A name a person chose: usable as a host name, a shell-safe word."""
 
 Image = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}(/[a-z0-9][a-z0-9._-]{0,62})?$")]
-"""What a machine is made from, as its node calls it, for example `gpuaas/debian-12`."""
+"""The name of a machine image on its node, for example `gpuaas/debian-12`."""
 
 Title = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Message = Annotated[str, StringConstraints(max_length=4_000, pattern=r"^[^\x00]*$")]

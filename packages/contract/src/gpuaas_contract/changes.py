@@ -1,7 +1,5 @@
 """The change feed: which resource changed, in one order for all readers."""
 
-from enum import StrEnum
-
 from pydantic import AwareDatetime
 
 from gpuaas_contract.base import Resource
@@ -16,46 +14,12 @@ END_EVENT = "end"
 """The last server-sent event of a stream; its data is a `Problem` that says why."""
 
 
-class Noun(StrEnum):
-    """What changes are about. Readers ignore nouns that they do not know yet."""
-
-    TENANT = "tenant"
-    PROJECT = "project"
-    USER = "user"
-    MEMBERSHIP = "membership"
-    SERVICE_ACCOUNT = "service_account"
-    NODE = "node"
-    JOIN_TOKEN = "join_token"  # noqa: S105 - a noun, not a secret
-    ALLOCATION = "allocation"
-    APP_VERSION = "app_version"
-    ENTITLEMENT = "entitlement"
-    ARTIFACT = "artifact"
-    TRUSTED_KEY = "trusted_key"
-    INSTANCE = "instance"
-    MEMBER = "member"
-    OPERATION = "operation"
-    RECONCILE_LEASE = "reconcile_lease"
-    """Named by its instance."""
-    PREFLIGHT = "preflight"
-    APP_USAGE = "app_usage"
-    """A report of usage, named by its instance."""
-    BULK = "bulk"
-    DELIVERY = "delivery"
-    QUOTA = "quota"
-    VOLUME = "volume"
-    CREDENTIAL = "credential"
-    SECRET = "secret"  # noqa: S105 - a noun, not a secret
-    GRANT = "grant"
-    SSH_KEY = "ssh_key"
-    SSH_AUTHORITY = "ssh_authority"
-
-
 class Change(Resource):
     noun: str
     """For example `operation`, `allocation`, `instance`."""
     resource_id: str
     event: str
-    """What happened, in the past tense: `created`, `claimed`, `step_reported`, …"""
+    """For example `created`, `claimed`, `step_succeeded`; `gpuaas_contract.events` has those of each noun."""
     message: str = ""
     revision: int
     tenant_id: str | None = None

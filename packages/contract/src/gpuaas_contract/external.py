@@ -61,7 +61,7 @@ def check_host_key(line: str) -> str:
 
 
 class ExternalMachine(Request):
-    """Nothing is trusted on first use: the host key is given beforehand and must be the one that answers."""
+    """An external machine. Its host key is given beforehand and verified; there is no trust on first use."""
 
     address: str = Field(min_length=1, max_length=253)
     port: int = Field(default=22, ge=1, le=65_535)

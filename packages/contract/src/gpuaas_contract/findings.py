@@ -1,4 +1,4 @@
-"""What a look beforehand found: everything that would stand in the way, or that somebody should know."""
+"""The findings of a preflight: every obstacle, and every warning."""
 
 from enum import StrEnum
 
@@ -28,5 +28,5 @@ class Finding(Resource):
     pointer: str = Field(default="", max_length=500)
     """A JSON pointer into the request that was looked at; empty where it is about all of it."""
     action: Message = ""
-    """What to do about it."""
+    """The next step for whoever asked."""
     source: FindingSource = FindingSource.PLATFORM

@@ -18,7 +18,7 @@ class GrantStatus(StrEnum):
     FAILED = "failed"
     """The machine could not make the user; `reason` says why. Revoke it, or wait: it is tried again with the next."""
     REVOKING = "revoking"
-    """It gives nothing any more; the machine still has to remove what it had."""
+    """No longer valid; the machine still has to remove the user."""
     REVOKED = "revoked"
 
 
@@ -26,7 +26,7 @@ LIVE_STATUSES = (GrantStatus.PENDING, GrantStatus.ACTIVE, GrantStatus.FAILED)
 
 
 class GrantCreate(Request):
-    """To somebody who has a role in the machine's tenant, named by id or by e-mail address."""
+    """A grant to a person with a role in the machine's tenant, named by id or by e-mail address."""
 
     user_id: str | None = Field(default=None, max_length=64)
     email: str | None = Field(default=None, max_length=320)

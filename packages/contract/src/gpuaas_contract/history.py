@@ -1,4 +1,4 @@
-"""What happened, apart from what is: events of an instance, its explanation, the trace of one correlation id."""
+"""The history of instances: events, explanations, and the trace of one correlation id."""
 
 from pydantic import AwareDatetime
 
@@ -12,21 +12,21 @@ from gpuaas_contract.problems import AllowedAction
 EVENT_DAYS = 365
 """How long the events of an instance are kept."""
 REQUEST_DAYS = 14
-"""How long it is known which requests were made."""
+"""How long records of requests are kept."""
 
 
 class InstanceEvent(Resource):
     at: AwareDatetime
     noun: str
-    """What changed: `instance`, `member`, `operation`, …"""
+    """The noun that changed: `instance`, `member`, `operation`, …"""
     resource_id: str
     event: str
-    """What happened to it, in the past tense."""
+    """One of the events of the noun: see `gpuaas_contract.events`."""
     message: str = ""
     member_id: str | None = None
     operation_id: str | None = None
     principal_id: str
-    """Who did it; `platform` for what happened by itself."""
+    """The principal that caused it; `platform` for the platform itself."""
     correlation_id: str
 
 
@@ -35,13 +35,13 @@ class InstanceEventPage(Page):
 
 
 class Explanation(Resource):
-    """Which instance, which member, which operation, which correlation id, what the adapter says; and what now."""
+    """The explanation of an instance's state: the member and operation behind it, and the next actions."""
 
     summary: str
     """One sentence for a person."""
     instance: Instance
     member: Member | None = None
-    """The one that it is about: that of the operation, else one that is not well."""
+    """The member of the operation, else one that is not well."""
     member_counts: dict[str, int]
     """How many live members have each status."""
     operation: Operation | None = None
@@ -49,13 +49,13 @@ class Explanation(Resource):
     failed_step: Step | None = None
     """The last step of that operation that failed, with its evidence."""
     correlation_id: str
-    """To look for in logs, on machines, and with `GET /v1/traces/{id}`."""
+    """Search for it in logs, on machines, and with `GET /v1/traces/{id}`."""
     adapter_detail: JsonObject = {}
-    """What the app's controller says of the member."""
+    """The member's details, as the app's controller reported them."""
     waiting: list[Finding] = []
-    """What keeps things from going on."""
+    """The obstacles to progress."""
     actions: list[AllowedAction] = []
-    """What can be done now: with the operation, the member, the instance."""
+    """The actions that are allowed now on the operation, the member and the instance."""
     events: list[InstanceEvent] = []
     """The newest ones, the newest last."""
 
@@ -84,4 +84,4 @@ class Trace(Resource):
     """With their steps, and the commands that were run on machines in each."""
     events: list[InstanceEvent]
     truncated: bool = False
-    """There is more than is shown."""
+    """Whether entries were left out."""

@@ -84,7 +84,7 @@ class UserCreate(Request):
 
 
 class UserUpdate(Request):
-    """What an administrator changes of somebody else. Fields that are left out stay as they are."""
+    """An administrator's update of another user. Omitted fields stay unchanged."""
 
     disabled: bool | None = None
     password: SecretStr | None = Field(default=None, min_length=12, max_length=1024)
@@ -178,7 +178,7 @@ VALID_KEYS_PER_KIND = 2
 class ServiceAccountKeyAdd(Request):
     public_key_pem: PublicKeyPem
     kid: Kid | None = None
-    """What assertions may name in their `kid` header. The key's id always works there."""
+    """A further name for the key in the `kid` header of assertions. The key's id always works there."""
 
 
 class ServiceAccountKey(OwnedResource):

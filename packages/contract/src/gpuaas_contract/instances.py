@@ -104,7 +104,7 @@ class AccessNote(Resource):
 
 
 class Unverified(Resource):
-    """What was written off without proof that it is gone."""
+    """A member or instance that was written off without proof that it is gone."""
 
     reason: str
     """In the words of whoever wrote it off."""
@@ -145,7 +145,7 @@ class InstancePage(Page):
 
 
 class InstanceReport(Request):
-    """What the app's controller says of an instance, under the lease of one of its operations."""
+    """A report of the app's controller about an instance, under the lease of one of its operations."""
 
     operation_id: str | None = None
     """None: under the reconcile lease of the instance, which is for conditions and the observed version only."""

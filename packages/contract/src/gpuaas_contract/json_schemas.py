@@ -42,7 +42,7 @@ class TooMuchWorkError(Exception):
 
 
 def find_schema_problems(schema: Any, pointer: str) -> list[FieldError]:
-    """All that is wrong with a schema that an app brings; none where it can be used."""
+    """Find everything that is wrong with an app's schema; none if it can be used."""
     if depth_of(schema) > DEPTH_LIMIT:
         return [FieldError(pointer=pointer, detail=f"the schema is nested more than {DEPTH_LIMIT} levels deep")]
     if len(json.dumps(schema)) > SCHEMA_LIMIT:
@@ -60,7 +60,7 @@ def find_schema_problems(schema: Any, pointer: str) -> list[FieldError]:
 
 
 def find_value_problems(value: Any, schema: Mapping[str, Any], pointer: str = "") -> list[FieldError]:
-    """How a value does not fit a schema."""
+    """Find where a value does not match a schema."""
     if len(json.dumps(value)) > INPUT_LIMIT:
         return [FieldError(pointer=pointer, detail=f"more than {INPUT_LIMIT} bytes")]
     problems = []
@@ -76,7 +76,7 @@ def find_value_problems(value: Any, schema: Mapping[str, Any], pointer: str = ""
 
 
 def depth_of(document: Any) -> int:
-    """How deep a document is nested, found without recursion."""
+    """Return how deeply a document is nested, without recursion."""
     deepest, waiting = 0, [(document, 1)]
     while waiting:
         node, depth = waiting.pop()
@@ -89,7 +89,7 @@ def depth_of(document: Any) -> int:
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """Why a regular expression is refused; None where it may be used."""
+    """Return why a regular expression is refused; None if it may be used."""
     try:
         _compile(pattern)
     except re2.error as error:

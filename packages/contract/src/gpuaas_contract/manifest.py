@@ -25,7 +25,7 @@ Icon = Annotated[
 
 
 class RuntimeLabel(Request):
-    """What the installed software is expected to report; the app's own version is another label."""
+    """The version that the installed software reports; the version of the app is independent of it."""
 
     name: Name
     version: str = Field(min_length=1, max_length=64)
@@ -43,7 +43,7 @@ class Hints(Request):
     label: Title | None = None
     """Instead of the title, where there is little room."""
     order: int = Field(default=0, ge=-1_000, le=1_000)
-    """What has the smaller number comes first; equal ones stay as they are in the manifest."""
+    """Smaller numbers come first; equal ones keep their order in the manifest."""
     help: Message = ""
 
 
@@ -51,7 +51,7 @@ class ActionHints(Hints):
     confirm: bool = False
     """Ask before it is done: it takes something away, or cannot be undone."""
     confirm_text: Message = ""
-    """What is asked then."""
+    """The question that is shown."""
 
 
 class Component(Request):
@@ -116,7 +116,7 @@ class DeclaredSecret(SecretSpec):
 
 
 class OperationKind(Request):
-    """What can be asked of an instance or of a member. Kind and component together name it.
+    """An operation that can be requested on an instance or a member. Kind and component together identify it.
 
     A manifest that has the kind `resize` is asked before a machine under a live member gets another size; the
     platform makes the input of that one itself (`ResizeQuestion`)."""

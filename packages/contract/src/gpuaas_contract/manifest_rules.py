@@ -1,4 +1,4 @@
-"""All that is wrong with a manifest, at once, each with a JSON pointer to the place."""
+"""Find everything that is wrong with a manifest at once, each with a JSON pointer."""
 
 import json
 from collections import Counter
@@ -21,7 +21,7 @@ Rule = Callable[[Manifest], Iterator[FieldError]]
 
 
 def find_problems(document: Any) -> list[FieldError]:
-    """Of a document that may hold anything; its shape first, since the rules need that."""
+    """Check an arbitrary document: first its shape, which the rules need."""
     if depth_of(document) > DEPTH_LIMIT:
         return [FieldError(pointer="", detail=f"the manifest is nested more than {DEPTH_LIMIT} levels deep")]
     if len(json.dumps(document, default=str)) > MANIFEST_LIMIT:
@@ -35,7 +35,7 @@ def find_problems(document: Any) -> list[FieldError]:
 
 
 def find_manifest_problems(manifest: Manifest) -> list[FieldError]:
-    """Of a manifest whose shape is right."""
+    """Check a manifest whose shape is valid."""
     document = manifest.model_dump(mode="json", by_alias=True)
     if depth_of(document) > DEPTH_LIMIT or len(json.dumps(document)) > MANIFEST_LIMIT:
         return find_problems(document)

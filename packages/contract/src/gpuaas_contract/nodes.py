@@ -12,11 +12,11 @@ class NodeStatus(StrEnum):
     ENROLLING = "enrolling"
     READY = "ready"
     CORDONED = "cordoned"
-    """It carries on with what it has and takes nothing new."""
+    """Keeps its allocations and takes no new ones."""
     DRAINING = "draining"
-    """As cordoned, and those who have machines there are asked to leave."""
+    """As cordoned, and the owners of its machines are asked to move."""
     OFFLINE = "offline"
-    """Its agent is not connected; what is on it may well run on."""
+    """Its agent is not connected; its machines may still run."""
     RETIRED = "retired"
 
 
@@ -40,7 +40,7 @@ class Capacity(Resource):
 
 
 class Inventory(Resource):
-    """What the agent found on its host."""
+    """The inventory of the host, read by its agent."""
 
     capacity: Capacity
     gpu_devices: list[str] = []
@@ -48,7 +48,7 @@ class Inventory(Resource):
     """For example `lxd 5.0.2`; `none` where the host itself is handed over."""
     images: list[str] = []
     default_image: str | None = None
-    """What a machine is made from where nobody asked for another image."""
+    """The default image of machines on this node."""
     offers: list[ShapeKind] = [ShapeKind.SLICE]
     """Slices of it, or the host as a whole."""
     address: str | None = None
@@ -91,15 +91,15 @@ class Node(OwnedResource):
     name: str
     status: NodeStatus
     intent: NodeStatus = NodeStatus.READY
-    """What operators want of it: its status whenever its agent is connected."""
+    """The status that operators want: the node has it whenever its agent is connected."""
     identity_revoked_at: AwareDatetime | None = None
     rotation_requested_at: AwareDatetime | None = None
     """Until the agent shows its new key."""
     allocation_ids: list[str] = []
-    """What it carries, and what is affected while it is offline."""
+    """The allocations on the node, which are affected while it is offline."""
     volume_ids: list[str] = []
     differences: list[NodeDifference] = []
-    """What its agent found otherwise than the platform knew it, at its last connection."""
+    """The differences between the host and the platform's records, found at the last connection."""
     last_seen_at: AwareDatetime | None = None
     inventory: Inventory | None = None
     allocated: Capacity

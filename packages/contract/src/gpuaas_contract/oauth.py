@@ -13,7 +13,7 @@ USER_CODE_ALPHABET = "BCDFGHJKLMNPQRSTVWXZ"
 
 
 class DeviceAuthorization(Resource):
-    """What a command line gets to start with: it shows `user_code`, and polls with `device_code`."""
+    """The start of a device login: the program shows `user_code` and polls with `device_code`."""
 
     device_code: str
     user_code: str
@@ -29,7 +29,7 @@ class DeviceDecision(Request):
 
 
 class DeviceRequest(Resource):
-    """What a person sees before they decide: which program waits for their approval."""
+    """The program that waits for approval, shown to the person who decides."""
 
     user_code: str
     client_id: str

@@ -69,7 +69,7 @@ class CommandKind(StrEnum):
 
 
 class RemoteCommand(Resource):
-    """What was run on a machine: how it is called there, and how it ended. Never what it was given."""
+    """A command that ran on a machine: its name there and how it ended. Never its input."""
 
     allocation_id: str = Field(max_length=64)
     machine: str = Field(max_length=255)
@@ -109,7 +109,7 @@ class Lease(Resource):
     """The process that holds it, as it calls itself."""
     expires_at: AwareDatetime
     expired: bool = False
-    """Its holder is silent: the operation can be taken over by any controller of the app."""
+    """The holder stopped renewing it: any controller of the app can claim the operation."""
 
 
 class Operation(OwnedResource):
@@ -126,7 +126,7 @@ class Operation(OwnedResource):
     input: JsonObject
     state: OperationState
     queued: bool = False
-    """Waits for operations that were asked for before it; nobody can claim it yet."""
+    """Waits for operations that were requested before it; nobody can claim it yet."""
     waits_for: list[str] = []
     cancel_requested: bool = False
     """Its controller is asked to stop at the next boundary between steps."""
@@ -135,7 +135,7 @@ class Operation(OwnedResource):
     deadline: AwareDatetime
     error: OperationError | None = None
     result: JsonObject = {}
-    """What the app hands over at the end: the teardown receipt of a decommission, for example."""
+    """The result that the app reports at the end: the teardown receipt of a decommission, for example."""
     lease: Lease | None = None
     requested_by: str
     correlation_id: str
@@ -192,7 +192,7 @@ class StepReport(Request):
     message: Message = ""
     evidence: JsonObject = {}
     commands: list[RemoteCommand] = Field(default=[], max_length=MOST_COMMANDS)
-    """What the step ran on machines; the SDK's machines note it by themselves."""
+    """The commands that the step ran on machines; the SDK's machines record them."""
 
 
 class CompleteRequest(Request):
@@ -203,7 +203,7 @@ class CompleteRequest(Request):
 
 
 class CancelledRequest(Request):
-    """The controller has stopped, as it was asked to."""
+    """Reports that the controller has stopped as requested."""
 
     fencing_token: int
     result: JsonObject = {}

@@ -1,4 +1,4 @@
-"""Looking before asking: everything that stands in the way of a deploy or an operation, and nothing changed."""
+"""Preflights: find every obstacle to a deploy or an operation without changing anything."""
 
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ class PreflightState(StrEnum):
 
 
 class AppChecks(StrEnum):
-    """What became of the app's own checks."""
+    """The outcome of the app's own checks."""
 
     NOT_DECLARED = "not_declared"
     """The app has none: its manifest has no operation `preflight`."""
@@ -26,7 +26,7 @@ class AppChecks(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """They did not come to an end; a finding says why. Nothing is known of what they would have found."""
+    """They did not finish; a finding says why. Their result is unknown."""
 
 
 class Preflight(OwnedResource):
@@ -54,6 +54,6 @@ class Preflight(OwnedResource):
 
 
 class PreflightResult(Resource):
-    """What an app's `preflight` operation ends with."""
+    """The result of an app's `preflight` operation."""
 
     findings: list[Finding] = Field(default=[], max_length=MOST_FINDINGS)

@@ -1,4 +1,4 @@
-"""The reconcile lease: by it one controller at a time looks after an instance. It lets it look, and say what it saw."""
+"""The reconcile lease: one controller at a time observes an instance and reports what it found."""
 
 from pydantic import AwareDatetime
 
@@ -15,7 +15,7 @@ class ReconcileLease(Resource):
     claimed_at: AwareDatetime
     expires_at: AwareDatetime
     expired: bool = False
-    """Its holder is silent: any controller of the app can claim it."""
+    """The holder stopped renewing it: any controller of the app can claim it."""
 
 
 class ReconcileClaim(Resource):

@@ -10,7 +10,7 @@ from gpuaas_contract.base import Key, OwnedResource, Page, Request, Resource
 from gpuaas_contract.credentials import VersionState
 
 LEAST_BITS = 64
-"""What a password must be worth."""
+"""The least entropy of a password."""
 DEFAULT_ALPHABET = string.ascii_letters + string.digits
 
 
@@ -33,13 +33,13 @@ class SecretSpec(Request):
             if self.alphabet is not None:
                 raise ValueError("only a password has an alphabet")
             if self.size < 16:
-                raise ValueError("16 bytes are the least")
+                raise ValueError("a secret needs at least 16 bytes")
             return self
         letters = self.letters
         if len(set(letters)) != len(letters):
             raise ValueError("the characters of the alphabet must differ")
         if self.size * math.log2(len(letters)) < LEAST_BITS:
-            raise ValueError(f"too weak: size and alphabet must make {LEAST_BITS} bits or more")
+            raise ValueError(f"too weak: size and alphabet must give at least {LEAST_BITS} bits")
         return self
 
     @property

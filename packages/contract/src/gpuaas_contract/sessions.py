@@ -1,4 +1,4 @@
-"""How people are logged in: browser sessions, command lines, and changing the password."""
+"""Logins of people: browser sessions, command lines, and password changes."""
 
 from enum import StrEnum
 
@@ -28,7 +28,7 @@ class Session(Resource):
     client: str = ""
     """The program that logged in, in its own words."""
     current: bool = False
-    """Whether this is the login that asks."""
+    """Whether this is the login of the request."""
     created_at: AwareDatetime
     last_used_at: AwareDatetime
     expires_at: AwareDatetime

@@ -1,4 +1,4 @@
-"""What may be in a tree that is packed into one tar: nothing that leads out of it, wherever it is unpacked."""
+"""Check a directory tree that is packed into one tar: no entry may lead out of it, wherever it is unpacked."""
 
 import re
 import tarfile
@@ -15,12 +15,12 @@ class UnsafeTreeError(ValueError):
 
 
 def is_tree(media_type: str) -> bool:
-    """Says of itself that it is a tar. A compressed one is a file like any other: it is not looked into."""
+    """Whether the media type is a tar. A compressed one is a file like any other: it is not inspected."""
     return _TAR.search(media_type) is not None
 
 
 class TreeCheck:
-    """Looks at one entry after the other, in the order in which they are unpacked."""
+    """Checks one entry after the other, in the order in which they are unpacked."""
 
     def __init__(self) -> None:
         self._links: set[PurePosixPath] = set()
@@ -66,7 +66,7 @@ class _Headers:
 
 
 def check_tar(path: Path) -> None:
-    """UnsafeTreeError where something in it leads out of it, is neither file, directory nor link, or is no tar."""
+    """Raise UnsafeTreeError if this is no tar, or an entry leads out of it or is neither file, directory nor link."""
     check = TreeCheck()
     try:
         with path.open("rb") as file, tarfile.open(fileobj=_Headers(file), mode="r:") as tar:  # type: ignore[call-overload]

@@ -29,7 +29,7 @@ MountPath = Annotated[str, StringConstraints(pattern=rf"^({_PART}){{1,8}}$"), Af
 
 class VolumeStatus(StrEnum):
     UNPLACED = "unplaced"
-    """It gets its place with its first machine, on the node of that machine."""
+    """Has no node yet; its first machine decides."""
     PLACED = "placed"
     """Its room on a node is taken; it is made there with its first machine."""
     READY = "ready"
@@ -97,7 +97,7 @@ class Volume(OwnedResource):
     size_gib: int
     status: VolumeStatus
     reason: Message = ""
-    """What went wrong, in plain words; empty when all is well."""
+    """The reason of a failure, in plain words; empty otherwise."""
     node_id: str | None = None
     attachments: list[Attachment] = []
     allowed_actions: list[AllowedAction] = []

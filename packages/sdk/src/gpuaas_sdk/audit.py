@@ -47,7 +47,7 @@ async def verify_audit(
     if checkpoint is not None:
         _check_checkpoint(checkpoint, batches)
     elif require_checkpoint:
-        raise AuditBroken("the chain has no signed checkpoint; a cut-off tail could not be noticed")
+        raise AuditBroken("the chain has no signed checkpoint; a truncated tail would go unnoticed")
     covers = checkpoint is not None and bool(batches) and checkpoint.number == batches[-1].number
     checked = batches[-1].last_position if batches else 0  # what was sealed while we read is the next run's
     return AuditReport(checked, len(batches), covers, checkpoint.public_key if checkpoint else None)
@@ -83,6 +83,6 @@ def _check_checkpoint(checkpoint: AuditCheckpoint, batches: list[AuditBatch]) ->
     except InvalidSignature:
         raise AuditBroken("the checkpoint's signature is not the platform's") from None
     if len(batches) < checkpoint.number:
-        raise AuditBroken(f"the tail was cut off: {checkpoint.number} batches were sealed, {len(batches)} are left")
+        raise AuditBroken(f"the tail was truncated: {checkpoint.number} batches were sealed, {len(batches)} are left")
     if batches[checkpoint.number - 1].hash != checkpoint.hash:
         raise AuditBroken(f"batch {checkpoint.number} is not the one that was signed")

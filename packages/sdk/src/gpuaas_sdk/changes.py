@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 WAIT_SECONDS = 25
 RECONNECT = RetryPolicy(first_delay=0.2, longest_delay=10.0)
 SILENCE_SECONDS = 35.0
-"""A stream says something at least every ten seconds: one that is silent for so long is lost."""
+"""A stream sends something at least every ten seconds: one that is silent for this long is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ChangeFeed:
         self.cursor = since
 
     async def page(self, *, wait: int | None = None) -> ChangePage:
-        """One request, from the present cursor; moves the cursor on."""
+        """Fetch one page from the current cursor, and advance the cursor."""
         seconds = self._wait if wait is None else wait
         query = {"since": self.cursor, "wait": seconds, **self._filters}
         page = await self._transport.get("/changes", ChangePage, query, timeout=seconds + DEFAULT_TIMEOUT)
@@ -107,7 +107,7 @@ class ChangeFeed:
             yield None
 
     async def _streamed(self) -> AsyncGenerator[Change | None, None]:
-        """Until the connection is lost or the platform says that it is over, which is raised."""
+        """Read until the connection is lost or the platform ends the stream, which is raised."""
         headers = {"Accept": EVENT_STREAM}
         if self.cursor is not None:
             headers["Last-Event-ID"] = self.cursor

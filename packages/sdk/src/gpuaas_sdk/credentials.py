@@ -1,4 +1,4 @@
-"""Who the client is: a person's password, a service account's key, or a token that somebody else fetched."""
+"""Credentials of the client: a person's password, a service account's key, or a token from elsewhere."""
 
 import json
 import secrets
@@ -34,7 +34,7 @@ class Credentials(Protocol):
 
 
 class StaticToken:
-    """A token from elsewhere. It cannot be renewed: the caller gets to see its refusal."""
+    """A token from elsewhere. It cannot be renewed: its refusal reaches the caller."""
 
     renewable = False
 

@@ -1,4 +1,4 @@
-"""Logging a command line in through somebody's browser (RFC 8628)."""
+"""Log a command line in through a browser (RFC 8628)."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ class DeviceLogin:
         return parse(DeviceAuthorization, response)
 
     async def wait(self, authorization: DeviceAuthorization) -> Token:
-        """Until somebody approves; raises AccessDeniedError or UnauthenticatedError (expired) otherwise."""
+        """Wait until somebody approves; raise AccessDeniedError or UnauthenticatedError (expired) otherwise."""
         interval = authorization.interval
         deadline = time.monotonic() + authorization.expires_in + SLOWER_BY
         while True:

@@ -2,30 +2,33 @@
 
 GpuaasError
 ├── TransportError            no answer: connection refused, cut or timed out
-├── ProtocolError             an answer that is not in the contract's words
-├── LeaseLostError            somebody newer holds the lease; stop at once, change nothing
-│   ├── StaleLeaseError       … said by the platform (also a ConflictError)
-│   └── MachineFencedError    … said by a machine
+├── ProtocolError             an answer that does not follow the contract
+├── LeaseLostError            the lease has a newer holder: stop at once, change nothing
+│   ├── StaleLeaseError       … reported by the platform (also a ConflictError)
+│   └── MachineFencedError    … reported by a machine
 ├── DeliveryFailedError       an artifact did not reach a machine
 └── ApiError                  the platform answered with a problem
     ├── InvalidRequestError   ├── IdempotencyConflictError
     ├── UnauthenticatedError
     ├── ForbiddenError        ├── PasswordChangeRequiredError, AccessDeniedError
     ├── NotFoundError
-    ├── CursorExpiredError    list again, then follow the feed from now
-    ├── ConflictError         the present state forbids it
+    ├── CursorExpiredError    list again, then follow the feed from a fresh cursor
+    ├── ConflictError         the current state forbids it
     │   ├── NameTakenError, VersionExistsError, InvalidStateError, RevisionMismatchError, NotEntitledError,
     │   │   NotEmptyError, OperationRunningError, AllocationInUseError, VolumeInUseError, NoCapacityError,
     │   │   QuotaExceededError, AlreadyDeliveredError, ShapeUnsupportedError, ActionNotAllowedError,
     │   │   ComponentLimitError, PolicyNotMetError, SignatureError
     │   └── LeaseHeldError, StaleLeaseError
-    ├── AuthorizationPendingError   nobody has decided yet; ask again
-    │   └── SlowDownError     … and less often
+    ├── AuthorizationPendingError   the login is not decided yet; poll again
+    │   └── SlowDownError     … less often
     ├── UnavailableError      ├── NodeOfflineError, RateLimitedError, IdempotencyInFlightError
     └── InternalError
+
+The contract gives every error code a family, and each family has an exception here. A narrower exception names its
+codes where it is defined; a code that no exception names raises the exception of its family.
 """
 
-from gpuaas_contract.problems import AllowedAction, Code, FieldError, Problem
+from gpuaas_contract.problems import AllowedAction, Code, Family, FieldError, Problem
 
 
 class GpuaasError(Exception):
@@ -33,15 +36,15 @@ class GpuaasError(Exception):
 
 
 class TransportError(GpuaasError):
-    """No answer came. Whether the request took effect is not known."""
+    """No answer arrived. The request may or may not have taken effect."""
 
 
 class ProtocolError(GpuaasError):
-    """Something answered, but not in the words of the contract: a proxy, or another version."""
+    """The answer does not follow the contract: it comes from a proxy, or from another version of the platform."""
 
 
 class LeaseLostError(GpuaasError):
-    """The lease under which this was tried is over; a successor may be at work already."""
+    """The lease has ended; a successor may already be at work."""
 
 
 class MachineFencedError(LeaseLostError):
@@ -49,11 +52,21 @@ class MachineFencedError(LeaseLostError):
 
 
 class DeliveryFailedError(GpuaasError):
-    """An artifact could not be brought to a machine; the message says why."""
+    """An artifact could not be delivered to a machine; the message says why."""
+
+
+_BY_FAMILY: dict[Family, type["ApiError"]] = {}
+_BY_CODE: dict[Code, type["ApiError"]] = {}
 
 
 class ApiError(GpuaasError):
-    """The platform refused, and said why in `problem`."""
+    """The platform refused the request; `problem` says why."""
+
+    def __init_subclass__(cls, *, family: Family | None = None, codes: tuple[Code, ...] = ()) -> None:
+        super().__init_subclass__()
+        if family is not None:
+            _BY_FAMILY[family] = cls
+        _BY_CODE.update(dict.fromkeys(codes, cls))
 
     def __init__(self, problem: Problem, *, retry_after: float | None = None) -> None:
         super().__init__(problem.detail)
@@ -92,213 +105,162 @@ class ApiError(GpuaasError):
         return f"{self.detail} ({self.code}, {self.correlation_id})"
 
 
-class InvalidRequestError(ApiError):
-    """The request itself is wrong; sending it again will not help."""
+class InvalidRequestError(ApiError, family=Family.INVALID_REQUEST):
+    """The request is invalid; sending it again will not help."""
 
 
-class IdempotencyConflictError(InvalidRequestError):
-    """The idempotency key was used before, with another body."""
+class IdempotencyConflictError(InvalidRequestError, codes=(Code.IDEMPOTENCY_CONFLICT,)):
+    """The idempotency key was already used for a different request."""
 
 
-class UnauthenticatedError(ApiError):
+class UnauthenticatedError(ApiError, family=Family.UNAUTHENTICATED):
     """The credentials are missing, wrong or expired."""
 
 
-class ForbiddenError(ApiError):
-    """The caller is known, and may not do this."""
+class ForbiddenError(ApiError, family=Family.FORBIDDEN):
+    """The caller is known but lacks the permission."""
 
 
-class PasswordChangeRequiredError(ForbiddenError):
-    """The password was good for one login: choose another one first."""
+class PasswordChangeRequiredError(ForbiddenError, codes=(Code.PASSWORD_CHANGE_REQUIRED,)):
+    """The password was valid for one login only: change it first."""
 
 
-class AccessDeniedError(ForbiddenError):
-    """The person said no to the program that wanted to log in."""
+class AccessDeniedError(ForbiddenError, codes=(Code.ACCESS_DENIED,)):
+    """The person rejected the login that the program asked for."""
 
 
-class AuthorizationPendingError(ApiError):
+class AuthorizationPendingError(ApiError, family=Family.PENDING):
     """The person has not decided about the login yet."""
 
 
-class SlowDownError(AuthorizationPendingError):
-    """… and the program asked too often: wait five seconds longer between two questions."""
+class SlowDownError(AuthorizationPendingError, codes=(Code.SLOW_DOWN,)):
+    """The program polls too often: add five seconds to the interval."""
 
 
-class NotFoundError(ApiError):
+class NotFoundError(ApiError, family=Family.NOT_FOUND):
     """It does not exist, or the caller may not know of it."""
 
 
-class CursorExpiredError(ApiError):
+class CursorExpiredError(ApiError, family=Family.EXPIRED):
     """The feed no longer reaches back to this cursor."""
 
 
-class ConflictError(ApiError):
-    """The present state does not allow it."""
+class ConflictError(ApiError, family=Family.CONFLICT):
+    """The current state does not allow it."""
 
 
-class NameTakenError(ConflictError):
-    """Something of that name exists already."""
+class NameTakenError(ConflictError, codes=(Code.NAME_TAKEN,)):
+    """The name is already in use."""
 
 
-class VersionExistsError(ConflictError):
-    """That version was published before; versions never change."""
+class VersionExistsError(ConflictError, codes=(Code.VERSION_EXISTS,)):
+    """The version is already published; versions never change."""
 
 
-class NotEntitledError(ConflictError):
-    """The tenant may not have this app; its publisher or an operator grants that."""
+class NotEntitledError(ConflictError, codes=(Code.NOT_ENTITLED,)):
+    """The tenant has no entitlement for this app; its publisher or an operator can grant one."""
 
 
-class InvalidStateError(ConflictError):
-    """Not possible in the state that it is in."""
+class InvalidStateError(
+    ConflictError,
+    codes=(
+        Code.INVALID_STATE,
+        Code.LAST_PLATFORM_ADMIN,
+        Code.KEY_LIMIT,
+        Code.VERSION_RETIRED,
+        Code.DELIVERY_EXPIRED,
+    ),
+):
+    """The resource is in a state that does not allow it."""
 
 
-class NotEmptyError(InvalidStateError):
-    """Something is still in it."""
+class NotEmptyError(InvalidStateError, codes=(Code.NOT_EMPTY,)):
+    """The resource still contains something."""
 
 
-class AlreadyDeliveredError(ConflictError):
-    """The lease had this secret already; the next lease gets it again."""
+class AlreadyDeliveredError(ConflictError, codes=(Code.ALREADY_DELIVERED, Code.DELIVERY_USED)):
+    """The secret was already delivered under this lease; the next lease can fetch it again."""
 
 
-class SignatureError(ConflictError):
-    """An artifact has no signature, or none with a key that its owner trusts."""
+class SignatureError(ConflictError, codes=(Code.SIGNATURE_MISSING, Code.SIGNATURE_INVALID)):
+    """The artifact has no signature, or none by a key that its owner trusts."""
 
 
-class RevisionMismatchError(ConflictError):
-    """It changed since it was read."""
+class RevisionMismatchError(ConflictError, codes=(Code.REVISION_MISMATCH,)):
+    """The resource changed since it was read."""
 
 
-class OperationRunningError(ConflictError):
-    """Another operation on the same member is not finished."""
+class OperationRunningError(ConflictError, codes=(Code.OPERATION_RUNNING,)):
+    """An operation that excludes this one has not finished."""
 
 
-class ActionNotAllowedError(ConflictError):
-    """Not an action for this state, this mode or this member; `allowed_actions` of the resource has those that are."""
+class ActionNotAllowedError(ConflictError, codes=(Code.ACTION_NOT_ALLOWED,)):
+    """The state, the mode or the member does not allow this action; `allowed_actions` lists those that are allowed."""
 
 
-class ComponentLimitError(ConflictError):
-    """The component would have more members than it may, or fewer than it needs."""
+class ComponentLimitError(ConflictError, codes=(Code.COMPONENT_LIMIT,)):
+    """The component would have more members than its maximum, or fewer than its minimum."""
 
 
-class PolicyNotMetError(ConflictError):
-    """Too few of many can be done for the policy of the request; nothing was done. `context` has each result."""
+class PolicyNotMetError(ConflictError, codes=(Code.POLICY_NOT_MET,)):
+    """Too few targets qualify for the policy of the request; nothing was done. `context` has each result."""
 
 
-class ShapeUnsupportedError(ConflictError):
-    """This kind of machine cannot do that: a whole host is not resized, an external machine not restarted."""
+class ShapeUnsupportedError(ConflictError, codes=(Code.SHAPE_UNSUPPORTED,)):
+    """This kind of machine does not support the action: a whole host cannot be resized, for example."""
 
 
-class AllocationInUseError(ConflictError):
-    """The machine is in use by an app instance."""
+class AllocationInUseError(ConflictError, codes=(Code.ALLOCATION_IN_USE,)):
+    """An app instance uses the machine."""
 
 
-class VolumeInUseError(ConflictError):
+class VolumeInUseError(ConflictError, codes=(Code.VOLUME_IN_USE,)):
     """The volume is attached to a machine."""
 
 
-class NoCapacityError(ConflictError):
+class NoCapacityError(ConflictError, codes=(Code.NO_CAPACITY,)):
     """No node has room."""
 
 
-class QuotaExceededError(ConflictError):
-    """The project's quota does not allow that much."""
+class QuotaExceededError(ConflictError, codes=(Code.QUOTA_EXCEEDED,)):
+    """The request exceeds the quota of the project."""
 
 
-class LeaseHeldError(ConflictError):
-    """Somebody else holds the lease."""
+class LeaseHeldError(ConflictError, codes=(Code.LEASE_HELD,)):
+    """Another holder has the lease."""
 
 
-class StaleLeaseError(ConflictError, LeaseLostError):
-    """The fencing token is older than the lease's present one."""
+class StaleLeaseError(ConflictError, LeaseLostError, codes=(Code.STALE_LEASE,)):
+    """The fencing token is older than the current one of the lease."""
 
 
-class UnavailableError(ApiError):
-    """The platform, or something that it needs, is not there at the moment; try again later."""
+class UnavailableError(ApiError, family=Family.UNAVAILABLE):
+    """The platform, or a service that it needs, is not available at the moment; try again later."""
 
 
-class RateLimitedError(UnavailableError):
-    """Too many requests in a short time; `retry_after` says when there is room again."""
+class RateLimitedError(UnavailableError, codes=(Code.RATE_LIMITED,)):
+    """Too many requests in a short time; `retry_after` says how long to wait."""
 
 
-class IdempotencyInFlightError(UnavailableError):
-    """The first request with this key is still being worked on: its answer comes later."""
+class IdempotencyInFlightError(UnavailableError, codes=(Code.IDEMPOTENCY_IN_FLIGHT,)):
+    """The first request with this idempotency key is still running; repeat the request to get its answer."""
 
 
-class NodeOfflineError(UnavailableError):
-    """The host of the machine has lost its connection to the platform."""
+class NodeOfflineError(UnavailableError, codes=(Code.NODE_OFFLINE,)):
+    """The node of the machine is not connected to the platform."""
 
 
-class InternalError(ApiError):
-    """A bug in the platform; the correlation id finds it in the logs."""
+class InternalError(ApiError, family=Family.INTERNAL):
+    """The platform has a bug; the correlation id finds it in the logs."""
 
 
 ANSWERS_LATER = (TransportError, UnavailableError, ProtocolError, InternalError)
-"""After these the same request may succeed later: they say nothing about what was asked."""
+"""The same request may succeed later: these errors say nothing about what was asked."""
 
-BY_CODE: dict[Code, type[ApiError]] = {
-    Code.INVALID_REQUEST: InvalidRequestError,
-    Code.UNAUTHENTICATED: UnauthenticatedError,
-    Code.INVALID_CREDENTIALS: UnauthenticatedError,
-    Code.FORBIDDEN: ForbiddenError,
-    Code.PASSWORD_CHANGE_REQUIRED: PasswordChangeRequiredError,
-    Code.CSRF_INVALID: ForbiddenError,
-    Code.NOT_FOUND: NotFoundError,
-    Code.METHOD_NOT_ALLOWED: InvalidRequestError,
-    Code.NAME_TAKEN: NameTakenError,
-    Code.INVALID_STATE: InvalidStateError,
-    Code.NOT_EMPTY: NotEmptyError,
-    Code.LAST_PLATFORM_ADMIN: InvalidStateError,
-    Code.KEY_LIMIT: InvalidStateError,
-    Code.REVISION_MISMATCH: RevisionMismatchError,
-    Code.IDEMPOTENCY_CONFLICT: IdempotencyConflictError,
-    Code.IDEMPOTENCY_IN_FLIGHT: IdempotencyInFlightError,
-    Code.STALE_LEASE: StaleLeaseError,
-    Code.LEASE_HELD: LeaseHeldError,
-    Code.OPERATION_RUNNING: OperationRunningError,
-    Code.ACTION_NOT_ALLOWED: ActionNotAllowedError,
-    Code.COMPONENT_LIMIT: ComponentLimitError,
-    Code.POLICY_NOT_MET: PolicyNotMetError,
-    Code.SECRET_SUSPECTED: InvalidRequestError,
-    Code.NO_CAPACITY: NoCapacityError,
-    Code.QUOTA_EXCEEDED: QuotaExceededError,
-    Code.ALLOCATION_IN_USE: AllocationInUseError,
-    Code.VOLUME_IN_USE: VolumeInUseError,
-    Code.IMAGE_UNKNOWN: InvalidRequestError,
-    Code.SHAPE_TOO_LARGE: InvalidRequestError,
-    Code.SHAPE_UNSUPPORTED: ShapeUnsupportedError,
-    Code.PLACEMENT_INVALID: InvalidRequestError,
-    Code.INPUTS_INVALID: InvalidRequestError,
-    Code.MANIFEST_INVALID: InvalidRequestError,
-    Code.VERSION_EXISTS: VersionExistsError,
-    Code.VERSION_RETIRED: InvalidStateError,
-    Code.NOT_ENTITLED: NotEntitledError,
-    Code.DIGEST_MISMATCH: InvalidRequestError,
-    Code.ARTIFACT_INVALID: InvalidRequestError,
-    Code.SIGNATURE_MISSING: SignatureError,
-    Code.SIGNATURE_INVALID: SignatureError,
-    Code.NODE_OFFLINE: NodeOfflineError,
-    Code.JOIN_TOKEN_INVALID: UnauthenticatedError,
-    Code.CURSOR_INVALID: InvalidRequestError,
-    Code.CURSOR_EXPIRED: CursorExpiredError,
-    Code.TOO_LARGE: InvalidRequestError,
-    Code.RATE_LIMITED: RateLimitedError,
-    Code.KEY_INVALID: InvalidRequestError,
-    Code.ALREADY_DELIVERED: AlreadyDeliveredError,
-    Code.DELIVERY_USED: AlreadyDeliveredError,
-    Code.DELIVERY_EXPIRED: InvalidStateError,
-    Code.WRAPPING_TOKEN_INVALID: InvalidRequestError,
-    Code.UNAVAILABLE: UnavailableError,
-    Code.INTERNAL: InternalError,
-    Code.AUTHORIZATION_PENDING: AuthorizationPendingError,
-    Code.SLOW_DOWN: SlowDownError,
-    Code.ACCESS_DENIED: AccessDeniedError,
-    Code.EXPIRED_TOKEN: UnauthenticatedError,
-    Code.INVALID_GRANT: UnauthenticatedError,
-    Code.UNSUPPORTED_GRANT_TYPE: InvalidRequestError,
-    Code.UNSUPPORTED_TOKEN_TYPE: InvalidRequestError,
-}
-"""A test fails when the contract gains a code that is missing here."""
+
+def exception_for(code: Code) -> type[ApiError]:
+    return _BY_CODE.get(code) or _BY_FAMILY[code.family]
 
 
 def error_from_problem(problem: Problem, *, retry_after: float | None = None) -> ApiError:
-    return BY_CODE[problem.code](problem, retry_after=retry_after)
+    return exception_for(problem.code)(problem, retry_after=retry_after)

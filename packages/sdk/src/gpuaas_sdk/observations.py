@@ -1,4 +1,4 @@
-"""What was seen of a machine or a daemon: yes, no, or unknown.
+"""Observations of a machine or a daemon: yes, no, or unknown.
 
 An observation is no boolean. `if observation:` would take "unknown" for one of the two, and that is how a
 controller deletes what it merely could not see; so it raises, and the code has to say which of the three it means.
@@ -45,7 +45,7 @@ class Observation:
         return self.answer is Answer.UNKNOWN
 
     def __invert__(self) -> "Observation":
-        """Of the opposite question. The opposite of unknown is unknown."""
+        """Answer the opposite question. The opposite of unknown is unknown."""
         opposite = {Answer.YES: Answer.NO, Answer.NO: Answer.YES, Answer.UNKNOWN: Answer.UNKNOWN}
         return Observation(opposite[self.answer], self.evidence)
 
@@ -78,8 +78,8 @@ def any_of(observations: Iterable[Observation]) -> Observation:
 
 
 async def observe(reading: Awaitable[CommandResult], *, yes_status: int = 0, no_status: int | None = 1) -> Observation:
-    """What a command on a machine answers by its exit status. Any other status, or a machine that does not answer
-    in time, is unknown: the command may not even exist there."""
+    """Ask a machine by the exit status of a command. Any other status, or a machine that does not answer in time, is
+    unknown: the command may not even exist there."""
     try:
         result = await reading
     except (MachineUnreachableError, TimeoutError) as error:

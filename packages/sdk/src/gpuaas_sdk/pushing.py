@@ -1,4 +1,4 @@
-"""What programs that push files for people need beside `artifacts.push`: the key from its file, and the progress."""
+"""Support for programs that push files for people: the key from its file, and the progress."""
 
 import sys
 from collections.abc import Callable

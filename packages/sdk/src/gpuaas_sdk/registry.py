@@ -144,7 +144,7 @@ class RegistryClient:
         if answer.status_code == 401:
             raise RegistryError(f"you may not {method} in {self._repository}")
         if answer.status_code == 405:
-            raise TransportError("the registry only reads just now (its garbage is being collected); try again")
+            raise TransportError("the registry is read-only during garbage collection; try again later")
         if answer.status_code == 500:
             raise RegistryFailedError(f"the registry failed: {_reason(answer)}")
         if answer.status_code == 429 or answer.status_code >= 500:
@@ -165,7 +165,7 @@ class RegistryClient:
         return digest
 
     async def push_file(self, path: Path, digest: str, on_progress: Progress = lambda sent: None) -> None:
-        """What the registry has already is not sent again: all of it, or the first part of an interrupted upload."""
+        """Send only what the registry lacks: nothing, the rest of an interrupted upload, or all of it."""
         size = path.stat().st_size  # noqa: ASYNC240 - local disk
         if await self.has_blob(digest):
             on_progress(size)
@@ -220,7 +220,7 @@ class RegistryClient:
             content = _part(path, offset, length, on_progress)
             answer = await self._send("PATCH", location, headers=headers, content=content, accept=(404, 416))
             if answer.status_code in {404, 416} or _last(answer) != offset + length - 1:
-                raise UploadLostError("the registry lost the upload; it begins anew")
+                raise UploadLostError("the registry lost the upload; it starts over")
             location, offset = self._absolute(answer), offset + length
             note.write(location)
             on_progress(offset)
@@ -228,7 +228,7 @@ class RegistryClient:
         url = str(httpx.URL(location).copy_merge_params({"digest": digest}))
         answer = await self._send("PUT", url, headers={"Content-Length": "0"}, accept=(404,))
         if answer.status_code == 404:
-            raise UploadLostError("the registry lost the upload; it begins anew")
+            raise UploadLostError("the registry lost the upload; it starts over")
         note.forget()
 
     async def _begin(self, note: UploadNote) -> tuple[str, int]:
@@ -270,7 +270,7 @@ class RegistryClient:
         finally:
             await answer.aclose()
         if (length, f"sha256:{seen.hexdigest()}") != (size, digest):
-            raise RegistryError(f"what the registry has as {digest} in {self._repository} is something else")
+            raise RegistryError(f"the registry has other content as {digest} in {self._repository}")
         yield last
 
     async def read_manifest(self, reference: str) -> bytes | None:

@@ -1,4 +1,4 @@
-"""A value that is shown only to who asks for it by name: not in a log line, a stack trace or a report."""
+"""A value that is shown only on request: never in a log line, a stack trace or a report."""
 
 import base64
 from typing import NoReturn
@@ -35,4 +35,4 @@ class SecretValue:
         return repr(self)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret value is not written down")
+        raise TypeError("cannot serialize a secret value")

@@ -48,7 +48,7 @@ def public_pem(private_key_pem: str) -> str:
 
 
 def payload_of(repository: str, digest: str) -> bytes:
-    """What is signed: a small document that names the manifest."""
+    """Make the document that is signed: it names the manifest."""
     critical = {
         "identity": {"docker-reference": repository},
         "image": {"docker-manifest-digest": digest},

@@ -63,7 +63,7 @@ async def open_stream(transport: "Transport", grant_id: str, allocation_id: str)
 
 
 async def open_stream_with(api_url: str, token: str, grant_id: str, allocation_id: str) -> ByteStream:
-    """The same with a token that one has."""
+    """Open a stream with a given token."""
     url = api_url.rstrip("/").replace("http", "ws", 1)
     headers = {
         "Authorization": f"Bearer {token}",

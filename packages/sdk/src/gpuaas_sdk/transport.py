@@ -38,22 +38,26 @@ Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 Content = bytes | Callable[[], AsyncIterator[bytes]]
 """A large body is given as a function, so that a retry can send it from its beginning."""
 
+_GENERAL_CODES = (
+    Code.UNAUTHENTICATED,
+    Code.FORBIDDEN,
+    Code.NOT_FOUND,
+    Code.INVALID_STATE,
+    Code.INVALID_REQUEST,
+)
+# Answers without a problem document come from proxies, which also know statuses that the platform never sends.
 _CODE_BY_STATUS = {
-    401: Code.UNAUTHENTICATED,
-    403: Code.FORBIDDEN,
-    404: Code.NOT_FOUND,
-    409: Code.INVALID_STATE,
-    422: Code.INVALID_REQUEST,
+    **{code.status: code for code in _GENERAL_CODES},
     **dict.fromkeys((429, 502, 503, 504), Code.UNAVAILABLE),
 }
 
 DEFAULT_TIMEOUT = 30.0
 REFRESH_MARGIN = 30.0
-"""A token is renewed this long before it expires, so that no request is under way with a dying one."""
+"""A token is renewed this long before it expires, so that none expires during a request."""
 
 
 def encode_body(body: BaseModel) -> bytes:
-    """Unlike pydantic's own JSON this writes secrets out: the body is where they belong."""
+    """Encode a body as JSON. Unlike pydantic's own, it contains the secrets in clear: the body is where they belong."""
     content = body.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name, value in body:
         if isinstance(value, SecretStr):
@@ -95,13 +99,13 @@ def error_from_answer(status: int, headers: Mapping[str, str], content: bytes) -
         detail=_detail_of(content) or f"answer {status} without a problem document, perhaps from a proxy",
         code=code,
         correlation_id=headers.get(CORRELATION_HEADER.lower(), ""),
-        retryable=code == Code.UNAVAILABLE,
+        retryable=code.retryable,
     )
     return error_from_problem(problem, retry_after=retry_after)
 
 
 def _detail_of(content: bytes) -> str | None:
-    """What a problem with a code that this version does not know yet says."""
+    """The detail of a problem whose code this version does not know."""
     try:
         detail = pydantic_core.from_json(content)["detail"]
     except (ValueError, KeyError, TypeError, IndexError):
@@ -116,7 +120,7 @@ def _change_headers(revision: int | None, idempotency_key: str | None) -> dict[s
 
 @functools.cache
 def _trusted() -> ssl.SSLContext:
-    """The certificates that are believed, read once: that takes longer than most requests."""
+    """Load the trusted certificates once: that takes longer than most requests."""
     return httpx.create_ssl_context()
 
 
@@ -164,7 +168,7 @@ class Transport:
         keyed: bool = True,
         revision: int | None = None,
     ) -> Model:
-        """`keyed=False` is for what is the same when done twice, and done so often that keys would pile up."""
+        """`keyed=False` is for idempotent requests that are so frequent that their keys would pile up."""
         headers = _change_headers(revision, idempotency_key) if keyed else {}
         return parse(model, await self._send_body("POST", path, headers, body))
 
@@ -177,7 +181,7 @@ class Transport:
         revision: int | None = None,
         idempotency_key: str | None = None,
     ) -> Model:
-        """With `revision`, only while the target is as the caller saw it."""
+        """With `revision`, only while the target is at that revision."""
         return parse(model, await self._send_body("PATCH", path, _change_headers(revision, idempotency_key), body))
 
     async def put(
@@ -194,7 +198,7 @@ class Transport:
     async def delete(
         self, path: str, model: type[Model], *, revision: int | None = None, idempotency_key: str | None = None
     ) -> Model:
-        """The answer is what the target was."""
+        """Return the target as it was."""
         return parse(model, await self._send_body("DELETE", path, _change_headers(revision, idempotency_key), None))
 
     async def _send_body(
@@ -219,7 +223,7 @@ class Transport:
         authenticated: bool = True,
         retry: RetryPolicy | None = None,
     ) -> httpx.Response:
-        """One logical request: sent again where that is safe, with a fresh token once after a 401."""
+        """Send one logical request: repeated where that is safe, and once with a fresh token after a 401."""
         all_headers = {CORRELATION_HEADER: current_correlation_id(), **(headers or {})}
         arguments: dict[str, Any] = {
             "params": {key: value for key, value in (query or {}).items() if value is not None},
@@ -265,7 +269,7 @@ class Transport:
     async def stream(
         self, path: str, *, query: Query, headers: Mapping[str, str], timeout: float
     ) -> AsyncIterator[httpx.Response]:
-        """An answer that is read as it comes. Nothing is sent again; `timeout` is how long it may be silent."""
+        """Stream an answer. Nothing is repeated; `timeout` limits the silence between two pieces."""
         token = await self.token()
         own = {CORRELATION_HEADER: current_correlation_id(), "Authorization": f"Bearer {token}", **headers}
         params = {key: value for key, value in query.items() if value is not None}
@@ -286,7 +290,7 @@ class Transport:
         return self._credentials.renewable
 
     async def token(self) -> str:
-        """A token that is still good for a while; concurrent callers share one renewal."""
+        """Return a token that is still valid for a while; concurrent callers share one renewal."""
         async with self._token_lock:
             if self._token is None or time.monotonic() >= self._renew_at:
                 fetched = await self.fetch_token()
@@ -300,7 +304,7 @@ class Transport:
         return await self._credentials.fetch(self)
 
     def forget_token(self, token: str | None) -> None:
-        """Only if it is still the present one: another task may have renewed it meanwhile."""
+        """Forget the token if it is still the current one: another task may have renewed it meanwhile."""
         if self._token == token:
             self._token = None
 

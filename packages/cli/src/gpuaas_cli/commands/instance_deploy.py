@@ -11,6 +11,7 @@ from gpuaas_cli.inputs import merge, read_inputs, split_pair
 from gpuaas_cli.options import DEFAULTS, WAIT_SECONDS, FromFile, InputWords, Options, Timeout, Wait
 from gpuaas_cli.prompts import ask, ask_inputs, can_ask
 from gpuaas_cli.session import Session, open_session
+from gpuaas_contract.nouns import Noun
 
 if TYPE_CHECKING:
     from gpuaas_contract.instances import InstanceDeploy
@@ -123,7 +124,7 @@ def _range(component: "Component") -> str:
 def _ask_machines(component: "Component", names: list[str]) -> list[str]:
     def check(answer: str) -> str | None:
         given = answer.replace(",", " ").split()
-        unknown = [name for name in given if name not in names and not name.startswith("alc_")]
+        unknown = [name for name in given if name not in names and not name.startswith(f"{Noun.ALLOCATION.prefix}_")]
         if unknown:
             return f"no active machine {', '.join(unknown)} (active: {', '.join(names) or 'none'})"
         if not component.min <= len(given) <= component.max:

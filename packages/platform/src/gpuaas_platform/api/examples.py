@@ -6,28 +6,20 @@ one route takes for more than one purpose; the policy matrix has a row for each.
 
 from typing import Any
 
+from gpuaas_contract.nouns import Noun
+
 Json = dict[str, Any]
 
 
-def _id(prefix: str) -> str:
-    return f"{prefix}_06e5k3m7q9v1x3z5b7d9f1h3j5"
+def _id(noun: Noun) -> str:
+    return f"{noun.prefix}_06e5k3m7q9v1x3z5b7d9f1h3j5"
 
 
 FIELDS: dict[str, Any] = {
-    "tenant_id": _id("ten"),
-    "project_id": _id("prj"),
-    "user_id": _id("usr"),
-    "service_account_id": _id("sva"),
-    "node_id": _id("nod"),
-    "allocation_id": _id("alc"),
-    "volume_id": _id("vol"),
+    **{f"{noun}_id": _id(noun) for noun in Noun if noun.prefix},
     "path": "/home/shared",
-    "instance_id": _id("ins"),
-    "member_id": _id("mem"),
-    "operation_id": _id("op"),
-    "bulk_id": _id("blk"),
-    "member_ids": [_id("mem")],
-    "allocation_ids": [_id("alc")],
+    "member_ids": [_id(Noun.MEMBER)],
+    "allocation_ids": [_id(Noun.ALLOCATION)],
     "reason": "the machine was stolen",
     "wrapping_token": "s.shown-once",
     "name": "research",
@@ -68,7 +60,11 @@ VARIANTS: dict[str, dict[str, Json]] = {
     "OperationCreate": {"on a member": {"kind": "recover", "member_id": FIELDS["member_id"]}},
     "Body_exchange_token": {
         "private-key JWT": {"grant_type": "client_credentials", **_ASSERTION},
-        "secret": {"grant_type": "client_credentials", "client_id": _id("sva"), "client_secret": "shown-once"},
+        "secret": {
+            "grant_type": "client_credentials",
+            "client_id": FIELDS["service_account_id"],
+            "client_secret": "shown-once",
+        },
         "device": {
             "grant_type": "urn:ietf:params:oauth:grant-type:device_code",
             "client_id": "gpuaas-cli",

@@ -12,6 +12,7 @@ from gpuaas_contract.problems import (
     IDEMPOTENCY_HEADER,
     IDEMPOTENCY_HOURS,
     PROBLEM_MEDIA_TYPE,
+    Code,
     Problem,
 )
 from gpuaas_contract.sessions import CSRF_HEADER, SESSION_COOKIE
@@ -37,7 +38,7 @@ _REFUSALS = {
     503: "The database, the secrets server, the registry or the machine's node is away: wait for Retry-After.",
 }
 _OAUTH_REFUSALS = (400, 401, 413, 429, 503)
-_RETRY = {409, 429, 503}
+_RETRY = {code.status for code in Code if code.retryable}
 
 
 def openapi_document(app: FastAPI) -> Json:

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from gpuaas_contract.audit import AuditOutcome
 from gpuaas_contract.base import API_PREFIX
 from gpuaas_contract.problems import PROBLEM_MEDIA_TYPE, Code, FieldError, Problem
-from gpuaas_platform.core.errors import LONGEST, MOST_ERRORS, OAUTH_CODES, Refusal
+from gpuaas_platform.core.errors import LONGEST, MOST_ERRORS, Refusal
 from gpuaas_platform.identity.rules.policy import Caller
 from gpuaas_platform.operations.routes.report_refusals import tell_of_report
 from gpuaas_platform.platform import Platform
@@ -27,16 +27,17 @@ _OAUTH_ERRORS = {
     Code.INVALID_CREDENTIALS: "invalid_client",
     Code.UNAVAILABLE: "temporarily_unavailable",
     Code.RATE_LIMITED: "temporarily_unavailable",
-    **{code: code.value for code in OAUTH_CODES},
+    # OAuth's own codes are the only ones with this status.
+    **{code: code.value for code in Code if code.status == 400},
 }
 
-_FRAMEWORK_CODES = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.TOO_LARGE}
+_FRAMEWORK_CODES = {code.status: code for code in (Code.NOT_FOUND, Code.METHOD_NOT_ALLOWED, Code.TOO_LARGE)}
 
 
 def problem_of(refusal: Refusal, correlation_id: str) -> Problem:
     return Problem(
         type=f"https://gpuaas.invalid/problems/{refusal.code.value}",
-        title=refusal.code.value.replace("_", " "),
+        title=refusal.code.problem_title,
         status=refusal.status,
         detail=refusal.detail,
         code=refusal.code,

@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool
 
 from gpuaas_contract import ids
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.problems import Code
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.outbox import WRITE, Outbox
@@ -31,8 +32,7 @@ def touch(tenant_id: str | None, project_id: str | None) -> None:
         place.update(tenant_id=tenant_id, project_id=project_id)
 
 
-CATALOGUE_NOUNS = frozenset({"app_version", "artifact", "trusted_key", "entitlement"})
-"""What belongs to an app and to no instance of it: its publishers see the changes."""
+_APP_NOUNS = frozenset(noun.value for noun in Noun if noun.of_app)
 
 R = TypeVar("R", bound=Record)
 Row = Mapping[str, Any]
@@ -126,7 +126,7 @@ class Transaction:
                 "project": project,
                 "tenant": tenant,
                 "instance": instance_id,
-                "app": app_slug or (row.get("app_slug") if noun in CATALOGUE_NOUNS else None),
+                "app": app_slug or (row.get("app_slug") if noun in _APP_NOUNS else None),
                 "member": row["id"] if noun == "member" else row.get("member_id"),
                 "operation": row["id"] if noun == "operation" else row.get("operation_id"),
             }

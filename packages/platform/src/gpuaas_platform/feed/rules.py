@@ -1,6 +1,6 @@
 """Who may see which change: whoever may read the thing that changed."""
 
-from gpuaas_contract.changes import Noun
+from gpuaas_contract.nouns import Noun
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 
 READ_PERMISSION: dict[str, Permission] = {
@@ -34,8 +34,8 @@ READ_PERMISSION: dict[str, Permission] = {
 }
 """A noun that is missing here is for those who see the whole platform only."""
 
-OPEN_NOUNS = sorted({Noun.APP_VERSION.value, Noun.ARTIFACT.value, Noun.TRUSTED_KEY.value})
-"""Nouns that belong to no tenant and that others than platform admins may see."""
+OPEN_NOUNS = sorted(noun.value for noun in Noun if noun.of_app and noun != Noun.ENTITLEMENT)
+"""Nouns that belong to no tenant, as an entitlement does, and that others than platform admins may see."""
 
 
 def may_see(caller: Caller, noun: str, scope: Scope) -> bool:

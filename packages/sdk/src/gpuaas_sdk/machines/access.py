@@ -82,4 +82,4 @@ class ObserverAccess(GrantedAccess):
         return await leases.access(claim.lease.instance_id, claim.fencing_token, public_key)
 
     async def stored_key(self, credential_id: str) -> asyncssh.SSHKey:
-        raise MachineUnreachableError("an observer gets no stored key: it opens more than looking needs")
+        raise MachineUnreachableError("an observer gets no stored key: the key allows more than reading")

@@ -1,4 +1,4 @@
-"""What a machine is: facts that any app may want to know before it begins."""
+"""Facts about a machine that any app may need before it begins."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -70,4 +70,4 @@ def parse_facts(text: str, asked: float, heard: float) -> MachineFacts:
             clock_skew_seconds=round(skew, 3),
         )
     except (KeyError, ValueError) as error:
-        raise ProtocolError(f"the machine answered something else than its facts: {error}") from error
+        raise ProtocolError(f"cannot read the machine's facts: unexpected answer: {error}") from error

@@ -123,7 +123,7 @@ class ObservedSshMachine:
             return self._connection
 
     async def _open(self) -> MachineConnection:
-        """What may pass becomes a TransportError, what will not a MachineUnreachableError."""
+        """Map temporary failures to TransportError, permanent ones to MachineUnreachableError."""
         try:
             try:
                 return await self._open_with(await self._access.grant())
@@ -206,7 +206,7 @@ class SshMachine(ObservedSshMachine):
         while delivery.status == DeliveryStatus.PENDING:
             delivery = await client.deliveries.get(delivery.id, wait=DELIVERY_WAIT)
         if delivery.status == DeliveryStatus.FAILED or delivery.path is None:
-            raise DeliveryFailedError(f"cannot bring {digest} to {self.hostname}: {delivery.reason}")
+            raise DeliveryFailedError(f"cannot deliver {digest} to {self.hostname}: {delivery.reason}")
         return delivery.path
 
     async def _copy(self, source: DeliverySource) -> str:
@@ -229,11 +229,11 @@ class SshMachine(ObservedSshMachine):
 
     @contextmanager
     def _is_delivery(self, source: DeliverySource) -> Iterator[None]:
-        """What the registry refuses or cannot say is no word about the machine."""
+        """Report a failure of the registry as a failed delivery, not as a failure of the machine."""
         try:
             yield
         except (RegistryError, TransportError) as error:
-            raise DeliveryFailedError(f"cannot bring {source.digest} to {self.hostname}: {error}") from None
+            raise DeliveryFailedError(f"cannot deliver {source.digest} to {self.hostname}: {error}") from None
 
 
 class SshObservers:

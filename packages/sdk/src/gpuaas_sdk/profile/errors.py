@@ -1,4 +1,4 @@
-"""What is wrong with the settings, in words for the person in front of the program."""
+"""Errors in the settings, in words for the person in front of the program."""
 
 from enum import StrEnum
 

@@ -135,7 +135,7 @@ class StoredLogin:
 
     async def _renew(self, routes: "TokenRoutes", context: Context) -> Context:
         if context.refresh_token is None:
-            raise ProfileError(f"your login to {context.api_url} is over", Wrong.NOT_LOGGED_IN, hint="gpuaas login")
+            raise ProfileError(f"your login to {context.api_url} has ended", Wrong.NOT_LOGGED_IN, hint="gpuaas login")
         # Shielded: a refresh token whose answer was not kept has ended the login.
         token = await asyncio.shield(routes.exchange_refresh_token(context.refresh_token))
         renewed = with_token(context, token)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """What flags, environment and file add up to."""
+    """The settings that flags, environment and file add up to."""
 
     name: str
     context: Context | None

@@ -56,7 +56,7 @@ class Allocations(ResourceRoutes):
         volumes: Sequence[VolumeAt] = (),
         idempotency_key: str | None = None,
     ) -> AllocationBatch:
-        """Several alike, named `<name>-1` and so on: all of them, or none."""
+        """Create several alike, named `<name>-1` and so on: all of them, or none."""
         body = AllocationBatchCreate(
             project_id=project_id,
             tenant_id=tenant_id,
@@ -78,7 +78,7 @@ class Allocations(ResourceRoutes):
         node_id: str | None = None,
         limit: int | None = None,
     ) -> Pager[Allocation]:
-        """Of a project, of a tenant itself, or all that the caller may see."""
+        """List the allocations of a project, of a tenant itself, or all that the caller may see."""
         query = {"project_id": project_id, "tenant_id": tenant_id, "status": status, "name": name, "node_id": node_id}
         return self._list("/allocations", AllocationPage, query, limit=limit)
 
@@ -88,12 +88,12 @@ class Allocations(ResourceRoutes):
     async def timeline(
         self, allocation_id: str, *, step: str | None = None, correlation_id: str | None = None
     ) -> Timeline:
-        """All of it, the steps of one kind, or those that one request led to."""
+        """List the whole timeline, the steps of one kind, or those that one request caused."""
         query = {"step": step, "correlation_id": correlation_id}
         return await self._transport.get(f"/allocations/{allocation_id}/timeline", Timeline, query)
 
     async def update(self, allocation_id: str, *, name: str, idempotency_key: str | None = None) -> Allocation:
-        """Another name; the host name of the machine stays."""
+        """Rename the allocation; the host name of the machine stays."""
         path, body = f"/allocations/{allocation_id}", AllocationUpdate(name=name)
         return await self._transport.patch(path, Allocation, body, idempotency_key=idempotency_key)
 
@@ -114,13 +114,13 @@ class Allocations(ResourceRoutes):
         force: bool = False,
         idempotency_key: str | None = None,
     ) -> Allocation:
-        """Apps that live on the machine are asked first, unless it is done with force."""
+        """Resize the machine. Apps on it are asked first, unless `force` is given."""
         body = AllocationResize(cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus, force=force)
         path = f"/allocations/{allocation_id}/resize"
         return await self._transport.post(path, Allocation, body, idempotency_key=idempotency_key)
 
     async def retry(self, allocation_id: str, *, idempotency_key: str | None = None) -> Allocation:
-        """What failed, its creation or its release, is tried again."""
+        """Try the failed creation or release again."""
         path = f"/allocations/{allocation_id}/retry"
         return await self._transport.post(path, Allocation, idempotency_key=idempotency_key)
 

@@ -10,7 +10,7 @@ from gpuaas_sdk.resources.base import ResourceRoutes
 
 class AppUsage(ResourceRoutes):
     async def report(self, instance_id: str, records: Sequence[AppUsageReport]) -> AppUsageAnswer:
-        """By the app's own service account. To send a record again is harmless: its id counts once."""
+        """Report usage with the app's own service account. Repeating a record is harmless: its id counts once."""
         body = AppUsageBatch(records=[*records])
         return await self._transport.post(f"/app-instances/{instance_id}/usage", AppUsageAnswer, body)
 

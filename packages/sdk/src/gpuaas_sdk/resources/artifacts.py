@@ -31,7 +31,7 @@ class Registries(ResourceRoutes):
         return await self._transport.get("/registry", Registry)
 
     async def token(self, repository: str, *, push: bool = False) -> RegistryToken:
-        """What the caller may not do is left out of it."""
+        """Fetch a token for a repository; it omits actions that the caller may not do."""
         scope = f"repository:{repository}:{'pull,push' if push else 'pull'}"
         return await self._transport.get("/registry/token", RegistryToken, {"scope": scope, "service": oci.SERVICE})
 
@@ -58,7 +58,7 @@ class Registries(ResourceRoutes):
         return RegistryClient((await self.get()).url, repository, fetch)
 
     async def upload(self, upload_id: str, repository: str) -> RegistryUpload:
-        """Where an upload that was cut goes on, where the platform knows."""
+        """Return where an interrupted upload continues, if the platform knows."""
         return await self._transport.get(f"/registry/uploads/{upload_id}", RegistryUpload, {"repository": repository})
 
 
@@ -72,7 +72,7 @@ class Artifacts(ResourceRoutes):
         project_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Artifact:
-        """Make known what was pushed, by the digest of its manifest. A second time finds the first."""
+        """Register a pushed artifact by the digest of its manifest. A repetition returns the first registration."""
         owner = _owner(app_slug, project_id)
         body = ArtifactRegister(name=name, digest=digest, **owner)
         return await self._transport.post("/artifacts", Artifact, body, idempotency_key=idempotency_key)
@@ -86,7 +86,7 @@ class Artifacts(ResourceRoutes):
         return await self._transport.get(f"/artifacts/{artifact_id}", Artifact)
 
     async def verify(self, artifact_id: str) -> Artifact:
-        """Have its signature checked with the trusted keys of its owner."""
+        """Check its signature with the trusted keys of its owner."""
         return await self._transport.post(f"/artifacts/{artifact_id}/verify", Artifact)
 
     async def promote(self, artifact_id: str, *, revision: int | None = None) -> Artifact:
@@ -141,7 +141,7 @@ class Artifacts(ResourceRoutes):
         return await self.register(name, digest, app_slug=app_slug, project_id=project_id)
 
     async def check_push(self, name: str, *, app_slug: str | None = None, project_id: str | None = None) -> None:
-        """Raises what a push would be refused with, for those who have to make the file first. Sends the empty
+        """Raise the error that a push would raise, for programs that have to make the file first. Sends the empty
         configuration that every artifact has, and nothing else."""
         from gpuaas_sdk.registry import RegistryClient
 
@@ -197,7 +197,7 @@ class TrustedKeys(ResourceRoutes):
         return await self._transport.get(f"/trusted-keys/{trusted_key_id}", TrustedKey)
 
     async def delete(self, trusted_key_id: str, *, revision: int | None = None) -> TrustedKey:
-        """What was verified with it stays verified."""
+        """Delete the key; artifacts that were verified with it stay verified."""
         return await self._transport.delete(f"/trusted-keys/{trusted_key_id}", TrustedKey, revision=revision)
 
 

@@ -18,7 +18,7 @@ class Audit(ResourceRoutes):
         correlation_id: str | None = None,
         limit: int | None = None,
     ) -> Pager[AuditEntry]:
-        """Oldest first. `action` names one action, or all that begin with it."""
+        """List entries, oldest first. `action` is one action or the prefix of several."""
         query = {
             "tenant_id": tenant_id,
             "project_id": project_id,
@@ -31,7 +31,7 @@ class Audit(ResourceRoutes):
         return self._list("/audit", AuditPage, query, limit=limit)
 
     def sealed(self, tenant_id: str | None = None, *, limit: int | None = None) -> Pager[AuditEntry]:
-        """The entries of one chain, in the chain's order."""
+        """List the entries of one chain, in its order."""
         return self._list("/audit/sealed", AuditPage, {"tenant_id": tenant_id}, limit=limit)
 
     def batches(self, tenant_id: str | None = None, *, limit: int | None = None) -> Pager[AuditBatch]:

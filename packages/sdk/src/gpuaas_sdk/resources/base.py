@@ -1,4 +1,4 @@
-"""What every resource shares."""
+"""The base of all resources."""
 
 from typing import TypeVar, cast
 

@@ -24,7 +24,7 @@ class Apps(ResourceRoutes):
         return self._list(f"/apps/{slug}/versions", AppVersionPage, limit=limit)
 
     async def manifest_schema(self) -> JsonObject:
-        """The shape of a manifest, as this platform takes it."""
+        """Fetch the JSON schema of manifests that this platform accepts."""
         return (await self._transport.get("/app-manifest-schema", ManifestSchema)).json_schema
 
 

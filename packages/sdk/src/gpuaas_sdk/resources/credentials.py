@@ -16,7 +16,7 @@ class AccessCredentials(ResourceRoutes):
     async def create(
         self, project_id: str, name: str, *, private_key: str | None = None, idempotency_key: str | None = None
     ) -> Credential:
-        """Without a private key, in OpenSSH form, the platform makes one that nobody ever sees."""
+        """Create a credential. Without a private key (in OpenSSH form) the platform makes one that nobody ever sees."""
         body = CredentialCreate(project_id=project_id, name=name, private_key=_secret(private_key))
         return await self._transport.post("/credentials", Credential, body, idempotency_key=idempotency_key)
 
@@ -29,7 +29,7 @@ class AccessCredentials(ResourceRoutes):
     async def rotate(
         self, credential_id: str, *, private_key: str | None = None, idempotency_key: str | None = None
     ) -> Credential:
-        """One more valid version. End the one before it when the new public key is on all machines."""
+        """Add a valid version. End the previous one when the new public key is on all machines."""
         body = CredentialRotate(private_key=_secret(private_key))
         path = f"/credentials/{credential_id}/rotate"
         return await self._transport.post(path, Credential, body, idempotency_key=idempotency_key)
@@ -38,7 +38,7 @@ class AccessCredentials(ResourceRoutes):
         return await self._transport.delete(f"/credentials/{credential_id}/versions/{version}", Credential)
 
     async def revoke(self, credential_id: str, *, revision: int | None = None) -> Credential:
-        """No delivery from now on, and the keys are destroyed. This cannot be undone."""
+        """Stop all deliveries and destroy the keys. This cannot be undone."""
         return await self._transport.post(f"/credentials/{credential_id}/revoke", Credential, revision=revision)
 
     async def delete(self, credential_id: str, *, revision: int | None = None) -> Credential:
@@ -53,7 +53,7 @@ class AccessCredentials(ResourceRoutes):
         version: int | None = None,
         idempotency_key: str | None = None,
     ) -> SecretDelivery:
-        """A wrapping token for the lease holder; the runtime's `credential` does this and unwraps it."""
+        """Deliver a wrapping token to the lease holder; the runtime's `credential` does this and unwraps it."""
         body = SecretDeliveryRequest(operation_id=operation_id, fencing_token=fencing_token, version=version)
         path = f"/credentials/{credential_id}/deliveries"
         return await self._transport.post(path, SecretDelivery, body, idempotency_key=idempotency_key)

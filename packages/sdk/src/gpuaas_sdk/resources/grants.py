@@ -19,30 +19,30 @@ class Grants(ResourceRoutes):
         expires_at: datetime | None = None,
         idempotency_key: str | None = None,
     ) -> Grant:
-        """The person is named by id or by e-mail address; the grant is `active` when the machine has the user."""
+        """Grant a person, by id or e-mail address, a user on the machine; `active` when the machine has the user."""
         named = {"user_id" if ids.is_id(person, ids.USER) else "email": person}
         body = GrantCreate(**named, sudo=sudo, expires_at=expires_at)
         path = f"/allocations/{allocation_id}/grants"
         return await self._transport.post(path, Grant, body, idempotency_key=idempotency_key)
 
     def list(self, allocation_id: str, *, user_id: str | None = None, limit: int | None = None) -> Pager[Grant]:
-        """Of a machine, also those that have ended."""
+        """List the grants on a machine, including ended ones."""
         return self._list(f"/allocations/{allocation_id}/grants", GrantPage, {"user_id": user_id}, limit=limit)
 
     def own(self, *, limit: int | None = None) -> Pager[Grant]:
-        """One's own live ones, on whatever machine."""
+        """List the caller's own live grants, on all machines."""
         return self._list("/users/me/grants", GrantPage, {}, limit=limit)
 
     async def get(self, grant_id: str) -> Grant:
         return await self._transport.get(f"/grants/{grant_id}", Grant)
 
     async def revoke(self, grant_id: str, *, revision: int | None = None) -> Grant:
-        """It gives nothing from now on; `revoked` when the machine has removed what it had of it."""
+        """Revoke the grant at once; `revoked` when the machine has removed the user."""
         return await self._transport.post(f"/grants/{grant_id}/revoke", Grant, revision=revision)
 
 
 class SshKeys(ResourceRoutes):
-    """One's own."""
+    """The caller's own SSH public keys."""
 
     async def add(self, name: str, public_key: str, *, idempotency_key: str | None = None) -> SshKey:
         body = SshKeyCreate(name=name, public_key=public_key)

@@ -1,4 +1,4 @@
-"""What happened: explanations, events and traces."""
+"""The history of instances: explanations, events and traces."""
 
 from datetime import datetime
 from typing import Literal
@@ -10,7 +10,7 @@ from gpuaas_sdk.resources.base import ResourceRoutes
 
 class History(ResourceRoutes):
     async def explain(self, instance_id: str) -> Explanation:
-        """Which member, which operation, which correlation id, what the adapter says, what it waits for, what to do."""
+        """Explain the state of an instance: the member and operation behind it, obstacles, next actions."""
         return await self._transport.get(f"/app-instances/{instance_id}/explain", Explanation)
 
     def events(
@@ -26,7 +26,7 @@ class History(ResourceRoutes):
         order: Literal["oldest_first", "newest_first"] = "oldest_first",
         limit: int | None = None,
     ) -> Pager[InstanceEvent]:
-        """`event` is one, or the beginning of several (`step_`)."""
+        """List events. `event` is one event or the prefix of several (`step_`)."""
         query = {
             "member_id": member_id,
             "operation_id": operation_id,
@@ -39,5 +39,5 @@ class History(ResourceRoutes):
         return self._list(f"/app-instances/{instance_id}/events", InstanceEventPage, query, limit=limit)
 
     async def trace(self, correlation_id: str) -> Trace:
-        """All that one correlation id touched, as far as the caller may see it."""
+        """Fetch everything that one correlation id touched, as far as the caller may see it."""
         return await self._transport.get(f"/traces/{correlation_id}", Trace)

@@ -101,7 +101,7 @@ class Users(ResourceRoutes):
         password: str | None = None,
         revision: int | None = None,
     ) -> User:
-        """A password that is given here is good for one login. Every login of the user ends."""
+        """Update a user. A password that is given here is valid for one login; every login of the user ends."""
         body = UserUpdate(disabled=disabled, password=None if password is None else SecretStr(password))
         return await self._transport.patch(f"/users/{user_id}", User, body, revision=revision)
 
@@ -152,7 +152,7 @@ class ServiceAccounts(ResourceRoutes):
         role: Role | None = None,
         idempotency_key: str | None = None,
     ) -> ServiceAccount:
-        """Of a project, or of a tenant with `project_id=None`."""
+        """Create an account of a project, or of a tenant with `project_id=None`."""
         body = ServiceAccountCreate(
             project_id=project_id,
             tenant_id=tenant_id,
@@ -202,10 +202,10 @@ class ServiceAccounts(ResourceRoutes):
         return await self._transport.post(path, ServiceAccountKey, body, idempotency_key=idempotency_key)
 
     async def add_secret(self, service_account_id: str, *, idempotency_key: str | None = None) -> ServiceAccountKey:
-        """`secret` is in this answer only. After a lost answer it is lost: revoke it, add another."""
+        """Add a secret, which only this answer contains. If the answer is lost, revoke the secret and add another."""
         path = f"/service-accounts/{service_account_id}/secrets"
         return await self._transport.post(path, ServiceAccountKey, idempotency_key=idempotency_key)
 
     async def revoke_key(self, service_account_id: str, key_id: str) -> ServiceAccountKey:
-        """A public key or a secret; the tokens of the account are withdrawn with it."""
+        """Revoke a public key or a secret, and the tokens of the account."""
         return await self._transport.delete(f"/service-accounts/{service_account_id}/keys/{key_id}", ServiceAccountKey)

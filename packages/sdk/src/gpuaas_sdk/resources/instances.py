@@ -24,11 +24,11 @@ from gpuaas_sdk.resources.base import ResourceRoutes
 
 
 class HeldLease(Protocol):
-    """What a write under a lease needs to carry."""
+    """The identity of a lease, which every write under it carries."""
 
     @property
     def operation_id(self) -> str | None:
-        """None: the reconcile lease of the instance."""
+        """None for the reconcile lease of the instance."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class Instances(ResourceRoutes):
         return await self._transport.get(f"/app-instances/{instance_id}", Instance)
 
     def members(self, instance_id: str, *, removed: bool | None = None, limit: int | None = None) -> Pager[Member]:
-        """All, also those that are removed; with `removed`, only those that are or are not."""
+        """List members, including removed ones; `removed` selects those that are removed or not."""
         query = {"removed": None if removed is None else str(removed).lower()}
         return self._list(f"/app-instances/{instance_id}/members", MemberPage, query, limit=limit)
 
@@ -60,7 +60,7 @@ class Instances(ResourceRoutes):
         queue: bool = False,
         idempotency_key: str | None = None,
     ) -> Operation:
-        """Ask for an operation that the app's manifest names, on the whole instance or on one of its members."""
+        """Request an operation that the app's manifest declares, on the whole instance or on one of its members."""
         path = f"/app-instances/{instance_id}/operations"
         body = OperationCreate(kind=kind, member_id=member_id, input=input or {}, queue=queue)
         return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
@@ -92,7 +92,7 @@ class Instances(ResourceRoutes):
         queue: bool = False,
         idempotency_key: str | None = None,
     ) -> Bulk:
-        """The same operation on many members, with one result each."""
+        """Request the same operation on many members, with one result each."""
         path = f"/app-instances/{instance_id}/member-operations"
         body = MemberOperationsCreate(
             kind=kind, member_ids=[*member_ids], policy=policy, input=input or {}, queue=queue
@@ -103,7 +103,7 @@ class Instances(ResourceRoutes):
         return self._list(f"/app-instances/{instance_id}/bulk-operations", BulkPage, limit=limit)
 
     async def abandon(self, instance_id: str, reason: str, *, idempotency_key: str | None = None) -> Instance:
-        """After its decommission failed: end it without proof that nothing is left."""
+        """End an instance whose decommission failed, without proof that nothing is left."""
         path = f"/app-instances/{instance_id}/abandon"
         return await self._transport.post(path, Instance, WriteOff(reason=reason), idempotency_key=idempotency_key)
 
@@ -131,7 +131,7 @@ class Members(ResourceRoutes):
         return await self._transport.get(f"/members/{member_id}", Member)
 
     async def forget(self, member_id: str, reason: str, *, idempotency_key: str | None = None) -> Member:
-        """After its removal failed: make it a tombstone without proof that nothing is left."""
+        """Make a member whose removal failed a tombstone, without proof that nothing is left."""
         path = f"/members/{member_id}/forget"
         return await self._transport.post(path, Member, WriteOff(reason=reason), idempotency_key=idempotency_key)
 

@@ -20,7 +20,7 @@ class Nodes(ResourceRoutes):
         return await self._transport.get(f"/nodes/{node_id}", Node)
 
     async def enrol(self, join_token: str, public_key_pem: str) -> Enrolment:
-        """Anonymous: the join token in the body is what is checked."""
+        """Enrol a node. Needs no login: the join token in the body is checked."""
         body = EnrolRequest(join_token=join_token, public_key_pem=public_key_pem)
         response = await self._transport.send(
             "POST",
@@ -35,24 +35,24 @@ class Nodes(ResourceRoutes):
         return await self._transport.post(f"/nodes/{node_id}/{what}", Node, idempotency_key=idempotency_key)
 
     async def cordon(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
-        """It takes nothing new."""
+        """Place no new allocations on the node."""
         return await self._change(node_id, "cordon", idempotency_key)
 
     async def uncordon(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
         return await self._change(node_id, "uncordon", idempotency_key)
 
     async def drain(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
-        """It takes nothing new, and those who have machines there are told to move."""
+        """Place no new allocations on the node, and tell the owners of its machines to move."""
         return await self._change(node_id, "drain", idempotency_key)
 
     async def retire(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
-        """For good, once it is empty."""
+        """Retire an empty node for good."""
         return await self._change(node_id, "retire", idempotency_key)
 
     async def revoke_identity(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
-        """Its agent is cut off at once."""
+        """Revoke its identity; the agent is disconnected at once."""
         return await self._change(node_id, "revoke-identity", idempotency_key)
 
     async def rotate_identity(self, node_id: str, *, idempotency_key: str | None = None) -> Node:
-        """Its agent makes a new key."""
+        """Let its agent make a new key."""
         return await self._change(node_id, "rotate-identity", idempotency_key)

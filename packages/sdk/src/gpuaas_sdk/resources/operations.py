@@ -1,4 +1,4 @@
-"""Operations: what people ask for, and what a controller does under a lease."""
+"""Operations: requested by people, carried out by controllers under a lease."""
 
 from collections.abc import Mapping, Sequence
 
@@ -54,7 +54,7 @@ class Operations(ResourceRoutes):
         return await self._transport.post(path, Operation, idempotency_key=idempotency_key)
 
     async def cancel(self, operation_id: str, *, idempotency_key: str | None = None) -> Operation:
-        """At once where nobody works on it; else its controller is asked to stop, and `cancel_requested` says so."""
+        """Cancel at once if nobody holds the lease; otherwise ask the controller to stop (`cancel_requested`)."""
         path = f"/operations/{operation_id}/cancel"
         return await self._transport.post(path, Operation, idempotency_key=idempotency_key)
 
@@ -70,7 +70,7 @@ class Operations(ResourceRoutes):
     async def yield_lease(
         self, operation_id: str, fencing_token: int, *, idempotency_key: str | None = None
     ) -> Operation:
-        """Hand the lease back without an end: the operation can be claimed again at once."""
+        """Hand the lease back without an outcome: the operation can be claimed again at once."""
         path = f"/operations/{operation_id}/yield"
         body = LeaseRequest(fencing_token=fencing_token)
         return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
@@ -135,7 +135,7 @@ class Operations(ResourceRoutes):
         member_statuses: Mapping[str, MemberStatus] | None = None,
         idempotency_key: str | None = None,
     ) -> Operation:
-        """The work was stopped because somebody asked for that."""
+        """Report that the work stopped because cancellation was requested."""
         path = f"/operations/{operation_id}/cancelled"
         body = CancelledRequest(
             fencing_token=fencing_token, result=result or {}, member_statuses=dict(member_statuses or {})
@@ -143,7 +143,7 @@ class Operations(ResourceRoutes):
         return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
 
     async def access(self, operation_id: str, fencing_token: int, public_key: str) -> AccessGrant:
-        """A certificate for exactly the machines of the operation, for its lease holder."""
+        """Issue a certificate for exactly the machines of the operation, for its lease holder."""
         body = OperationAccessRequest(fencing_token=fencing_token, public_key=public_key)
         return await self._transport.post(f"/operations/{operation_id}/access", AccessGrant, body)
 
@@ -154,7 +154,7 @@ class Operations(ResourceRoutes):
 
 class Deliveries(ResourceRoutes):
     async def get(self, delivery_id: str, *, wait: float | None = None) -> Delivery:
-        """With `wait`, the platform answers when it is no longer pending, or after that many seconds."""
+        """Fetch a delivery. With `wait`, the answer comes when it is no longer pending, or after that many seconds."""
         timeout = None if wait is None else wait + DEFAULT_TIMEOUT
         query = {"wait": None if wait is None else int(wait)}
         return await self._transport.get(f"/deliveries/{delivery_id}", Delivery, query, timeout=timeout)

@@ -1,4 +1,4 @@
-"""Preflights: what stands in the way, before anything is changed."""
+"""Preflights: checks for obstacles before anything is changed."""
 
 from gpuaas_contract.bulk import MemberOperationsCreate, MembersAdd
 from gpuaas_contract.instances import InstanceDeploy
@@ -10,17 +10,17 @@ from gpuaas_sdk.transport import DEFAULT_TIMEOUT
 
 class Preflights(ResourceRoutes):
     async def deploy(self, request: InstanceDeploy) -> Preflight:
-        """Of a deploy: the same request as for `instances.deploy`."""
+        """Check a deploy: the same request as for `instances.deploy`."""
         return await self._transport.post("/app-instances/preflight", Preflight, request)
 
     async def instance(
         self, instance_id: str, request: OperationCreate | MembersAdd | MemberOperationsCreate
     ) -> Preflight:
-        """Of a request on an instance, whichever of them it is."""
+        """Check any request on an instance."""
         return await self._transport.post(f"/app-instances/{instance_id}/preflight", Preflight, request)
 
     async def get(self, preflight_id: str, *, wait: float | None = None) -> Preflight:
-        """With `wait`, the platform answers when the app's own checks are done, too, or after that many seconds."""
+        """Fetch a preflight. With `wait`, the answer comes after the app's own checks, or after that many seconds."""
         timeout = None if wait is None else wait + DEFAULT_TIMEOUT
         query = {"wait": None if wait is None else int(wait)}
         return await self._transport.get(f"/preflights/{preflight_id}", Preflight, query, timeout=timeout)

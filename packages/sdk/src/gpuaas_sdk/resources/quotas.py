@@ -19,7 +19,7 @@ class Quotas(ResourceRoutes):
         allocations: int | None = None,
         idempotency_key: str | None = None,
     ) -> Quota:
-        """All limits at once: what is left out is not limited."""
+        """Set all limits at once: omitted ones are unlimited."""
         body = QuotaSet(cpus=cpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=gpus, allocations=allocations)
         path = f"/projects/{project_id}/quota"
         return await self._transport.put(path, Quota, body, idempotency_key=idempotency_key)

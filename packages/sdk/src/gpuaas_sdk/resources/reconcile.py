@@ -1,4 +1,4 @@
-"""Reconcile leases: the right to look after an instance."""
+"""Reconcile leases: the right to observe an instance."""
 
 from gpuaas_contract.access import AccessGrant, OperationAccessRequest
 from gpuaas_contract.operations import ClaimRequest, LeaseRequest
@@ -15,12 +15,12 @@ class ReconcileLeases(ResourceRoutes):
         return await self._transport.post(f"{_path(instance_id)}/heartbeat", ReconcileLease, body, keyed=False)
 
     async def yield_lease(self, instance_id: str, fencing_token: int) -> ReconcileLease:
-        """Give it back, so that another controller can look after the instance at once."""
+        """Hand the lease back, so that another controller can claim it at once."""
         body = LeaseRequest(fencing_token=fencing_token)
         return await self._transport.post(f"{_path(instance_id)}/yield", ReconcileLease, body)
 
     async def access(self, instance_id: str, fencing_token: int, public_key: str) -> AccessGrant:
-        """A certificate for all machines of the instance, as an observer."""
+        """Issue an observer's certificate for all machines of the instance."""
         body = OperationAccessRequest(fencing_token=fencing_token, public_key=public_key)
         return await self._transport.post(f"{_path(instance_id)}/access", AccessGrant, body)
 

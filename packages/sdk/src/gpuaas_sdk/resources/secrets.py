@@ -19,7 +19,7 @@ class Secrets(ResourceRoutes):
         return await self._transport.get(f"/secrets/{secret_id}", Secret)
 
     async def ensure(self, operation_id: str, fencing_token: int, name: str, spec: SecretSpec | None = None) -> Secret:
-        """The secret of that name of the operation's instance, made where it is missing. Not its value."""
+        """Ensure that the operation's instance has a secret of that name. The answer does not contain its value."""
         body = SecretEnsure(fencing_token=fencing_token, name=name, spec=spec)
         return await self._transport.post(f"/operations/{operation_id}/secrets", Secret, body)
 
@@ -35,7 +35,7 @@ class Secrets(ResourceRoutes):
         version: int | None = None,
         idempotency_key: str | None = None,
     ) -> SecretDelivery:
-        """A wrapping token for the lease holder; the runtime's `secret` does this and unwraps it."""
+        """Deliver a wrapping token to the lease holder; the runtime's `secret` does this and unwraps it."""
         body = SecretDeliveryRequest(operation_id=operation_id, fencing_token=fencing_token, version=version)
         path = f"/secrets/{secret_id}/deliveries"
         return await self._transport.post(path, SecretDelivery, body, idempotency_key=idempotency_key)
@@ -43,7 +43,7 @@ class Secrets(ResourceRoutes):
 
 class SecretDeliveries(ResourceRoutes):
     async def unwrap(self, secret_delivery_id: str, wrapping_token: str) -> SecretValue:
-        """Works once. Where no answer came, nobody knows whether it did: it is not sent again by itself."""
+        """Unwrap a delivered secret. This works once, so a request without an answer is not repeated automatically."""
         body = UnwrapRequest(wrapping_token=SecretStr(wrapping_token))
         response = await self._transport.send(
             "POST",

@@ -1,4 +1,4 @@
-"""One's own logins, and letting command lines in."""
+"""The caller's own logins, and the approval of device logins."""
 
 from pydantic import SecretStr
 
@@ -20,16 +20,16 @@ class Sessions(ResourceRoutes):
         return await self._transport.delete(f"/auth/sessions/{session_id}", Session, idempotency_key=idempotency_key)
 
     async def end_current(self) -> Session:
-        """Log out: the token that asks is worthless from then on."""
+        """Log out: the token of this request is invalid from then on."""
         return await self._transport.delete("/auth/session", Session)
 
     async def change_password(self, current_password: str, new_password: str) -> User:
-        """Ends every other login, and the tokens of this one: log in again with the new password."""
+        """Change the password. This ends every other login and the tokens of this one: log in again."""
         body = PasswordChange(current_password=SecretStr(current_password), new_password=SecretStr(new_password))
         return await self._transport.post("/auth/password", User, body)
 
     async def device_request(self, user_code: str) -> DeviceRequest:
-        """Which program waits behind this code."""
+        """Show the program that waits behind this code."""
         return await self._transport.get("/oauth/device", DeviceRequest, {"user_code": user_code})
 
     async def approve_device(self, user_code: str, *, idempotency_key: str | None = None) -> DeviceRequest:

@@ -5,13 +5,13 @@ from gpuaas_sdk.resources.base import ResourceRoutes
 
 
 class SshAuthorities(ResourceRoutes):
-    """By the id of a project, or of a tenant for its own machines."""
+    """Routes take the id of a project, or of a tenant for its own machines."""
 
     async def get(self, owner_id: str) -> SshAuthority:
         return await self._transport.get(f"/ssh-authorities/{owner_id}", SshAuthority)
 
     async def rotate(self, owner_id: str, *, idempotency_key: str | None = None) -> SshAuthority:
-        """A new key beside the old one; retire the old one when no machine waits any more."""
+        """Add a new key beside the old one; retire the old one when no machine waits any more."""
         path = f"/ssh-authorities/{owner_id}/rotate"
         return await self._transport.post(path, SshAuthority, idempotency_key=idempotency_key)
 

@@ -1,4 +1,4 @@
-"""What allocations used."""
+"""The usage of allocations."""
 
 from gpuaas_contract.usage import UsageKind, UsagePage, UsageRecord
 from gpuaas_sdk.pages import Pager

@@ -27,23 +27,23 @@ class Volumes(ResourceRoutes):
     async def attach(
         self, volume_id: str, *, allocation_id: str, path: str, idempotency_key: str | None = None
     ) -> Volume:
-        """To a machine on the same node; a volume without a place gets one there."""
+        """Attach the volume to a machine on its node; a volume without a node is placed on the node of the machine."""
         body = VolumeAttach(allocation_id=allocation_id, path=path)
         return await self._transport.post(f"/volumes/{volume_id}/attach", Volume, body, idempotency_key=idempotency_key)
 
     async def detach(self, volume_id: str, *, allocation_id: str, idempotency_key: str | None = None) -> Volume:
-        """Its data stay."""
+        """Detach the volume; its data stay."""
         body = VolumeDetach(allocation_id=allocation_id)
         return await self._transport.post(f"/volumes/{volume_id}/detach", Volume, body, idempotency_key=idempotency_key)
 
     async def retry(self, volume_id: str, *, idempotency_key: str | None = None) -> Volume:
-        """All that failed about it is tried again."""
+        """Try everything about the volume that failed again."""
         return await self._transport.post(f"/volumes/{volume_id}/retry", Volume, idempotency_key=idempotency_key)
 
     async def delete(
         self, volume_id: str, *, revision: int | None = None, idempotency_key: str | None = None
     ) -> Volume:
-        """With all that is on it; it is deleted when its node says that it is gone."""
+        """Delete the volume and its data; `deleted` when its node confirms it."""
         return await self._transport.delete(
             f"/volumes/{volume_id}", Volume, revision=revision, idempotency_key=idempotency_key
         )

@@ -15,7 +15,7 @@ class _State:
 
 
 class Breakers:
-    """Counts what came to nothing in a row, over all operations of a member. Beside it each operation has a growing
+    """Counts consecutive failures over all operations of a member. Beside it each operation has a growing
     pause of its own; the breaker keeps a broken machine from being asked by every new operation anew."""
 
     def __init__(self, *, opens_after: int = OPENS_AFTER, open_seconds: float = OPEN_SECONDS) -> None:
@@ -35,7 +35,7 @@ class Breakers:
         state.failures += 1
         if state.failures >= self._opens_after:
             state.open_until = now + self._open_seconds
-            logger.warning("%s: nothing came of %s tries; next one in %.0f s", key, state.failures, self._open_seconds)
+            logger.warning("%s: %s attempts failed; next one in %.0f s", key, state.failures, self._open_seconds)
 
     def succeeded(self, key: str) -> None:
         """Also after a failure that was reported: the machine and the platform answered."""

@@ -1,4 +1,4 @@
-"""What a handler sees of its operation."""
+"""The context that a handler gets of its operation."""
 
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
@@ -32,7 +32,7 @@ class MachineAccess(Protocol):
         ...
 
     def machine(self, allocation_id: str) -> Machine:
-        """Raises MachineUnreachableError where the platform gives no access to it."""
+        """Return the machine; raise MachineUnreachableError if the platform gives no access to it."""
         ...
 
     async def close(self) -> None: ...
@@ -47,7 +47,7 @@ class HoldsSecrets(Protocol):
 
 
 def words_for(error: BaseException) -> str:
-    """What may be shown of an error. The text of an unexpected one is not: it may hold anything."""
+    """Describe an error for people. The text of an unexpected one is left out: it may hold anything."""
     if isinstance(
         error,
         RetryLater
@@ -79,11 +79,11 @@ class StepHandle:
         self._commands: deque[RemoteCommand] = deque(maxlen=MOST_COMMANDS)
 
     def note(self, command: RemoteCommand) -> None:
-        """What was run on a machine meanwhile; the context's machines call it."""
+        """Record a command that ran on a machine; the context's machines call this."""
         self._commands.append(command)
 
     async def progress(self, message: str) -> None:
-        """Show something now, while the step is still running."""
+        """Report progress while the step is still running."""
         self.message = message
         await self._report(StepStatus.RUNNING)
 
@@ -133,13 +133,13 @@ class OperationContext:
         self._looks: Counter[str] = Counter()
 
     def request_cancel(self) -> None:
-        """The operation is called off: no further step begins."""
+        """Whether the operation is being cancelled: no further step begins."""
         self.cancel_requested = True
 
     def check_cancelled(self) -> None:
-        """For handlers that work long within one step: raise where the operation is called off."""
+        """Raise if the operation is being cancelled: for handlers that work long within one step."""
         if self.cancel_requested:
-            raise OperationCancelled("the operation is called off")
+            raise OperationCancelled("the operation is being cancelled")
 
     @property
     def operation_id(self) -> str:
@@ -152,7 +152,7 @@ class OperationContext:
     @property
     def instance_id(self) -> str:
         if self.operation.instance_id is None:
-            raise ValueError(f"{self.operation.kind} is about no instance yet")
+            raise ValueError(f"{self.operation.kind} has no instance yet")
         return self.operation.instance_id
 
     async def instance(self) -> Instance:
@@ -185,15 +185,15 @@ class OperationContext:
         return await self.client.app_versions.get(instance.app_slug, instance.versions.app)
 
     def machine(self, allocation_id: str) -> Machine:
-        """It notes what is run on it with the step that is under way."""
+        """Return the machine; it records its commands with the current step."""
         return NotedMachine(self._machines.machine(allocation_id), self.operation_id, _note)
 
     async def secret(self, name: str, spec: SecretSpec | None = None, *, version: int | None = None) -> SecretValue:
-        """The instance's secret of that name, made where it is missing: as the manifest declares it, else as `spec`."""
+        """Fetch the instance's secret of that name; create a missing one as the manifest or `spec` declares it."""
         return await self._secrets.secret(name, spec, version=version)
 
     async def credential(self, credential_id: str, *, version: int | None = None) -> SecretValue:
-        """The private key of an access credential of the project, in OpenSSH form."""
+        """Fetch the private key of an access credential of the project, in OpenSSH form."""
         return await self._secrets.credential(credential_id, version=version)
 
     @asynccontextmanager

@@ -9,8 +9,10 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpuaas_contract.changes import Change, Noun
+from gpuaas_contract.changes import Change
+from gpuaas_contract.events import InstanceEvent, OperationEvent
 from gpuaas_contract.identity import PrincipalKind
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import Claim, Operation
 from gpuaas_sdk import clock
 from gpuaas_sdk.changes import Relist
@@ -22,7 +24,13 @@ from gpuaas_sdk.runtime.breaker import Breakers
 from gpuaas_sdk.runtime.context import MachineAccess, OperationContext
 from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError, OperationFailed, PlatformAway, RetryLater
 from gpuaas_sdk.runtime.lease import Lease
-from gpuaas_sdk.runtime.observing import OBSERVE_SECONDS, ObservedMachinesFactory, ObserveHandler, Observer
+from gpuaas_sdk.runtime.observing import (
+    OBSERVE_SECONDS,
+    OUR_OPERATION_EVENTS,
+    ObservedMachinesFactory,
+    ObserveHandler,
+    Observer,
+)
 from gpuaas_sdk.runtime.worker import Handler, MachineAccessFactory, Worker, claim_operation
 
 logger = logging.getLogger(__name__)
@@ -31,12 +39,15 @@ RESYNC_SECONDS = 5.0
 """Also how long the operation of a dead controller waits after its lease ran out: no change says so."""
 PLATFORM_AWAY = RetryPolicy(first_delay=0.2, longest_delay=5.0)
 TRY_AGAIN = RetryPolicy(first_delay=1.0, longest_delay=30.0)
-_OUR_OWN_EVENTS = frozenset({"claimed", "step_running", "step_succeeded", "step_failed"})
-_NEW_WORK = frozenset({"requested", "retried"})
-_NO_WORK = _OUR_OWN_EVENTS | {"queued", "cancel_requested", "succeeded", "failed", "cancelled"}
+_NEW_WORK = frozenset({OperationEvent.REQUESTED, OperationEvent.RETRIED})
+_NO_WORK = OUR_OPERATION_EVENTS | {
+    OperationEvent.QUEUED,
+    OperationEvent.CANCEL_REQUESTED,
+    OperationEvent.SUCCEEDED,
+    OperationEvent.FAILED,
+    OperationEvent.CANCELLED,
+}
 """After these the operation cannot be claimed; what waited for it has a change of its own."""
-_GONE = "decommissioned"
-"""Of an instance: nothing can be asked of it any more."""
 
 
 @dataclass(slots=True)
@@ -55,7 +66,7 @@ class _Job:
 
     @property
     def target(self) -> str:
-        """What one worker at a time works on: a member, or the whole instance."""
+        """The unit of work of one worker at a time: a member, or the whole instance."""
         return str(self.member_id or self.instance_id)
 
 
@@ -203,13 +214,13 @@ class Controller:
             return
         if self._observer is not None:
             self._observer.notice(item)
-        if item.noun == Noun.INSTANCE and item.event == _GONE:
+        if item.noun == Noun.INSTANCE and item.event == InstanceEvent.DECOMMISSIONED:
             self._own_instances.discard(item.resource_id)
         if item.noun != Noun.OPERATION:
             return
         job = self._jobs.get(item.resource_id)
         if job is not None and job.task is not None:
-            if job.lease is not None and item.event not in _OUR_OWN_EVENTS:
+            if job.lease is not None and item.event not in OUR_OPERATION_EVENTS:
                 job.lease.check_now()
         elif job is None and item.event in _NEW_WORK and self._is_free_for(item.instance_id):
             # Claimed at once: to list what can be claimed would only say the same again.

@@ -4,7 +4,7 @@ from gpuaas_contract.base import JsonObject
 
 
 class RetryLater(Exception):  # noqa: N818 - a decision, not an error
-    """Not now: hand the lease back and come again after `after` seconds (None: a growing pause)."""
+    """Hand the lease back and retry after `after` seconds (None: a growing pause)."""
 
     def __init__(self, after: float | None, reason: str) -> None:
         super().__init__(reason)
@@ -13,19 +13,19 @@ class RetryLater(Exception):  # noqa: N818 - a decision, not an error
 
 
 class PlatformAway(RetryLater):
-    """The platform did not answer: no word against the machines, nor against the operation."""
+    """The platform did not answer; this says nothing about the machines or the operation."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(None, f"the platform does not answer: {error}")
 
 
 class OperationCancelled(Exception):  # noqa: N818 - the outcome of an operation
-    """Somebody called the operation off. Raised between two steps; a handler lets it pass, or tidies up and raises it
-    again."""
+    """The operation is being cancelled. Raised between two steps; a handler lets it pass, or cleans up and re-raises
+    it."""
 
 
 class OperationFailed(Exception):  # noqa: N818 - the outcome of an operation
-    """Never by itself: the operation ends as failed, with a stable code and words for a person."""
+    """End the operation as failed, with a stable code and a message for people. It is not retried automatically."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Keeping one lease alive, and noticing at once when it is gone."""
+"""Keep one lease alive, and notice at once when it is lost."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ PAUSE_AFTER_FAULT = 0.5
 
 
 class KeptLease(ABC):
-    """A right that lasts while it is renewed. `claimed_at` is read before the claim is sent: never too late."""
+    """A lease that lasts while it is renewed. `claimed_at` is read before the claim is sent: never too late."""
 
     def __init__(self, what: str, fencing_token: int, seconds: float, *, claimed_at: float) -> None:
         self._what = what
@@ -32,10 +32,10 @@ class KeptLease(ABC):
 
     @abstractmethod
     async def _beat(self) -> None:
-        """Renew it; raises where it is not ours any more."""
+        """Renew the lease; raise if it was lost."""
 
     def check_now(self) -> None:
-        """Something happened to what it is for: ask at once whether the lease is still ours."""
+        """Renew at once: something happened to the target, and the lease may be lost."""
         self._check_now.set()
 
     async def keep(self) -> None:
@@ -57,15 +57,15 @@ class KeptLease(ABC):
             async with asyncio.timeout_at(self._ends_at):
                 await self._beat()
         except TimeoutError:
-            raise LeaseLostError("the lease ran out while the platform did not answer") from None
+            raise LeaseLostError("the lease expired while the platform did not answer") from None
         except (LeaseLostError, NotFoundError, InvalidStateError) as error:
-            raise LeaseLostError(f"the lease is no longer ours: {error}") from None
+            raise LeaseLostError(f"the lease was lost: {error}") from None
         except GpuaasError as error:
             # Ours until it runs out: the platform may be restarting.
             logger.warning("cannot renew the lease of %s yet: %s", self._what, error)
             left = self._ends_at - loop.time()
             if left <= 0:
-                raise LeaseLostError("the lease ran out while the platform could not be reached") from None
+                raise LeaseLostError("the lease expired while the platform could not be reached") from None
             return min(PAUSE_AFTER_FAULT, left)
         self._ends_at = sent_at + self._seconds
         return self._seconds / HEARTBEATS_PER_LEASE
@@ -90,7 +90,7 @@ class Lease(KeptLease):
 
 
 class KeptReconcileLease(KeptLease):
-    """The right to look after one instance."""
+    """The right to observe one instance."""
 
     def __init__(self, client: GpuaasClient, claim: ReconcileClaim, *, claimed_at: float) -> None:
         self.instance_id = claim.lease.instance_id

@@ -1,4 +1,4 @@
-"""Looking after instances: one process for each, by its reconcile lease, at an interval and when something changes."""
+"""Observe instances under their reconcile leases: one process for each, at an interval and after changes."""
 
 import asyncio
 import logging
@@ -7,7 +7,9 @@ from typing import Protocol
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.changes import Change
+from gpuaas_contract.events import InstanceEvent, MemberEvent, OperationEvent
 from gpuaas_contract.instances import Condition, Instance, InstanceStatus, Member, MemberStatus
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import Operation
 from gpuaas_contract.reconcile import ReconcileClaim
 from gpuaas_sdk.client import GpuaasClient
@@ -23,8 +25,17 @@ OBSERVE_SECONDS = 30.0
 SHORTEST_PAUSE = 1.0
 """Between two looks at the same instance, however much happens to it."""
 HAND_BACK_SECONDS = 5.0
-_OUR_OWN_EVENTS = frozenset({"reported", "claimed", "step_running", "step_succeeded", "step_failed"})
-_NOUNS = frozenset({"instance", "member", "operation"})
+OUR_OPERATION_EVENTS = frozenset(
+    {
+        OperationEvent.CLAIMED,
+        OperationEvent.STEP_RUNNING,
+        OperationEvent.STEP_SUCCEEDED,
+        OperationEvent.STEP_FAILED,
+    }
+)
+"""Caused by controllers themselves."""
+_OUR_OWN_EVENTS = OUR_OPERATION_EVENTS | {InstanceEvent.REPORTED, MemberEvent.REPORTED}
+_NOUNS = frozenset({Noun.INSTANCE, Noun.MEMBER, Noun.OPERATION})
 
 
 class ObservedMachines(Protocol):
@@ -38,8 +49,8 @@ class ObservedMachines(Protocol):
 
 
 class ObserveContext:
-    """What an `observe` handler sees of one instance. It can look and say what it saw; to change something, it asks
-    for an operation, which then runs like any other."""
+    """The context that an `observe` handler gets of one instance. The handler can look and report; to change something,
+    it requests an operation, which then runs like any other."""
 
     operation_id = None
     """Reports under this context go under the reconcile lease."""
@@ -60,7 +71,7 @@ class ObserveContext:
         """All of them, also removed ones."""
         self._machines = machines
         self._told: set[str] = set()
-        """What was reported in this look: it is no longer as it was read."""
+        """The ids that were reported in this look: those resources are no longer as they were read."""
 
     @property
     def instance_id(self) -> str:
@@ -77,7 +88,7 @@ class ObserveContext:
     async def report_instance(
         self, *, conditions: Sequence[Condition] | None = None, observed_runtime: str | None = None
     ) -> Instance:
-        """Nothing is sent where all that is known already: a look at what has not changed only reads."""
+        """Report only what is new: an observation without news sends nothing."""
         known = self.instance
         if self._all_known(known, conditions) and observed_runtime in (None, known.versions.observed_runtime):
             return known
@@ -107,7 +118,7 @@ class ObserveContext:
         return all(condition.model_dump(exclude={"changed_at"}) in words for condition in said or [])
 
     async def request(self, kind: str, *, member_id: str | None = None, input: JsonObject | None = None) -> Operation:
-        """Ask for an operation that the app's manifest declares: a repair, for example."""
+        """Request an operation that the app's manifest declares: a repair, for example."""
         return await self.client.instances.request(self.instance_id, kind, member_id=member_id, input=input)
 
 
@@ -145,18 +156,18 @@ class Observer:
             return
         if (wake := self._wakes.get(change.instance_id)) is not None:
             wake.set()
-        elif change.noun == "instance":
+        elif change.noun == Noun.INSTANCE:
             self._look_again.set()
 
     async def run(self) -> None:
-        """Until it is cancelled; then the leases are given back."""
+        """Run until cancelled; then hand the leases back."""
         try:
             while True:
                 self._look_again.clear()
                 try:
                     await self._take_free_ones()
                 except GpuaasError as error:
-                    logger.warning("cannot look for instances: %s", error)
+                    logger.warning("cannot list instances: %s", error)
                 await _wait(self._look_again, self._interval)
         finally:
             watches = list(self._watches.values())
@@ -179,11 +190,11 @@ class Observer:
             try:
                 claim = await self._client.reconcile_leases.claim(instance_id, self._holder)
             except (ConflictError, NotFoundError) as error:
-                logger.info("%s: not looked after by us: %s", instance_id, error)
+                logger.info("%s: not observed by us: %s", instance_id, error)
                 return
             await self._look_after(claim, KeptReconcileLease(self._client, claim, claimed_at=claimed_at))
         except GpuaasError as error:
-            logger.warning("%s: cannot look after it now: %s", instance_id, error)
+            logger.warning("%s: cannot observe it now: %s", instance_id, error)
         except Exception:
             logger.exception("%s: unexpected", instance_id)
         finally:
@@ -198,11 +209,11 @@ class Observer:
         try:
             await asyncio.wait({keeper, looking}, return_when=asyncio.FIRST_COMPLETED)
             if keeper.done():
-                logger.warning("%s: %s; looking ends", instance_id, keeper.exception())
+                logger.warning("%s: %s; observation stops", instance_id, keeper.exception())
             else:
                 looking.result()
         except LeaseLostError as error:
-            logger.warning("%s: %s; looking ends", instance_id, error)
+            logger.warning("%s: %s; observation stops", instance_id, error)
         finally:
             self._wakes.pop(instance_id, None)
             lost = keeper.done()
@@ -223,7 +234,7 @@ class Observer:
             await _wait(wake, self._interval)
 
     async def _look(self, claim: ReconcileClaim, machines: ObservedMachines) -> bool:
-        """One look; False where there is nothing to look after any more."""
+        """Observe once; return False if there is nothing left to observe."""
         instance_id = claim.lease.instance_id
         try:
             instance = await self._client.instances.get(instance_id)
@@ -236,7 +247,7 @@ class Observer:
         except LeaseLostError:
             raise
         except (RetryLater, MachineUnreachableError, GpuaasError) as error:
-            logger.warning("%s: this look came to nothing: %s", instance_id, error)
+            logger.warning("%s: the observation failed: %s", instance_id, error)
         except Exception:
             logger.exception("%s: bug in the observe handler", instance_id)
         return True
@@ -246,7 +257,7 @@ class Observer:
             async with asyncio.timeout(HAND_BACK_SECONDS):
                 await self._client.reconcile_leases.yield_lease(claim.lease.instance_id, claim.fencing_token)
         except (GpuaasError, TimeoutError) as error:
-            logger.info("%s: lease not handed back, it will run out: %s", claim.lease.instance_id, error)
+            logger.info("%s: lease not handed back, it will expire: %s", claim.lease.instance_id, error)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

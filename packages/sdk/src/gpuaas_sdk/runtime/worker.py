@@ -49,7 +49,7 @@ class Worker:
         self._machines = machines
 
     async def run(self) -> RetryLater | None:
-        """Until the operation ended, was taken away (None), or has to be tried again later."""
+        """Run until the operation ended, the lease was lost (None), or a retry is due later."""
         operation = self._claim.operation
         with correlation(operation.correlation_id):
             work = asyncio.create_task(self._work())
@@ -139,7 +139,7 @@ class Worker:
         if operation.deadline <= clock.now():
             await self._fail(OperationFailed("deadline_exceeded", words_for(later), retryable=True))
             return None
-        logger.info("%s: later: %s", operation.id, later.reason)
+        logger.info("%s: will be retried: %s", operation.id, later.reason)
         key = uuid.uuid4().hex
         await self._report(
             lambda: self._client.operations.yield_lease(operation.id, self._claim.fencing_token, idempotency_key=key)
@@ -164,7 +164,7 @@ class Worker:
 
     async def _end_cancelled(self) -> None:
         operation, key = self._claim.operation, uuid.uuid4().hex
-        logger.info("%s: %s was called off", operation.id, operation.kind)
+        logger.info("%s: %s was cancelled", operation.id, operation.kind)
         await self._report(
             lambda: self._client.operations.end_cancelled(operation.id, self._claim.fencing_token, idempotency_key=key)
         )
@@ -186,7 +186,7 @@ class Worker:
             async with asyncio.timeout(HAND_BACK_SECONDS):
                 await self._client.operations.yield_lease(self._claim.operation.id, self._claim.fencing_token)
         except (GpuaasError, TimeoutError) as error:
-            logger.info("%s: lease not handed back, it will run out: %s", self._claim.operation.id, error)
+            logger.info("%s: lease not handed back, it will expire: %s", self._claim.operation.id, error)
 
 
 async def _cancelled(*tasks: "asyncio.Task[Any]") -> None:
@@ -196,7 +196,7 @@ async def _cancelled(*tasks: "asyncio.Task[Any]") -> None:
 
 
 async def claim_operation(client: GpuaasClient, operation_id: str, holder: str) -> tuple[Claim, Lease] | None:
-    """None where somebody else was faster, or nothing is left to do."""
+    """Claim the operation; return None if another controller was faster or nothing is left to do."""
     claimed_at = asyncio.get_running_loop().time()
     claiming = asyncio.ensure_future(client.operations.claim(operation_id, holder))
     try:
@@ -217,4 +217,4 @@ async def _give_back_claim(client: GpuaasClient, operation_id: str, claiming: "a
             claim = await claiming
             await client.operations.yield_lease(operation_id, claim.fencing_token)
     except (GpuaasError, TimeoutError) as error:
-        logger.info("%s: nothing to hand back, or it will run out: %s", operation_id, error)
+        logger.info("%s: lease not handed back, it will expire: %s", operation_id, error)

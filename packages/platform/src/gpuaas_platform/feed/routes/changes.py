@@ -4,7 +4,8 @@ from typing import Annotated
 
 from fastapi import Header, Query, Request, Response
 
-from gpuaas_contract.changes import EVENT_STREAM, ChangePage, Noun
+from gpuaas_contract.changes import EVENT_STREAM, ChangePage
+from gpuaas_contract.nouns import Noun
 from gpuaas_platform.api.context import Ctx, authenticate
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.feed.routes.event_stream import ChangeStream

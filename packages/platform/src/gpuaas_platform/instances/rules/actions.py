@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.manifest import Manifest, Mode
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import Kind, OperationState
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.core.errors import Refusal
@@ -49,7 +50,7 @@ class Denial:
             return Refusal(self.code, self.detail)
         id = self.operation["id"]
         watch = AllowedAction(
-            action="watch", title="Watch the running operation", method="GET", href=f"/v1/operations/{id}"
+            action="watch", title="Watch the running operation", method="GET", href=Noun.OPERATION.href(id)
         )
         return Refusal(self.code, self.detail, allowed_actions=[watch], context={"operation_id": id})
 
@@ -335,7 +336,7 @@ def _post(action: str, title: str, href: str) -> AllowedAction:
 
 
 def instance_actions(life: Life) -> list[AllowedAction]:
-    path = f"/v1/app-instances/{life.instance_id}"
+    path = Noun.INSTANCE.href(life.instance_id)
     actions = []
     for declared in life.manifest.operations:
         if declared.kind == Kind.ADD:
@@ -354,15 +355,15 @@ def member_actions(life: Life, member: Row) -> list[AllowedAction]:
     for kind in dict.fromkeys(operation.kind for operation in life.manifest.operations):
         declared = life.manifest.member_operation(kind, member["component_key"])
         if declared is not None and member_denial(life, member, kind) is None:
-            actions.append(_post(kind, declared.title, f"/v1/app-instances/{life.instance_id}/operations"))
+            actions.append(_post(kind, declared.title, f"{Noun.INSTANCE.href(life.instance_id)}/operations"))
     if forget_denial(life, member) is None:
         title = "Write it off without proof that it is gone"
-        actions.append(_post("forget", title, f"/v1/members/{member['id']}/forget"))
+        actions.append(_post("forget", title, f"{Noun.MEMBER.href(member['id'])}/forget"))
     return actions
 
 
 def operation_actions(life: Life, operation: Row) -> list[AllowedAction]:
-    path = f"/v1/operations/{operation['id']}"
+    path = Noun.OPERATION.href(operation["id"])
     actions = []
     if retry_denial(life, operation) is None:
         actions.append(_post("retry", "Run the operation again from its first step", f"{path}/retry"))

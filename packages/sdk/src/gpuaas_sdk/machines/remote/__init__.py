@@ -55,7 +55,7 @@ class Fence:
         operation = claim.operation
         member, instance = operation.member_id, operation.instance_id
         if instance is None:
-            raise ValueError(f"{operation.kind} only looks: it has no right to change a machine")
+            raise ValueError(f"cannot change a machine: {operation.kind} is read-only")
         scope = instance if member is None else f"{instance}.{member}"
         return cls(instance, scope, operation.id, claim.fencing_token, operation.correlation_id)
 
@@ -93,7 +93,7 @@ def file_command(fence: Fence, path: str, length: int, *, mode: int, owner: str,
 
 
 def step_result(what: str, exit_status: int, stdout: bytes, stderr: bytes) -> CommandResult:
-    """What the script itself answered; raises where it did not run, or was refused."""
+    """Return the script's own answer; raise if it did not run or was refused."""
     line, body = _split(what, exit_status, stdout, stderr)
     answer = re.fullmatch(r"gpuaas-step (terminated|\d{1,3}) (\d{1,12})", line)
     if answer is None:
