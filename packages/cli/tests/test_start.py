@@ -4,12 +4,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from cyclopts import App
 
 from gpuaas_cli import commands as commands_package
+from gpuaas_cli.commands import operation
 from gpuaas_cli.main import COMMANDS, NOUNS, app, run
+from gpuaas_contract.operations import OperationState
 
 HEAVY = {"httpx", "pydantic", "asyncssh", "cryptography", "websockets", "yaml", "gpuaas_sdk.client"}
 
@@ -45,12 +48,24 @@ def test_every_command_has_help_and_the_choice_of_a_format(
     assert "Display this message" not in out.split("\n")[2]
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["instance", "deploy"], ["allocation", "list", "-o", "xml"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["instance", "deploy"],
+        ["allocation", "list", "-o", "xml"],
+        ["operation", "list", "--state", "nonsense"],
+    ],
+)
 def test_wrong_usage_is_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err
+
+
+def test_operations_can_be_listed_by_each_of_their_states() -> None:
+    assert set(get_args(operation.State)) == {state.value for state in OperationState}
 
 
 def test_the_list_of_commands_says_what_each_is_for() -> None:

@@ -1,6 +1,6 @@
 """Work on instances, step by step."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from gpuaas_contract.operations import Operation
 
 app = noun(__name__, __doc__)
+State = Literal["pending", "running", "succeeded", "failed", "cancelled"]
 
 
 @app.command(name="list")
 async def list_(
     *,
     instance: Annotated[str | None, Parameter(help="Only operations of this instance.")] = None,
-    state: Annotated[str | None, Parameter(help="pending, running, succeeded, failed or cancelled.")] = None,
+    state: Annotated[State | None, Parameter(help="Only operations in this state.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
     """List the operations of the project."""
@@ -27,7 +28,7 @@ async def list_(
 
     async with open_session(options) as session:
         instance_id = (await resolve.instance(session, instance)).id if instance else None
-        wanted = OperationState(state) if state in {s.value for s in OperationState} else None
+        wanted = OperationState(state) if state else None
         found = await session.client.operations.list(
             project_id=await session.project_id(), instance_id=instance_id, state=wanted
         ).all()
