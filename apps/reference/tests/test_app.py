@@ -5,8 +5,10 @@ from pathlib import Path
 
 import yaml
 
+import reference_app
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Kind
+from gpuaas_sdk.testing import defined_again
 from reference_app.bundle import RUNTIME_VERSION, make_bundle
 from reference_app.controller import HANDLERS
 from reference_app.software import Role
@@ -22,6 +24,10 @@ def test_every_declared_operation_has_a_handler_and_every_kind_is_declared() -> 
 def test_components_are_roles() -> None:
     assert {component.key for component in MANIFEST.components} == set(Role)
     assert MANIFEST.primary.key == Role.CONTROLLER
+
+
+def test_the_app_uses_the_kit_of_the_sdk() -> None:
+    assert defined_again(reference_app) == []
 
 
 def test_the_same_software_has_the_same_digest(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuaas_sdk import CommandResult, MachineUnreachableError, OperationFailed, RetryLater, SecretValue, probe
-from gpuaas_sdk.testing import FakeMachine
+from gpuaas_sdk.testing import FakeMachine, probed
 from reference_app import software
 from reference_app.receipt import checks
 from reference_app.software import Role
@@ -52,11 +52,10 @@ async def test_a_worker_leaves_what_the_controller_beside_it_needs() -> None:
     assert "userdel rollcall" in machine.steps["remove"]
 
 
-async def test_what_could_not_be_looked_at_is_not_clean() -> None:
-    answers: dict[str, CommandResult | Exception] = {
-        "ps -e": MachineUnreachableError("gone"),
-        "getent": CommandResult(0, "rollcall", ""),
-    }
-    machine = FakeMachine(answers=answers)
-    found = {check["check"]: check["ok"] for check in await probe(machine, checks([Role.WORKER], [], 7400))}
-    assert found == {"units": True, "configuration": True, "processes": None, "users": False, "paths": True}
+async def test_what_is_left_and_what_could_not_be_looked_at_is_not_clean() -> None:
+    wanted = checks([Role.WORKER], [], 7400)
+    machine = FakeMachine(answers={"getent": probed(wanted, users="rollcall")})
+    left = {check.check: check.ok for check in (await probe(machine, wanted)).left}
+    assert left == {"users": False}
+    machine.answers["getent"] = MachineUnreachableError("gone")
+    assert {check.ok for check in (await probe(machine, wanted)).checks} == {None}

@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass, field
 
-from gpuaas_sdk.machines.base import CommandResult
+from gpuaas_sdk import CommandResult, MachineFacts
+from gpuaas_sdk.machines.facts import parse_facts
 
 FACTS = """\
 hostname=node-1
 os=debian
 os_version=12
-architecture=amd64
+architecture=x86_64
 cpus=2
-memory_kib=2097152
+memory_mib=2048
+disk_free_mib=4000
 gpu=/dev/nvidia0
 gpu=/dev/nvidia1
 uid_map=0:100000
@@ -53,6 +55,11 @@ class FakeMachine:
 
     async def deliver(self, digest: str) -> str:
         return f"/bundles/{digest}"
+
+
+def facts_of(text: str) -> MachineFacts:
+    """As read by a controller whose clock says the same."""
+    return parse_facts(text, 1_700_000_000, 1_700_000_000)
 
 
 def said(text: str) -> CommandResult:

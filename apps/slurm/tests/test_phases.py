@@ -6,20 +6,15 @@ from typing import Any, cast
 
 import pytest
 
-from gpuaas_sdk import CommandError, CommandResult, OperationContext, OperationFailed
+import gpuaas_sdk
+import slurm_app
+from gpuaas_contract.base import JsonObject
+from gpuaas_sdk import CommandResult, OperationContext, OperationFailed, Phase
+from gpuaas_sdk.testing import defined_again
 from slurm_app.absent import AbsentMachine
 from slurm_app.decommission_phases import DECOMMISSION_PHASES
 from slurm_app.errors import NotReadyError, RefusedError
-from slurm_app.phases import (
-    CONTROLLER_PHASES,
-    FIT,
-    PREPARE_PHASES,
-    Evidence,
-    Phase,
-    ensure_munge_running,
-    on_each,
-)
-from slurm_app.reconcilers import seam
+from slurm_app.phases import CONTROLLER_PHASES, FIT, PREPARE_PHASES, ensure_munge_running
 from slurm_app.scope import Scope
 from slurm_app.slurm.roles import Role
 
@@ -46,8 +41,8 @@ class Operation:
         yield self.steps[key]
 
 
-async def run_phases(operation: Operation, given: Scope, phases: Iterable[Phase]) -> dict[str, Evidence]:
-    return await seam.run_phases(cast(OperationContext, operation), given, phases)
+async def run_phases(operation: Operation, given: Scope, phases: Iterable[Phase[Scope]]) -> dict[str, JsonObject]:
+    return await gpuaas_sdk.run_phases(cast(OperationContext, operation), given, phases)
 
 
 def machine(**changes: Any) -> FakeMachine:
@@ -136,19 +131,21 @@ async def test_add_does_not_start_the_controllers_daemons(platform: MemoryPlatfo
 
 async def test_decommission_stops_slurmd_before_the_record_is_deleted() -> None:
     one = FakeMachine()
-    with pytest.raises(OperationFailed):
-        await run_phases(Operation(), scope(one, one), DECOMMISSION_PHASES)
+    await run_phases(Operation(), scope(one, one), DECOMMISSION_PHASES)
     order = [name for name, _ in one.steps]
     assert order == ["cancel-jobs", "stop-slurmd", "delete-node-node-1", "stop-daemons", "remove-packages"]
 
 
-async def test_an_incomplete_teardown_keeps_the_record_and_reports_the_receipt() -> None:
-    one, operation = FakeMachine(), Operation()
+async def test_an_incomplete_teardown_keeps_the_record_and_reports_the_receipt(
+    platform: MemoryPlatform, one: FakeMachine
+) -> None:
     with pytest.raises(OperationFailed) as caught:
-        await run_phases(operation, scope(one, one), DECOMMISSION_PHASES)
+        await platform.run("decommission")
     assert caught.value.code == "teardown_unverified"
     assert caught.value.retryable
-    assert operation.steps["prove-removal"].evidence["receipts"][0]["clean"] is False
+    receipt = caught.value.result["receipt"]
+    assert [(member["hostname"], member["clean"]) for member in receipt["members"]] == [("node-1", False)] * 2
+    assert evidence_of(platform.last)["prove-removal"]["receipt"] == receipt
     assert "forget-record" not in {name for name, _ in one.steps}
 
 
@@ -188,14 +185,6 @@ def test_machines_with_bad_names_are_refused(changes: dict[str, str]) -> None:
         scope(machine(**changes))
 
 
-async def test_the_first_failure_of_many_machines_is_raised_as_it_is() -> None:
-    async def fail(_: object) -> None:
-        raise NotReadyError("x", "no")
-
-    with pytest.raises(NotReadyError):
-        await on_each([machine(), machine(hostname="node-2")], fail)
-
-
 async def test_an_add_prepares_only_the_workers_machine() -> None:
     one, two = machine(), machine(hostname="node-2", address="10.0.0.2", allocation_id="alc_2")
     two.answers = {key: said(answer.stdout.replace("node-1", "node-2")) for key, answer in two.answers.items()}
@@ -229,21 +218,28 @@ async def test_a_worker_that_cannot_track_jobs_as_the_cluster_does_is_refused() 
         await run_phases(Operation(), scope(one, two, munge_key=b"k", targets=(two,)), [FIT])
 
 
-async def test_a_machine_that_does_not_answer_keeps_no_other_from_being_cleaned() -> None:
-    one = FakeMachine()
-    away = AbsentMachine("alc_2", "node-2", "it is released")
-    operation = Operation()
+async def test_a_machine_that_does_not_answer_keeps_no_other_from_being_cleaned(
+    platform: MemoryPlatform, one: FakeMachine
+) -> None:
+    platform.place(WORKER, AbsentMachine("alc_2", "node-2", "it is released"))
     with pytest.raises(OperationFailed) as caught:
-        await run_phases(operation, scope(one, cast(FakeMachine, away)), DECOMMISSION_PHASES)
+        await platform.run("decommission")
     assert caught.value.code == "teardown_unverified"
     assert [name for name, _ in one.steps][-1] == "remove-packages"
-    receipts = {each["hostname"]: each for each in operation.steps["prove-removal"].evidence["receipts"]}
+    receipts = {each["hostname"]: each for each in caught.value.result["receipt"]["members"]}
     assert {check["found"] for check in receipts["node-2"]["checks"]} == {"unknown: it is released"}
 
 
-async def test_a_command_that_failed_leaves_a_member_as_usable_as_its_step_says() -> None:
-    """A drain that slurmctld refused is no broken worker, and no broken cluster."""
-    with pytest.raises(OperationFailed, match="busy") as caught:
-        async with seam.app_step(cast(OperationContext, Operation()), "drain-node", "Drain it", usable=True):
-            raise CommandError("drain it", CommandResult(1, "", "busy"))
-    assert (caught.value.code, caught.value.retryable, caught.value.member_usable) == ("command_failed", True, True)
+async def test_a_drain_that_slurmctld_refused_is_no_broken_worker(platform: MemoryPlatform, one: FakeMachine) -> None:
+    await platform.deploy()
+    one.answers = {"squeue": CommandResult(1, "", "busy"), **one.answers}
+    with pytest.raises(OperationFailed) as caught:
+        await platform.run("drain", platform.member_on(one), {"timeout_seconds": 0})
+    assert (caught.value.code, caught.value.retryable, caught.value.member_usable) == ("jobs_still_running", True, True)
+    with pytest.raises(OperationFailed, match="confirm") as unconfirmed:
+        await platform.run("drain", platform.member_on(one), {"force": True})
+    assert unconfirmed.value.member_usable
+
+
+def test_the_app_uses_the_kit_of_the_sdk() -> None:
+    assert defined_again(slurm_app) == []

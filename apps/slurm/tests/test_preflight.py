@@ -9,7 +9,7 @@ from slurm_app.reconcilers.preflight import check
 
 from .fake_machine import FACTS, FakeMachine, said
 
-CLEAN = FACTS + "port=22\npackage=bash\ndisk_mib=4000\n"
+CLEAN = FACTS + "port=22\npackage=bash\n"
 
 
 @dataclass

@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from gpuaas_sdk.machines.base import CommandResult
+from gpuaas_sdk.runtime.receipts import probe_script
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm import (
     accounting,
@@ -27,12 +28,11 @@ from slurm_app.slurm.config import LINUXPROC
 from slurm_app.slurm.going import EVERYTHING, Going
 from slurm_app.slurm.roles import Role
 
-from .fake_machine import FACTS, SLURMD_C, FakeMachine, said
+from .fake_machine import FACTS, SLURMD_C, FakeMachine, facts_of, said
 
 WORKER_LEAVES = Going(frozenset({Role.WORKER}), frozenset({Role.CONTROLLER}))
-SHAPE = facts.parse_shape(SLURMD_C, facts.parse_facts(FACTS))
+SHAPE = facts.parse_shape(facts_of(FACTS + SLURMD_C))
 SCRIPTS = {
-    "facts": facts.FACTS_SCRIPT,
     "install": packages.install_script("/bundles/x", [Role.WORKER, Role.CONTROLLER]),
     "munge": munge.start_script(),
     "mariadb": mariadb.start_script(),
@@ -56,8 +56,8 @@ SCRIPTS = {
     "job": jobs.first_job_script(user="gpuaas", partition="main", account="proj", workers=("node-1",), gpus=2),
     "clean": teardown.clean_script(EVERYTHING),
     "clean worker": teardown.clean_script(WORKER_LEAVES),
-    "probe": receipt.probe_script(),
-    "probe worker": receipt.probe_script(WORKER_LEAVES),
+    "probe": probe_script(receipt.commands(EVERYTHING), receipt.functions(EVERYTHING)),
+    "probe worker": probe_script(receipt.commands(WORKER_LEAVES), receipt.functions(WORKER_LEAVES)),
     "logs": logs.LOG_SCRIPT,
     "record": record.unpack_script(),
 }

@@ -3,14 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_sdk.machines.base import Machine
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm import nodes
 
-Evidence = dict[str, Any]
 Say = Callable[[str], Awaitable[None]]
 POLL_SECONDS = 0.5
 SECONDS_AFTER_FORCE = 60.0
@@ -30,6 +28,7 @@ class DrainWish:
             raise RefusedError(
                 "not_confirmed",
                 f"force ends the jobs that still run on {host} after the time is up; confirm it with confirm: {host}",
+                member_usable=True,
             )
         return cls(float(wanted.get("timeout_seconds", 600)), force, why)
 
@@ -37,12 +36,8 @@ class DrainWish:
 class StillBusyError(NotReadyError):
     """The time is up. The drain stays: nothing new starts there, and trying again goes on waiting."""
 
-    def __init__(self, code: str, detail: str, evidence: Evidence) -> None:
-        super().__init__(code, detail)
-        self.evidence = evidence
 
-
-async def ensure_drained(controller: Machine, host: str, wish: DrainWish, say: Say) -> Evidence:
+async def ensure_drained(controller: Machine, host: str, wish: DrainWish, say: Say) -> JsonObject:
     """Returns only when nothing runs there. What is unknown is waited for and never taken for drained."""
     record = await nodes.read_node(controller, host)
     if record.present == "no":
@@ -57,14 +52,14 @@ async def ensure_drained(controller: Machine, host: str, wish: DrainWish, say: S
         record, jobs = await _wait_until_drained(controller, host, SECONDS_AFTER_FORCE, say)
     # A node that was set down with its jobs given up does not answer, and has nothing left to run.
     given_up = forced and record.present == "yes" and "DOWN" in record.state and not jobs
-    evidence: Evidence = {"node": record.words, "jobs": jobs[:_SHOWN_JOBS], "forced": forced}
+    evidence: JsonObject = {"node": record.words, "jobs": jobs[:_SHOWN_JOBS], "forced": forced}
     if record.drained == "yes" or given_up:
         return evidence
     if record.drained == "unknown":
         detail = f"cannot tell whether jobs still run on {host}: it is {record.words}"
-        raise StillBusyError("node_unknown", detail, evidence)
+        raise StillBusyError("node_unknown", detail, evidence=evidence)
     detail = f"{len(jobs)} jobs still run on {host}: {'; '.join(jobs[:5])}. Try again to wait longer, or force"
-    raise StillBusyError("jobs_still_running", detail, evidence)
+    raise StillBusyError("jobs_still_running", detail, evidence=evidence)
 
 
 async def _wait_until_drained(

@@ -17,7 +17,7 @@ from sqlalchemy import Column, DateTime, LargeBinary, MetaData, String, Table, c
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
-from slurm_app.errors import RefusedError
+from gpuaas_sdk import ControllerMisconfiguredError
 
 URL_SETTING = "SLURM_APP_DATABASE_URL"
 STATE_SETTING = "APP_STATE_DIR"
@@ -62,7 +62,7 @@ def default_url() -> str:
         return url
     directory = os.environ.get(STATE_SETTING) or os.environ.get("HOME")
     if not directory:
-        raise RefusedError("not_configured", f"{URL_SETTING} or {STATE_SETTING} must say where the app's database is")
+        raise ControllerMisconfiguredError(f"{URL_SETTING} or {STATE_SETTING} must say where the app's database is")
     return f"sqlite:///{Path(directory) / 'slurm-app.db'}"
 
 

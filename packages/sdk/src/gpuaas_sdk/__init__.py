@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Machine,
         MachineUnreachableError,
         ObservedMachine,
+        parse_values,
     )
     from gpuaas_sdk.machines.facts import MachineFacts, read_facts
     from gpuaas_sdk.machines.parallel import on_each
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from gpuaas_sdk.runtime.phases import Phase, member_in_work, run_phases
     from gpuaas_sdk.runtime.preflights import PreflightContext, preflight_handler
     from gpuaas_sdk.runtime.program import run_controller
-    from gpuaas_sdk.runtime.receipts import probe, receipt_of
+    from gpuaas_sdk.runtime.receipts import MachineReceipt, ReceiptCheck, probe, prove_removal
     from gpuaas_sdk.secret_value import SecretValue
 
 _HOME = {
@@ -91,7 +92,14 @@ _HOME = {
         "UnauthenticatedError",
         "UnavailableError",
     ],
-    "machines.base": ["CommandError", "CommandResult", "Machine", "MachineUnreachableError", "ObservedMachine"],
+    "machines.base": [
+        "CommandError",
+        "CommandResult",
+        "Machine",
+        "MachineUnreachableError",
+        "ObservedMachine",
+        "parse_values",
+    ],
     "machines.facts": ["MachineFacts", "read_facts"],
     "machines.parallel": ["on_each"],
     "observations": ["Observation"],
@@ -103,7 +111,7 @@ _HOME = {
     "runtime.errors": ["ControllerMisconfiguredError", "OperationCancelled", "OperationFailed", "RetryLater"],
     "runtime.phases": ["Phase", "member_in_work", "run_phases"],
     "runtime.program": ["run_controller"],
-    "runtime.receipts": ["probe", "receipt_of"],
+    "runtime.receipts": ["MachineReceipt", "ReceiptCheck", "probe", "prove_removal"],
     "secret_value": ["SecretValue"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -128,6 +136,7 @@ __all__ = [
     "Machine",
     "MachineFacts",
     "MachineFencedError",
+    "MachineReceipt",
     "MachineUnreachableError",
     "NotFoundError",
     "Observation",
@@ -140,6 +149,7 @@ __all__ = [
     "Phase",
     "PreflightContext",
     "ProtocolError",
+    "ReceiptCheck",
     "RefreshTokenCredentials",
     "Relist",
     "RetryLater",
@@ -155,10 +165,11 @@ __all__ = [
     "UnavailableError",
     "member_in_work",
     "on_each",
+    "parse_values",
     "preflight_handler",
     "probe",
+    "prove_removal",
     "read_facts",
-    "receipt_of",
     "run_controller",
     "run_phases",
 ]

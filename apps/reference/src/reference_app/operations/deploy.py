@@ -15,7 +15,7 @@ _UNFINISHED = {MemberStatus.PENDING, MemberStatus.CONFIGURING, MemberStatus.FAIL
 
 async def reconcile(operation: OperationContext) -> JsonObject:
     cluster = await Cluster.read(operation)
-    async with member_in_work(operation, cluster.controller.id):
+    async with member_in_work(operation, cluster.controller):
         evidence = await run_phases(operation, Work(cluster, cluster.controller), phases.ALL)
     await operation.report_member(cluster.controller.id, status=MemberStatus.READY, adapter_detail=evidence[PROVE.key])
     await _wait_for_workers(operation)

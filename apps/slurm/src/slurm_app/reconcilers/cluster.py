@@ -1,18 +1,15 @@
 """The cluster that an operation is about, as the platform describes it, and the scope that phases work on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuaas_contract.access import PERSON_LOGIN
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Condition, ConditionStatus, Instance, Member, MemberStatus
 from gpuaas_sdk import Machine, MachineUnreachableError, OperationContext, OperationFailed
-from gpuaas_sdk.runtime.phases import COMES_BACK
 from slurm_app import bundle, names
 from slurm_app.absent import AbsentMachine, RememberingMachine
-from slurm_app.errors import SlurmAppError
 from slurm_app.scope import Scope
 from slurm_app.slurm.roles import Role
 from slurm_app.store import Store
@@ -79,26 +76,23 @@ class Cluster:
         machines = {m.id: self._machine(operation, m, leaving=leaving) for m in (self.controller, *chosen)}
         inputs = self.instance.inputs
         stays = {self.controller.allocation_id: frozenset({Role.CONTROLLER})}
-        try:
-            return Scope(
-                cluster_name=inputs.get("cluster_name") or names.cluster_name_for(self.instance.name),
-                partition=self.partition,
-                account=self.account,
-                controller=machines[self.controller.id],
-                workers=tuple(machines[worker.id] for worker in chosen),
-                bundle_digest=self.bundle_digest,
-                users=(PERSON_LOGIN,),
-                node_comments={worker.allocation_id: worker.id for worker in chosen},
-                munge_key=munge_key,
-                targets=None if targets is None else tuple(machines[target.id] for target in targets),
-                staying=stays if leaving and targets is not None else {},
-                features=tuple(features),
-                overrides=inputs.get("slurm_conf", {}),
-                process_tracking=inputs.get("process_tracking", "auto"),
-                mpi=bool(inputs.get("mpi", False)),
-            )
-        except SlurmAppError as error:
-            raise OperationFailed(error.code, error.detail, retryable=error.retryable) from error
+        return Scope(
+            cluster_name=inputs.get("cluster_name") or names.cluster_name_for(self.instance.name),
+            partition=self.partition,
+            account=self.account,
+            controller=machines[self.controller.id],
+            workers=tuple(machines[worker.id] for worker in chosen),
+            bundle_digest=self.bundle_digest,
+            users=(PERSON_LOGIN,),
+            node_comments={worker.allocation_id: worker.id for worker in chosen},
+            munge_key=munge_key,
+            targets=None if targets is None else tuple(machines[target.id] for target in targets),
+            staying=stays if leaving and targets is not None else {},
+            features=tuple(features),
+            overrides=inputs.get("slurm_conf", {}),
+            process_tracking=inputs.get("process_tracking", "auto"),
+            mpi=bool(inputs.get("mpi", False)),
+        )
 
     def _machine(self, operation: OperationContext, member: Member, *, leaving: bool) -> Machine:
         try:
@@ -137,19 +131,3 @@ async def munge_key(operation: OperationContext) -> bytes:
 def condition(kind: str, holds: bool | None, reason: str, message: str, generation: int) -> Condition:
     status = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[holds]
     return Condition(type=kind, status=status, reason=reason, message=message, observed_generation=generation)
-
-
-@asynccontextmanager
-async def member_in_work(
-    operation: OperationContext, member: Member, status: MemberStatus = MemberStatus.CONFIGURING
-) -> AsyncIterator[None]:
-    """The member shows that it is being worked on, and that it failed where the operation does."""
-    await operation.report_member(member.id, status=status)
-    try:
-        yield
-    except COMES_BACK:
-        raise
-    except Exception as error:
-        detail = {**member.adapter_detail, "error": str(error)[:DETAIL_LIMIT], "operation_id": operation.operation_id}
-        await operation.report_member(member.id, status=MemberStatus.FAILED, adapter_detail=detail)
-        raise

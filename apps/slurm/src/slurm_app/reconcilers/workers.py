@@ -4,12 +4,11 @@ import asyncio
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import ConditionStatus, Instance, Member, MemberStatus
-from gpuaas_sdk import OperationContext, OperationFailed
+from gpuaas_sdk import OperationContext, OperationFailed, run_phases
 from slurm_app.access_notes import refresh_access_notes
 from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, SAVE_WORKER, WORKER_CONFIGURATION, WORKERS
 from slurm_app.reconcilers.cluster import PREPARED, Cluster, error_of, munge_key, number_of, wanted_features
 from slurm_app.reconcilers.records import keep_records
-from slurm_app.reconcilers.seam import run_phases
 from slurm_app.scope import Scope
 from slurm_app.slurm import facts
 from slurm_app.store import Store

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuaas_sdk import MachineFacts
 from slurm_app import names
-from slurm_app.slurm.facts import Facts, NodeShape
+from slurm_app.slurm.facts import NodeShape
 from slurm_app.slurm.overrides import checked_overrides
 
 SLURMCTLD_PORT = 6817
@@ -38,7 +39,7 @@ class ProcessTracking:
 LINUXPROC = ProcessTracking("proctrack/linuxproc", "task/none", None, ())
 
 
-def choose_process_tracking(facts: Sequence[Facts], wanted: str = "auto") -> ProcessTracking:
+def choose_process_tracking(facts: Sequence[MachineFacts], wanted: str = "auto") -> ProcessTracking:
     """One setting for the whole cluster, so the machine that can least decides; a worker that can less is refused.
 
     Tried on unprivileged slices: slurmd makes its cgroups, but slurmstepd may not move a process into them

@@ -6,15 +6,14 @@ The observer that looks may be nobody: what it cannot read is said to be unknown
 from dataclasses import dataclass
 
 from gpuaas_contract.findings import Finding, FindingSource, Severity
-from gpuaas_sdk.machines.base import ObservedMachine
-from slurm_app.errors import SlurmAppError
-from slurm_app.slurm.facts import FACTS_SCRIPT, Facts, clock_difference, parse_facts
+from gpuaas_sdk import MachineFacts, ObservedMachine, read_facts
+from slurm_app.slurm.facts import clock_difference
 from slurm_app.slurm.packages import FOREIGN_PACKAGES, FOREIGN_TREES, PORTS
 from slurm_app.slurm.roles import Role, memory_needed
 from slurm_app.slurm.script import STATE_DIRECTORY, quoted
 from slurm_app.slurm.snapshot import LISTENING_PORTS
 
-RELEASE = ("debian", "12", "amd64")
+RELEASE = ("debian", "12", "x86_64")
 """What the packages of the bundle are made for."""
 DISK_MIB = {Role.CONTROLLER: 1500, Role.WORKER: 700}
 
@@ -28,18 +27,16 @@ for tree in {quoted(*FOREIGN_TREES)}; do
     fi
 done
 if [ -e {STATE_DIRECTORY} ]; then echo "record=yes"; fi
-echo "disk_mib=$(df --output=avail -m / | tail -n 1 | tr -d ' ')"
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    facts: Facts
+    facts: MachineFacts
     ports: frozenset[int]
     packages: frozenset[str]
     paths: tuple[str, ...]
     ours: bool
-    disk_mib: int
 
 
 def app_error(code: str, message: str, pointer: str, action: str) -> Finding:
@@ -50,21 +47,6 @@ def app_error(code: str, message: str, pointer: str, action: str) -> Finding:
         pointer=pointer,
         action=action,
         source=FindingSource.APP,
-    )
-
-
-def parse_look(text: str) -> Look:
-    values: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition("=")
-        values.setdefault(key, []).append(value)
-    return Look(
-        facts=parse_facts(text),
-        ports=frozenset(int(port) for port in values.get("port", [])),
-        packages=frozenset(values.get("package", [])),
-        paths=tuple(sorted(values.get("path", []) + values.get("unreadable", []))),
-        ours="record" in values,
-        disk_mib=int(values["disk_mib"][0]),
     )
 
 
@@ -94,8 +76,8 @@ def judge(host: str, look: Look, roles: frozenset[Role], pointer: str) -> list[F
         message = f"{host} has {facts.memory_mib} MiB of memory; {memory} are needed"
         found.append(app_error("too_little_memory", message, pointer, "choose a larger machine, or resize this one"))
     disk = sum(DISK_MIB.get(role, 0) for role in roles)
-    if look.disk_mib < disk:
-        message = f"{host} has {look.disk_mib} MiB of disk free; {disk} are needed"
+    if facts.disk_free_mib < disk:
+        message = f"{host} has {facts.disk_free_mib} MiB of disk free; {disk} are needed"
         found.append(app_error("too_little_disk", message, pointer, "make room, or choose a larger machine"))
     if look.ours:
         return found
@@ -111,8 +93,7 @@ def judge(host: str, look: Look, roles: frozenset[Role], pointer: str) -> list[F
     return found
 
 
-def judge_clocks(clocks: dict[str, int]) -> list[Finding]:
-    """Read at the same moment."""
+def judge_clocks(clocks: dict[str, float]) -> list[Finding]:
     message = clock_difference(clocks)
     return [app_error("clock_skew", message, "", "set the clocks by the same time servers")] if message else []
 
@@ -122,7 +103,12 @@ def unreadable(host: str, why: str, pointer: str) -> Finding:
 
 
 async def read_look(machine: ObservedMachine) -> Look:
-    result = await machine.read(FACTS_SCRIPT + _LOOK)
-    if not result.ok:
-        raise SlurmAppError("look_failed", f"the look ended with {result.exit_status}: {result.stderr.strip()[-300:]}")
-    return parse_look(result.stdout)
+    facts = await read_facts(machine, _LOOK)
+    seen = facts.more
+    return Look(
+        facts=facts,
+        ports=frozenset(int(port) for port in seen.get("port", [])),
+        packages=frozenset(seen.get("package", [])),
+        paths=tuple(sorted([*seen.get("path", []), *seen.get("unreadable", [])])),
+        ours="record" in seen,
+    )

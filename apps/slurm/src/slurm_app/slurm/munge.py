@@ -42,7 +42,7 @@ async def ensure_munge_running(machine: Machine, key: bytes | None = None) -> di
         # Not through the script: a key never stands in a script or an argument list.
         await machine.write_file(STAGED_KEY, key, mode=0o600)
     result = await machine.run_step("start-munge", start_script())
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return result.values
 
 
 _CREDENTIAL = re.compile(r"MUNGE:[A-Za-z0-9+/=]+:")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuaas_sdk.machines.base import CommandResult, Machine, ObservedMachine
+from gpuaas_sdk.runtime.receipts import NOTHING, ReceiptCheck
 from slurm_app import names
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm.config import STATE_SAVE
@@ -102,6 +103,13 @@ def _parse_line(line: str) -> NodeRecord:
 async def read_node(controller: ObservedMachine, host: str) -> NodeRecord:
     command = f"timeout 10 scontrol --oneliner show node {quoted(names.host_name(host))}"
     return parse_node(host, await controller.read(command))
+
+
+async def read_record_check(controller: ObservedMachine, host: str) -> ReceiptCheck:
+    """For the receipt of a worker: its record, which lies on the controller, is gone."""
+    record = await read_node(controller, host)
+    gone = {"no": True, "yes": False, "unknown": None}[record.present]
+    return ReceiptCheck("node_record", f"scontrol show node {host}", NOTHING if gone else record.words, gone)
 
 
 async def read_nodes(controller: ObservedMachine) -> dict[str, NodeRecord]:
@@ -216,4 +224,4 @@ def delete_node_script(host: str, *, seconds: int = 30) -> str:
 async def ensure_node_deleted(controller: Machine, host: str) -> dict[str, str]:
     """Only after its slurmd was stopped, or the node comes back as a ghost."""
     result = await controller.run_step(f"delete-node-{names.host_name(host)}", step(delete_node_script(host)))
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return result.values

@@ -231,7 +231,6 @@ async def ensure_packages_installed(machine: Machine, bundle_digest: str, roles:
             f"the packages were not made for the image of {machine.hostname}, and nothing was changed on it; make them "
             f"anew with its dpkg status and publish a version with them: {error.result.stderr.strip()[-1_000:]}",
         ) from error
-    evidence = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
-    if "added" not in evidence:
+    if "added" not in result.values:
         raise CommandError("install the packages", result)
-    return evidence
+    return result.values

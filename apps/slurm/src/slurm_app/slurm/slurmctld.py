@@ -101,4 +101,4 @@ async def read_tracking(controller: Machine) -> str:
 
 async def ensure_slurmctld_running(machine: Machine) -> dict[str, str]:
     result = await machine.run_step("start-slurmctld", start_script())
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return result.values

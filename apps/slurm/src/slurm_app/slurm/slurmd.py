@@ -111,4 +111,4 @@ async def ensure_worker_joined(
             if refusal := await read_refusal(worker, controller):
                 raise NotReadyError(refusal.code, f"{host} cannot join: {refusal.detail}") from None
             raise
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return result.values

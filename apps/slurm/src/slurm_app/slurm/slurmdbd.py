@@ -20,4 +20,4 @@ def start_script() -> str:
 
 async def ensure_slurmdbd_running(machine: Machine) -> dict[str, str]:
     result = await machine.run_step("start-slurmdbd", start_script())
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return result.values

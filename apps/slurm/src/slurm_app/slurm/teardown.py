@@ -21,10 +21,6 @@ fi
 """
 
 
-def _evidence(text: str) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-
-
 # A controller that does not answer leaves the jobs unknown. That is said, and does not stop a decommission:
 # the whole cluster goes, and the processes are ended with the daemons.
 _CANCEL = """
@@ -52,7 +48,7 @@ echo "jobs=$(wc -w <<<"$queue") cancelled, $(timeout 10 squeue --noheader | wc -
 
 async def ensure_jobs_cancelled(controller: Machine, *, partition: str) -> dict[str, str]:
     script = step(_ONLY_IF_OURS, f"partition={quoted(names.partition_name(partition))}", _CANCEL)
-    return _evidence((await controller.run_step("cancel-jobs", script)).stdout)
+    return (await controller.run_step("cancel-jobs", script)).values
 
 
 def _stop(units: tuple[str, ...]) -> str:
@@ -81,7 +77,7 @@ for unit in {quoted(*units)}; do echo "$unit=$(systemctl is-active "$unit" || tr
 async def ensure_worker_stopped(worker: Machine) -> dict[str, str]:
     """Stopped and disabled before its record is deleted, or the node comes back as a ghost."""
     script = step(_ONLY_IF_OURS, _stop(("slurmd.service",)))
-    return _evidence((await worker.run_step("stop-slurmd", script)).stdout)
+    return (await worker.run_step("stop-slurmd", script)).values
 
 
 async def ensure_node_deleted(controller: Machine, host: str) -> dict[str, str]:
@@ -94,12 +90,12 @@ async def ensure_node_deleted(controller: Machine, host: str) -> dict[str, str]:
         '    echo "node=goes with the controller: $(tail -n 1 <<<"$said")"',
         "fi",
     )
-    return _evidence((await controller.run_step(f"delete-node-{names.host_name(host)}", script)).stdout)
+    return (await controller.run_step(f"delete-node-{names.host_name(host)}", script)).values
 
 
 async def ensure_daemons_stopped(machine: Machine, going: Going) -> dict[str, str]:
     script = step(_ONLY_IF_OURS, _stop(going.belongings.units), PUT_BACK)
-    return _evidence((await machine.run_step("stop-daemons", script)).stdout)
+    return (await machine.run_step("stop-daemons", script)).values
 
 
 # Also of an install that ended before it began: the copy is made first.
@@ -212,7 +208,7 @@ def clean_script(going: Going) -> str:
 
 
 async def ensure_machine_cleaned(machine: Machine, going: Going) -> dict[str, str]:
-    return _evidence((await machine.run_step("remove-packages", clean_script(going), timeout=600)).stdout)
+    return (await machine.run_step("remove-packages", clean_script(going), timeout=600)).values
 
 
 async def ensure_record_forgotten(machine: Machine) -> None:
