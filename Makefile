@@ -76,10 +76,11 @@ e2e: setup ## the whole chain on real machines, with the Slurm app
 shake: setup ## the suite in random order with every core busy: PARTS="http unit" ROUNDS=3
 	@$(SUITE) $(PARTS) --shake --rounds $(ROUNDS)
 
-reference: setup ## write what docs/reference holds of the routes and who may call them
+reference: setup ## write what docs/reference holds of the routes and who may call them, and the skeleton of `app new`
 	$(BIN)/gpuaas-platform openapi >docs/reference/openapi.json
 	$(BIN)/gpuaas app schema >docs/reference/app-manifest.schema.json
 	cp docs/reference/app-manifest.schema.json packages/contract/src/gpuaas_contract/
+	scripts/make-skeleton
 	GPUAAS_WRITE_REFERENCE=1 $(BIN)/python -m pytest tests/http/test_policy.py
 
 smoke: setup ## the Slurm app from deploy to decommission on real machines, with times; the readiness page

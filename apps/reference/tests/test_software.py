@@ -1,9 +1,9 @@
-"""Given facts, expect commands. That the commands work is shown on real machines (tests/machines)."""
+"""Given facts, expect commands. That the commands work is shown by a deploy on a real machine."""
 
 import pytest
-
 from gpuaas_sdk import CommandResult, MachineUnreachableError, OperationFailed, RetryLater, SecretValue, probe
 from gpuaas_sdk.testing import FakeMachine, probed
+
 from reference_app import software
 from reference_app.receipt import checks
 from reference_app.software import Role
@@ -46,8 +46,8 @@ async def test_a_worker_leaves_what_the_controller_beside_it_needs() -> None:
     machine = FakeMachine()
     await software.ensure_removed(machine, [Role.WORKER], [Role.CONTROLLER])
     script = machine.steps["remove"]
-    assert "rollcall-worker.service" in script
-    assert not any(word in script for word in ("userdel", "rollcall-controller", "rm -rf", "roll.json"))
+    assert Role.WORKER.unit in script
+    assert not any(word in script for word in ("userdel", Role.CONTROLLER.unit, "rm -rf", "roll.json"))
     await software.ensure_removed(machine, [Role.CONTROLLER], [])
     assert "userdel rollcall" in machine.steps["remove"]
 

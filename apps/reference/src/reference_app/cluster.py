@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Instance, Member, MemberStatus
 from gpuaas_sdk import Machine, OperationContext, OperationFailed
+
 from reference_app.software import Role
 
 SOFTWARE, TOKEN = "software", "token"

@@ -13,7 +13,9 @@ from gpuaas_sdk import CommandError, Machine, Observation, ObservedMachine, Oper
 from gpuaas_sdk.observations import observe
 
 USER = "rollcall"
-PROGRAM_DIR, CONFIG_DIR, STATE_DIR = "/opt/rollcall", "/etc/rollcall", "/var/lib/rollcall"
+PROGRAM_DIR = "/opt/rollcall"
+CONFIG_DIR = "/etc/rollcall"
+STATE_DIR = "/var/lib/rollcall"
 RECORD_DIR = "/var/lib/gpuaas/rollcall"
 """What was there before: written first, removed last."""
 PROGRAM = f"{PROGRAM_DIR}/rollcall"

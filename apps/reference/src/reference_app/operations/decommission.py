@@ -3,6 +3,7 @@
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_sdk import Machine, MachineReceipt, OperationContext, on_each, probe, prove_removal
+
 from reference_app import software
 from reference_app.cluster import Cluster
 from reference_app.operations.deploy import report_not_ready

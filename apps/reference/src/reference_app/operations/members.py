@@ -6,6 +6,7 @@ from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Member, MemberStatus
 from gpuaas_contract.operations import ResizeQuestion
 from gpuaas_sdk import OperationContext, OperationFailed, member_in_work, probe, prove_removal, run_phases
+
 from reference_app import phases, software
 from reference_app.cluster import Cluster
 from reference_app.phases import PROVE, Work
