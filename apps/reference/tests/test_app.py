@@ -1,4 +1,4 @@
-"""What the app says of itself fits together."""
+"""Manifest, handlers, roles and software of the app fit together."""
 
 import tarfile
 from pathlib import Path

@@ -5,7 +5,7 @@ import pytest
 from gpuaas_sdk import CommandResult, MachineReceipt, MachineUnreachableError
 from gpuaas_sdk.testing import probed
 from slurm_app.slurm import receipt
-from slurm_app.slurm.going import EVERYTHING, Going
+from slurm_app.slurm.role_removal import EVERYTHING, RoleRemoval
 from slurm_app.slurm.roles import Role
 
 from .fake_machine import FakeMachine
@@ -69,7 +69,7 @@ async def test_no_answer_is_never_a_clean_receipt() -> None:
 
 def test_what_a_staying_role_needs_is_not_looked_for() -> None:
     """A worker that leaves the controller's machine leaves the controller's things there."""
-    leaves = Going(frozenset({Role.WORKER}), frozenset({Role.CONTROLLER}))
+    leaves = RoleRemoval(frozenset({Role.WORKER}), frozenset({Role.CONTROLLER}))
     commands = receipt.checks(leaves)
     assert "slurmd" in commands["processes"]
     assert "slurmctld" not in commands["processes"] + commands["units"] + commands["paths"]

@@ -7,6 +7,7 @@ import pytest
 from gpuaas_sdk.machines.base import CommandResult
 from gpuaas_sdk.runtime.receipts import probe_script
 from slurm_app.errors import NotReadyError, RefusedError
+from slurm_app.joining import ensure_worker_joined
 from slurm_app.slurm import (
     accounting,
     facts,
@@ -25,12 +26,12 @@ from slurm_app.slurm import (
     teardown,
 )
 from slurm_app.slurm.config import LINUXPROC
-from slurm_app.slurm.going import EVERYTHING, Going
+from slurm_app.slurm.role_removal import EVERYTHING, RoleRemoval
 from slurm_app.slurm.roles import Role
 
 from .fake_machine import FACTS, SLURMD_C, FakeMachine, facts_of, said
 
-WORKER_LEAVES = Going(frozenset({Role.WORKER}), frozenset({Role.CONTROLLER}))
+WORKER_LEAVES = RoleRemoval(frozenset({Role.WORKER}), frozenset({Role.CONTROLLER}))
 SHAPE = facts.parse_shape(facts_of(FACTS + SLURMD_C))
 SCRIPTS = {
     "install": packages.install_script("/bundles/x", [Role.WORKER, Role.CONTROLLER]),
@@ -132,7 +133,7 @@ async def test_the_barrier_raises_where_slurmctld_knows_nothing() -> None:
 
 async def test_a_same_node_worker_takes_one_step() -> None:
     machine = FakeMachine(answers={"slurmd -C": said(FACTS + SLURMD_C)})
-    await slurmd.ensure_worker_joined(machine, machine, comment="mem_1")
+    await ensure_worker_joined(machine, machine, comment="mem_1")
     assert [name for name, _ in machine.steps] == ["join-worker-node-1"]
     text = machine.steps[0][1]
     assert text.index("Name=gpu File=") < text.index("ensure_unit_current slurmd") < text.index("comment=mem_1")
@@ -141,7 +142,7 @@ async def test_a_same_node_worker_takes_one_step() -> None:
 async def test_a_split_worker_touches_only_itself_and_the_controller() -> None:
     controller = FakeMachine(hostname="node-0", address="10.0.0.9", allocation_id="alc_0")
     worker = FakeMachine(answers={"slurmd -C": said(FACTS + SLURMD_C)})
-    await slurmd.ensure_worker_joined(controller, worker, comment="mem_1", features=("fast",))
+    await ensure_worker_joined(controller, worker, comment="mem_1", features=("fast",))
     assert [name for name, _ in controller.steps] == ["register-node-node-1"]
     assert [name for name, _ in worker.steps] == ["start-slurmd-node-1"]
     assert "--conf-server 10.0.0.9:6817 -Z" in worker.steps[0][1]
@@ -152,7 +153,7 @@ async def test_a_split_worker_touches_only_itself_and_the_controller() -> None:
 async def test_a_slurmd_whose_record_is_missing_is_started_anew() -> None:
     missing = {"show node": CommandResult(1, "", "Node node-1 not found"), "slurmd -C": said(FACTS + SLURMD_C)}
     machine = FakeMachine(answers=missing)
-    await slurmd.ensure_worker_joined(machine, machine, comment="mem_1")
+    await ensure_worker_joined(machine, machine, comment="mem_1")
     assert 'rm -f "$state/applied/slurmd.service"' in machine.steps[0][1]
 
 
@@ -160,7 +161,7 @@ async def test_a_slurmd_whose_record_is_missing_is_started_anew() -> None:
 async def test_features_with_other_characters_are_refused(features: tuple[str, ...]) -> None:
     machine = FakeMachine(answers={"slurmd -C": said(FACTS + SLURMD_C)})
     with pytest.raises(RefusedError):
-        await slurmd.ensure_worker_joined(machine, machine, comment="mem_1", features=features)
+        await ensure_worker_joined(machine, machine, comment="mem_1", features=features)
     assert machine.steps == []
 
 

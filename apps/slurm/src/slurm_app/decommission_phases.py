@@ -11,8 +11,11 @@ from slurm_app.slurm import nodes, receipt, teardown
 UNREACHABLE = "unreachable"
 
 
-def tolerant(work: Callable[[Machine], Awaitable[JsonObject]]) -> Callable[[Machine], Awaitable[JsonObject]]:
-    """A machine that does not answer must not keep the others from being cleaned. It is said, and never a success."""
+Work = Callable[[Machine], Awaitable[JsonObject]]
+
+
+def tolerate_unreachable(work: Work) -> Work:
+    """Go on with the other machines where one does not answer. Its evidence says so, and its receipt is not clean."""
 
     async def run(machine: Machine) -> JsonObject:
         try:
@@ -27,44 +30,44 @@ async def ensure_jobs_cancelled(scope: Scope) -> JsonObject:
     async def cancel(controller: Machine) -> JsonObject:
         return {**await teardown.ensure_jobs_cancelled(controller, partition=scope.partition)}
 
-    return await tolerant(cancel)(scope.controller)
+    return await tolerate_unreachable(cancel)(scope.controller)
 
 
 async def ensure_nodes_deleted(scope: Scope) -> JsonObject:
-    """slurmd first, then the record: the other way round the node comes back as a ghost."""
+    """Stop slurmd first, then delete the record: the other way round the node comes back as a ghost."""
 
     async def stop(worker: Machine) -> JsonObject:
         return {**await teardown.ensure_worker_stopped(worker)}
 
-    evidence = await on_each(scope.workers, tolerant(stop))
+    evidence = await on_each(scope.workers, tolerate_unreachable(stop))
     for worker in scope.workers:
 
         async def delete(controller: Machine, host: str = worker.hostname) -> JsonObject:
             return {**await teardown.ensure_node_deleted(controller, host)}
 
-        evidence[worker.hostname].update(await tolerant(delete)(scope.controller))
+        evidence[worker.hostname].update(await tolerate_unreachable(delete)(scope.controller))
     return evidence
 
 
 async def ensure_daemons_stopped(scope: Scope) -> JsonObject:
     async def stop(machine: Machine) -> JsonObject:
-        return {**await teardown.ensure_daemons_stopped(machine, scope.going(machine))}
+        return {**await teardown.ensure_daemons_stopped(machine, scope.removal_from(machine))}
 
-    return await on_each(scope.prepared, tolerant(stop))
+    return await on_each(scope.prepared, tolerate_unreachable(stop))
 
 
 async def ensure_machines_cleaned(scope: Scope) -> JsonObject:
     async def clean(machine: Machine) -> JsonObject:
-        return {**await teardown.ensure_machine_cleaned(machine, scope.going(machine))}
+        return {**await teardown.ensure_machine_cleaned(machine, scope.removal_from(machine))}
 
-    return await on_each(scope.prepared, tolerant(clean))
+    return await on_each(scope.prepared, tolerate_unreachable(clean))
 
 
 async def read_receipt_of(scope: Scope, machine: Machine) -> MachineReceipt:
-    """With a clean receipt the app's own record goes too, unless a role stays that needs it."""
-    going = scope.going(machine)
-    found = await receipt.read_receipt(machine, going)
-    if not found.clean or not going.whole_machine:
+    """Check a machine; remove the app's own record too where all else is gone, unless a role stays that needs it."""
+    removal = scope.removal_from(machine)
+    found = await receipt.read_receipt(machine, removal)
+    if not found.clean or not removal.whole_machine:
         return found
     with suppress(MachineUnreachableError):
         await teardown.ensure_record_forgotten(machine)
@@ -77,7 +80,7 @@ async def read_receipts(scope: Scope) -> list[MachineReceipt]:
 
 
 async def read_worker_receipts(scope: Scope) -> list[MachineReceipt]:
-    """Of workers that leave a cluster which goes on: their node records are part of what must be gone."""
+    """Check the machines of workers that leave a cluster which goes on, and that their node records are gone."""
     receipts = await on_each(scope.prepared, lambda machine: read_receipt_of(scope, machine))
     return [
         receipts[worker.hostname].with_checks(await nodes.read_record_check(scope.controller, worker.hostname))

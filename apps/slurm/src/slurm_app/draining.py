@@ -16,13 +16,13 @@ _SHOWN_JOBS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class DrainWish:
+class DrainRequest:
     timeout_seconds: float
     force: bool
     why: str
 
     @classmethod
-    def of(cls, wanted: JsonObject, host: str, why: str) -> "DrainWish":
+    def of(cls, wanted: JsonObject, host: str, why: str) -> "DrainRequest":
         force = bool(wanted.get("force", False))
         if force and wanted.get("confirm") != host:
             raise RefusedError(
@@ -37,17 +37,17 @@ class StillBusyError(NotReadyError):
     """The time is up. The drain stays: nothing new starts there, and trying again goes on waiting."""
 
 
-async def ensure_drained(controller: Machine, host: str, wish: DrainWish, say: Say) -> JsonObject:
-    """Returns only when nothing runs there. What is unknown is waited for and never taken for drained."""
+async def ensure_drained(controller: Machine, host: str, request: DrainRequest, say: Say) -> JsonObject:
+    """Return only when nothing runs there. An unknown state is waited for, and never taken for drained."""
     record = await nodes.read_node(controller, host)
     if record.present == "no":
         return {"node": "not there"}
     if record.present == "yes":
-        record = await nodes.ensure_drain_asked(controller, host, why=wish.why)
-    record, jobs = await _wait_until_drained(controller, host, wish.timeout_seconds, say)
-    forced = record.drained != "yes" and wish.force
+        record = await nodes.ensure_drain_asked(controller, host, why=request.why)
+    record, jobs = await _wait_until_drained(controller, host, request.timeout_seconds, say)
+    forced = record.drained != "yes" and request.force
     if forced:
-        await say(f"time is up; ending {len(jobs)} jobs, as it was asked for")
+        await say(f"time is up; ending {len(jobs)} jobs, as requested")
         await _give_up_jobs(controller, host, record)
         record, jobs = await _wait_until_drained(controller, host, SECONDS_AFTER_FORCE, say)
     # A node that was set down with its jobs given up does not answer, and has nothing left to run.

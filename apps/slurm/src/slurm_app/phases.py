@@ -6,13 +6,14 @@ from functools import partial
 from gpuaas_contract.base import JsonObject
 from gpuaas_sdk import CommandError, Machine, Phase, on_each, read_facts
 from slurm_app.errors import NotReadyError, RefusedError
+from slurm_app.joining import ensure_worker_joined
 from slurm_app.scope import Scope
 from slurm_app.slurm import accounting, facts, jobs, mariadb, munge, nodes, packages, slurmctld, slurmd, slurmdbd
 from slurm_app.slurm.config import choose_process_tracking
 
 
 async def ensure_machines_fit(scope: Scope) -> JsonObject:
-    """What would fail later in a way that is harder to understand: names, times, user ids, what the kernel allows."""
+    """Refuse what would fail later in a way that is harder to understand: names, clocks, user ids, kernel features."""
     seen, tracking, ids = await asyncio.gather(
         on_each(scope.machines, facts.read_machine), slurmctld.read_tracking(scope.controller), _read_ids(scope)
     )
@@ -90,7 +91,7 @@ async def ensure_slurmdbd_running(scope: Scope) -> JsonObject:
 
 
 async def ensure_associations_made(scope: Scope) -> JsonObject:
-    """Before slurmctld starts: it then loads them at once, and no job ever sees InvalidAccount."""
+    """Make them before slurmctld starts: it then loads them at once, and no job ever sees InvalidAccount."""
     await accounting.ensure_associations_made(
         scope.controller, cluster_name=scope.cluster_name, account=scope.account, users=scope.users
     )
@@ -115,14 +116,14 @@ async def ensure_workers_configured(scope: Scope) -> JsonObject:
 async def ensure_workers_joined(scope: Scope) -> JsonObject:
     async def join(worker: Machine) -> JsonObject:
         comment = scope.node_comment(worker)
-        joined = await slurmd.ensure_worker_joined(scope.controller, worker, comment=comment, features=scope.features)
+        joined = await ensure_worker_joined(scope.controller, worker, comment=comment, features=scope.features)
         return {**joined}
 
     return await on_each(scope.workers, join)
 
 
 async def run_first_job(scope: Scope, hosts: tuple[str, ...]) -> JsonObject:
-    """Over all these workers; a job that needs GPUs asks the one that has most.
+    """Run a job over all these workers; the part that needs GPUs asks the one that has most.
 
     Only the controller is asked: the workers need not be machines of the operation.
     """
@@ -142,7 +143,7 @@ async def run_first_job(scope: Scope, hosts: tuple[str, ...]) -> JsonObject:
 
 
 async def ensure_worker_proven(scope: Scope) -> JsonObject:
-    """A job of our own, unless jobs of others run there by then: that proves the same, and must not be disturbed."""
+    """Run a job, unless jobs of others run there by then: that proves the same, and must not be disturbed."""
     (worker,) = scope.workers
     if running := await _running(scope, worker.hostname):
         return {"busy": running}
@@ -155,7 +156,7 @@ async def ensure_worker_proven(scope: Scope) -> JsonObject:
 
 
 async def ensure_worker_saved(scope: Scope) -> JsonObject:
-    """From now on slurmctld may be killed, and knows the worker still."""
+    """Wait until slurmctld has saved the worker: killed after that, it still knows the worker."""
     (worker,) = scope.workers
     await nodes.ensure_node_saved(scope.controller, worker.hostname, comment=scope.node_comment(worker))
     return {"node": worker.hostname}

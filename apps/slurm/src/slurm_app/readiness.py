@@ -19,7 +19,7 @@ REDEPLOY = "redeploy at once, on one machine"
 
 
 def _receipts(steps: list[Step]) -> str:
-    """What is missing; empty where every receipt is there and clean. As for the others below."""
+    """Say what is missing; empty where every receipt is there and clean. The others below do the same."""
     for step in steps:
         receipts = _evidence([step], "receipt")
         if step["title"] == DECOMMISSION and not receipts:

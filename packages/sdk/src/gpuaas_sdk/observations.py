@@ -1,4 +1,4 @@
-"""What was seen of a machine or a daemon: yes, no, or unknown.
+"""Observations of a machine or a daemon: yes, no, or unknown.
 
 An observation is no boolean. `if observation:` would take "unknown" for one of the two, and that is how a
 controller deletes what it merely could not see; so it raises, and the code has to say which of the three it means.
@@ -78,7 +78,7 @@ def any_of(observations: Iterable[Observation]) -> Observation:
 
 
 async def observe(reading: Awaitable[CommandResult], *, yes_status: int = 0, no_status: int | None = 1) -> Observation:
-    """What a command on a machine answers by its exit status. Any other status, or a machine that does not answer
+    """Take the answer of a command from its exit status. Any other status, or a machine that does not answer
     in time, is unknown: the command may not even exist there."""
     try:
         result = await reading

@@ -142,7 +142,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._virtual_now
 
     def wall_clock(self) -> datetime:
-        """What `gpuaas_sdk.clock.now` says in this loop: deadlines jump along."""
+        """The time of `gpuaas_sdk.clock.now` in this loop: deadlines jump along."""
         return _WALL_START + timedelta(seconds=self._virtual_now)
 
     def _jump(self, seconds: float | None) -> None:

@@ -16,7 +16,7 @@ async def start(operation: OperationContext) -> JsonObject:
 
 
 async def restart(operation: OperationContext) -> JsonObject:
-    """What runs with the present token and configuration already is left alone; all else is started anew."""
+    """Stop every daemon, the controller last, and start them with the present token and configuration."""
     cluster = await Cluster.read(operation)
     for member in reversed(cluster.members):
         await _stop(operation, cluster, member)

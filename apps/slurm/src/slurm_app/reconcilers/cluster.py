@@ -41,14 +41,16 @@ class Cluster:
         controllers = [member for member in live if member.component_key == CONTROLLER]
         digests = [slot.digest for slot in version.manifest.artifacts if slot.name == bundle.ARTIFACT]
         if len(controllers) != 1 or len(digests) != 1 or digests[0] is None:
-            raise OperationFailed("instance_incomplete", "the instance has no controller, or its app no packages")
+            raise OperationFailed(
+                "instance_incomplete", "the instance has no controller, or its app version has no packages"
+            )
         workers = tuple(member for member in live if member.component_key == WORKER)
         account = await store.account_of(project.id, project.name)
         return cls(instance, controllers[0], workers, account, digests[0])
 
     @property
     def workers_beside(self) -> tuple[Member, ...]:
-        """Those on the controller's own machine, which is installed for both roles at once."""
+        """Workers on the controller's own machine, which is installed for both roles at once."""
         return tuple(w for w in self.workers if w.allocation_id == self.controller.allocation_id)
 
     @property
@@ -58,7 +60,7 @@ class Cluster:
     def member(self, member_id: str | None) -> Member:
         found = next((member for member in (self.controller, *self.workers) if member.id == member_id), None)
         if found is None:
-            raise OperationFailed("member_gone", "it is no longer a member of the instance")
+            raise OperationFailed("member_gone", "cannot work on the member: it is no longer part of the instance")
         return found
 
     def scope(
@@ -104,23 +106,23 @@ class Cluster:
         return RememberingMachine(machine) if leaving else machine
 
 
-def number_of(version: str) -> str:
-    """The number alone: distributions name the same release differently (`slurm-wlm 22.05.8`)."""
+def version_number(version: str) -> str:
+    """Return the number alone: distributions name the same release differently (`slurm-wlm 22.05.8`)."""
     return version.split()[-1]
 
 
 def node_name(member: Member) -> str:
-    """As Slurm knows it; a name that fits nothing where the member never got that far."""
+    """Return the name that Slurm knows it by; a name that fits nothing where the member never got that far."""
     return str(member.adapter_detail.get("node") or f"unknown-{member.id[-8:].lower()}")
 
 
 def error_of(member: Member) -> str:
-    """What its own operation failed with: whoever waits for it fails with these words, and not with "see there"."""
+    """Say why its own operation failed: whoever waits for it fails with these words, and not with "see there"."""
     return f"{member.component_key} {member.id}: {str(member.adapter_detail.get('error', 'no reason is known'))[:500]}"
 
 
 def wanted_features(member: Member, wanted: JsonObject) -> tuple[str, ...]:
-    """As the operation asks; else as the worker had them."""
+    """Features that the operation asks for; else those that the worker had."""
     return tuple(wanted.get("features") or member.adapter_detail.get("features") or ())
 
 

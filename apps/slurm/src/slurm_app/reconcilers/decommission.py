@@ -5,18 +5,18 @@ from gpuaas_contract.instances import Condition, ConditionStatus, MemberStatus
 from gpuaas_sdk import OperationContext, prove_removal, run_phases
 from slurm_app.decommission_phases import DECOMMISSION_PHASES, PROVE, read_receipts
 from slurm_app.reconcilers.cluster import Cluster
-from slurm_app.reconcilers.records import bring_records_back
+from slurm_app.reconcilers.records import restore_records
 from slurm_app.store import Store
 
 
 async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     cluster = await Cluster.read(operation, store)
     members = [cluster.controller, *cluster.workers]
-    await _say_that_it_goes(operation, cluster)
+    await _report_decommissioning(operation, cluster)
     for member in members:
         await operation.report_member(member.id, status=MemberStatus.REMOVING)
     scope = cluster.scope(operation, cluster.workers, leaving=True)
-    await bring_records_back(operation, store, scope)
+    await restore_records(operation, store, scope)
     await run_phases(operation, scope, DECOMMISSION_PHASES)
     async with operation.step(*PROVE) as step:
         step.evidence = removed = prove_removal(members, await read_receipts(scope))
@@ -28,8 +28,8 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     return removed
 
 
-async def _say_that_it_goes(operation: OperationContext, cluster: Cluster) -> None:
-    """From now on nobody should use it, nor find instructions how to."""
+async def _report_decommissioning(operation: OperationContext, cluster: Cluster) -> None:
+    """Report that nobody should use it from now on, and take back the instructions how to."""
     generation = cluster.instance.generation
     gone = [
         Condition(type=kind, status=ConditionStatus.FALSE, reason="Decommissioning", observed_generation=generation)

@@ -16,9 +16,9 @@ from slurm_app.reconcilers.cluster import (
     error_of,
     munge_key,
     node_name,
-    number_of,
+    version_number,
 )
-from slurm_app.reconcilers.records import keep_records
+from slurm_app.reconcilers.records import store_records
 from slurm_app.scope import Scope
 from slurm_app.slurm import facts
 from slurm_app.store import Store
@@ -34,7 +34,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         scope = cluster.scope(operation, cluster.workers_beside, munge_key=key)
         evidence = await run_phases(operation, scope, CONTROLLER_PHASES)
         versions = await facts.read_versions(scope.controller)
-    version = number_of(versions["slurmctld"])
+    version = version_number(versions["slurmctld"])
     await operation.client.members.report(
         cluster.controller.id,
         operation,
@@ -47,7 +47,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         },
         observed_runtime=version,
     )
-    await keep_records(operation, store, scope.prepared)
+    await store_records(operation, store, scope.prepared)
     cluster = await _wait_for_workers(operation, store)
     hosts = tuple(node_name(worker) for worker in cluster.workers)
     first_job: Phase[Scope] = Phase("run-first-job", "Run the first job", lambda scope: run_first_job(scope, hosts))

@@ -5,7 +5,7 @@ import asyncio
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Member, MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
-from slurm_app.draining import POLL_SECONDS, DrainWish, ensure_drained
+from slurm_app.draining import POLL_SECONDS, DrainRequest, ensure_drained
 from slurm_app.errors import NotReadyError
 from slurm_app.reconcilers.cluster import Cluster, condition
 from slurm_app.slurm import nodes
@@ -25,11 +25,11 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
 
 async def drain_member(operation: OperationContext, cluster: Cluster, member: Member, host: str) -> JsonObject:
     """A failure leaves the drain where it is: the member still takes no new jobs, and that is what it shows."""
-    wish = DrainWish.of(operation.operation.input, host, f"{operation.operation.kind} {operation.operation_id}")
+    request = DrainRequest.of(operation.operation.input, host, f"{operation.operation.kind} {operation.operation_id}")
     controller = operation.machine(cluster.controller.allocation_id)
     await operation.report_member(member.id, status=MemberStatus.DRAINING)
     async with operation.step("drain-node", f"Drain {host}", member_usable=True) as step:
-        step.evidence = evidence = await ensure_drained(controller, host, wish, step.progress)
+        step.evidence = evidence = await ensure_drained(controller, host, request, step.progress)
     return evidence
 
 

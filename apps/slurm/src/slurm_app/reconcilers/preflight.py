@@ -1,4 +1,4 @@
-"""preflight: everything that would stand in the way on the machines, found by looking alone."""
+"""preflight: find everything on the machines that would stand in the way, without changing anything."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,8 @@ from gpuaas_sdk import (
 )
 from slurm_app.errors import SlurmAppError
 from slurm_app.reconcilers.cluster import CONTROLLER, WORKER
-from slurm_app.slurm import look
+from slurm_app.slurm import inspection
+from slurm_app.slurm.inspection import Inspection
 from slurm_app.slurm.overrides import checked_overrides
 from slurm_app.slurm.roles import Role
 
@@ -25,18 +26,18 @@ async def check(context: PreflightContext) -> Sequence[Finding]:
     """Look at all machines at once; problems of the inputs are found beside those of the machines."""
     wanted = _wanted(context.preflight.request)
     chosen = [allocation_id for allocation_id in context.allocation_ids if allocation_id in wanted]
-    seen = await _look_at(context, chosen)
+    seen = await _inspect(context, chosen)
     findings = list(_check_inputs(context.preflight.request.get("inputs") or {}))
     clocks: dict[str, float] = {}
     for allocation_id in chosen:
         pointer, roles = wanted[allocation_id]
         host, result = seen[allocation_id]
         if isinstance(result, str):
-            findings.append(look.unreadable(host, result, pointer))
+            findings.append(inspection.unreadable(host, result, pointer))
             continue
-        findings += look.judge(host, result, roles, pointer)
+        findings += inspection.findings(host, result, roles, pointer)
         clocks[host] = result.facts.clock_skew_seconds
-    return [*findings, *look.judge_clocks(clocks)]
+    return [*findings, *inspection.clock_findings(clocks)]
 
 
 def _wanted(request: JsonObject) -> dict[str, tuple[str, frozenset[Role]]]:
@@ -58,9 +59,9 @@ def _wanted(request: JsonObject) -> dict[str, tuple[str, frozenset[Role]]]:
     return found
 
 
-async def _look_at(context: PreflightContext, chosen: Sequence[str]) -> dict[str, tuple[str, look.Look | str]]:
-    """By allocation: the name of its machine, and what was seen there, or why nothing was."""
-    seen: dict[str, tuple[str, look.Look | str]] = {}
+async def _inspect(context: PreflightContext, chosen: Sequence[str]) -> dict[str, tuple[str, Inspection | str]]:
+    """By allocation: the name of its machine, and its inspection, or the reason why there is none."""
+    seen: dict[str, tuple[str, Inspection | str]] = {}
     machines: list[ObservedMachine] = []
     for allocation_id in chosen:
         try:
@@ -68,13 +69,13 @@ async def _look_at(context: PreflightContext, chosen: Sequence[str]) -> dict[str
         except MachineUnreachableError as error:
             seen[allocation_id] = allocation_id, str(error)
 
-    async def look_at(machine: ObservedMachine) -> None:
+    async def inspect(machine: ObservedMachine) -> None:
         try:
-            seen[machine.allocation_id] = machine.hostname, await look.read_look(machine)
+            seen[machine.allocation_id] = machine.hostname, await inspection.inspect(machine)
         except (MachineUnreachableError, CommandError, ProtocolError) as error:
             seen[machine.allocation_id] = machine.hostname, str(error)
 
-    await on_each(machines, look_at)
+    await on_each(machines, inspect)
     return seen
 
 
@@ -82,7 +83,6 @@ def _check_inputs(inputs: JsonObject) -> list[Finding]:
     try:
         checked_overrides(inputs.get("slurm_conf") or {})
     except SlurmAppError as error:
-        return [
-            look.app_error(error.code, error.detail, "/inputs/slurm_conf", "leave it out, or choose an allowed one")
-        ]
+        action = "leave it out, or choose an allowed one"
+        return [inspection.app_error(error.code, error.detail, "/inputs/slurm_conf", action)]
     return []

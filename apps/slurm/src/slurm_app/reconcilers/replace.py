@@ -5,7 +5,7 @@ from gpuaas_contract.instances import MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed, member_in_work
 from slurm_app.reconcilers import workers
 from slurm_app.reconcilers.cluster import Cluster, wanted_features
-from slurm_app.reconcilers.remove import take_out
+from slurm_app.reconcilers.remove import remove_worker
 from slurm_app.store import Store
 
 
@@ -22,6 +22,6 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         )
         async with member_in_work(operation, inherited):
             await workers.join(operation, store, cluster, inherited)
-    removed = await take_out(operation, store, cluster, old)
+    removed = await remove_worker(operation, store, cluster, old)
     operation.statuses_on_success[old.id] = MemberStatus.REMOVED
     return {**removed, "replaced_by": new.id}

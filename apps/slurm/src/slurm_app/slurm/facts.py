@@ -38,7 +38,7 @@ async def read_machine(machine: Machine) -> MachineFacts:
 
 
 def refuse_unfit(machine: Machine, facts: MachineFacts, roles: Iterable[Role]) -> None:
-    """What would fail later in a way that is harder to understand."""
+    """Refuse what would fail later in a way that is harder to understand."""
     if facts.init != "systemd":
         raise RefusedError("no_systemd", f"{machine.hostname} does not run systemd but {facts.init!r}")
     if (facts.os, facts.os_version) != ("debian", "12"):
@@ -108,7 +108,7 @@ async def read_node_shape(machine: Machine) -> NodeShape:
 
 
 async def read_versions(machine: Machine) -> dict[str, str]:
-    """What each daemon that is installed says of itself: Debian's say `slurm-wlm 22.05.8`."""
+    """Ask each installed daemon for its version: Debian's answer `slurm-wlm 22.05.8`."""
     script = (
         "for daemon in slurmctld slurmdbd slurmd; do "
         'if command -v "$daemon" >/dev/null; then echo "$daemon=$(timeout 10 "$daemon" -V)"; fi; done'

@@ -15,7 +15,7 @@ SECONDS_PER_JOB = 60
 
 @dataclass(frozen=True, slots=True)
 class FirstJob:
-    """What was seen: where srun ran, which batch job finished, and its row in sacct."""
+    """The hosts where srun ran, the batch job that finished, and its row in sacct."""
 
     srun_hosts: tuple[str, ...]
     gpus_visible: int

@@ -5,8 +5,8 @@ from dataclasses import replace
 from gpuaas_sdk import Machine, MachineReceipt, ReceiptCheck, probe
 from gpuaas_sdk.machines.base import COPIED_ARTIFACTS
 from slurm_app.slurm import owned
-from slurm_app.slurm.going import EVERYTHING, OWNED_PATHS, Going
 from slurm_app.slurm.quick_route import KEPT_ROUTE
+from slurm_app.slurm.role_removal import EVERYTHING, OWNED_PATHS, RoleRemoval
 from slurm_app.slurm.roles import PACKAGES
 from slurm_app.slurm.script import STATE_DIRECTORY, quoted
 from slurm_app.slurm.snapshot import BASELINE, SNAPSHOT
@@ -28,10 +28,12 @@ existing() {{ while read -r path; do if [ -e "$path" ] || [ -L "$path" ]; then e
 """
 
 
-def _packages_function(going: Going) -> str:
+def _packages_function(removal: RoleRemoval) -> str:
     names = sorted({name for packages in PACKAGES.values() for name in packages})
-    if going.staying:
-        only = f'(cd "$state/bundle" && sort -u {going.leaving_lists} | comm -23 - <(sort -u {going.staying_lists}))'
+    if removal.staying:
+        only = (
+            f'(cd "$state/bundle" && sort -u {removal.leaving_lists} | comm -23 - <(sort -u {removal.staying_lists}))'
+        )
         return f"packages_of_ours() {{ {only}; }}"
     return (
         'packages_of_ours() { if [ -e "$state/bundle/names" ]; then sort -u "$state/bundle/names"; '
@@ -39,9 +41,9 @@ def _packages_function(going: Going) -> str:
     )
 
 
-def checks(going: Going) -> dict[str, str]:
-    """Each prints what is left of what the roles brought that leave this machine."""
-    mine = going.belongings
+def checks(removal: RoleRemoval) -> dict[str, str]:
+    """Commands that print what is left of the roles that leave this machine."""
+    mine = removal.belongings
     of_ours = (
         'while read -r name rest; do if packages_of_ours | grep -Fxq "${name%%:*}"; then echo "$name $rest"; fi; done'
     )
@@ -63,7 +65,7 @@ def checks(going: Going) -> dict[str, str]:
         'while read -r path; do if ! system_path "$path" && ! { [ -d "$path" ] && [ -n "$(ls -A "$path")" ]; }; '
         'then echo "$path"; fi; done; fi',
     }
-    if going.whole_machine:
+    if removal.whole_machine:
         found |= {
             "package_versions": f"if [ -d {BASELINE} ]; then "
             "dpkg-query -W -f '${binary:Package}\\t${Version}\\t${db:Status-Status}\\n' | sort | "
@@ -79,13 +81,13 @@ def checks(going: Going) -> dict[str, str]:
     return found
 
 
-def listings(going: Going) -> dict[str, tuple[str, str]]:
-    """What stays on purpose: the command that lists it, and why."""
+def listings(removal: RoleRemoval) -> dict[str, tuple[str, str]]:
+    """Files that stay on purpose: the command that lists them, and the reason."""
     found = {
         "logs": (f"find {quoted(*owned.LOG_TREES)} -type f 2>/dev/null || true", EXEMPT_LOGS),
         "fences": (f"find {owned.FENCES} -type f 2>/dev/null || true", EXEMPT_FENCES),
     }
-    if going.whole_machine:
+    if removal.whole_machine:
         directories = quoted(*owned.EVERYTHING.directories)
         found["kept"] = (f"find {directories} -mindepth 1 2>/dev/null || true", EXEMPT_KEPT)
     return found
@@ -95,25 +97,25 @@ RECORD = {"record": f"ls -d {STATE_DIRECTORY} 2>/dev/null || true"}
 """The app's own record, which goes last."""
 
 
-def functions(going: Going) -> str:
-    return "\n".join([SNAPSHOT, _FUNCTIONS, _packages_function(going)])
+def functions(removal: RoleRemoval) -> str:
+    return "\n".join([SNAPSHOT, _FUNCTIONS, _packages_function(removal)])
 
 
-def commands(going: Going) -> dict[str, str]:
+def commands(removal: RoleRemoval) -> dict[str, str]:
     """All that is asked of the machine: whether there is a baseline, the checks, and the listings."""
     baseline = {_BASELINE: f"if [ -d {BASELINE} ]; then echo yes; fi"}
-    return {**baseline, **checks(going), **{key: command for key, (command, _) in listings(going).items()}}
+    return {**baseline, **checks(removal), **{key: command for key, (command, _) in listings(removal).items()}}
 
 
-async def read_receipt(machine: Machine, going: Going = EVERYTHING) -> MachineReceipt:
-    return judge(await probe(machine, commands(going), functions=functions(going)), going)
+async def read_receipt(machine: Machine, removal: RoleRemoval = EVERYTHING) -> MachineReceipt:
+    return judge(await probe(machine, commands(removal), functions=functions(removal)), removal)
 
 
-def judge(seen: MachineReceipt, going: Going = EVERYTHING) -> MachineReceipt:
+def judge(seen: MachineReceipt, removal: RoleRemoval = EVERYTHING) -> MachineReceipt:
     """Without a baseline, what is found may be somebody else's: that is unknown, not a no. Listings are no demands."""
     by_name = {check.check: check for check in seen.checks}
     recorded = by_name.pop(_BASELINE).found == "yes"
-    exempt = {key: why for key, (_, why) in listings(going).items()}
+    exempt = {key: why for key, (_, why) in listings(removal).items()}
 
     def judged(check: ReceiptCheck) -> ReceiptCheck:
         if check.ok is not False:

@@ -1,9 +1,8 @@
 """slurmdbd: the door to the accounting database."""
 
 from gpuaas_sdk.machines.base import Machine
-from slurm_app.slurm.config import SLURMDBD_PORT, render_slurmdbd_conf
+from slurm_app.slurm.config import SLURMDBD_DROP_IN, SLURMDBD_PORT, render_slurmdbd_conf
 from slurm_app.slurm.script import put_file, step
-from slurm_app.slurm.slurmctld import SLURMDBD_DROP_IN
 
 CONFIGURATION = "/etc/slurm/slurmdbd.conf"
 

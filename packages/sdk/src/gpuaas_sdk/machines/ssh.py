@@ -123,7 +123,7 @@ class ObservedSshMachine:
             return self._connection
 
     async def _open(self) -> MachineConnection:
-        """What may pass becomes a TransportError, what will not a MachineUnreachableError."""
+        """Raise a TransportError for what may pass, a MachineUnreachableError for what will not."""
         try:
             try:
                 return await self._open_with(await self._access.grant())
@@ -229,7 +229,7 @@ class SshMachine(ObservedSshMachine):
 
     @contextmanager
     def _is_delivery(self, source: DeliverySource) -> Iterator[None]:
-        """What the registry refuses or cannot say is no word about the machine."""
+        """Tell a failure of the registry from one of the machine."""
         try:
             yield
         except (RegistryError, TransportError) as error:

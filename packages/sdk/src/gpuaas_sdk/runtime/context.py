@@ -1,4 +1,4 @@
-"""What a handler sees of its operation."""
+"""The operation as its handler sees it: facts, steps, machines and reports."""
 
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
@@ -47,7 +47,7 @@ class HoldsSecrets(Protocol):
 
 
 def words_for(error: BaseException) -> str:
-    """What may be shown of an error. The text of an unexpected one is not: it may hold anything."""
+    """The part of an error that may be shown. The text of an unexpected one is withheld: it may hold anything."""
     if isinstance(
         error,
         RetryLater
@@ -84,7 +84,7 @@ class StepHandle:
         self._commands: deque[RemoteCommand] = deque(maxlen=MOST_COMMANDS)
 
     def note(self, command: RemoteCommand) -> None:
-        """What was run on a machine meanwhile; the context's machines call it."""
+        """Keep a command that was run on a machine meanwhile; the context's machines call this."""
         self._commands.append(command)
 
     async def progress(self, message: str) -> None:

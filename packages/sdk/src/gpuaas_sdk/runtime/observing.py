@@ -38,8 +38,8 @@ class ObservedMachines(Protocol):
 
 
 class ObserveContext:
-    """What an `observe` handler sees of one instance. It can look and say what it saw; to change something, it asks
-    for an operation, which then runs like any other."""
+    """One instance as an `observe` handler sees it. The handler can look and report; to change something, it asks for
+    an operation, which then runs like any other."""
 
     operation_id = None
     """Reports under this context go under the reconcile lease."""
@@ -60,7 +60,7 @@ class ObserveContext:
         """All of them, also removed ones."""
         self._machines = machines
         self._told: set[str] = set()
-        """What was reported in this look: it is no longer as it was read."""
+        """Members and instance that were reported in this look: they are no longer as they were read."""
 
     @property
     def instance_id(self) -> str:

@@ -11,7 +11,7 @@ from gpuaas_sdk.runtime.context import OperationContext
 
 
 class PreflightContext:
-    """What is asked for, and the machines that it names, to be looked at."""
+    """The request, and the machines that it names, to be looked at."""
 
     def __init__(self, context: OperationContext, preflight: Preflight) -> None:
         self._context = context

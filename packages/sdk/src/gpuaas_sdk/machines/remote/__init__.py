@@ -93,7 +93,7 @@ def file_command(fence: Fence, path: str, length: int, *, mode: int, owner: str,
 
 
 def step_result(what: str, exit_status: int, stdout: bytes, stderr: bytes) -> CommandResult:
-    """What the script itself answered; raises where it did not run, or was refused."""
+    """Return the answer of the script itself; raise where it did not run, or was refused."""
     line, body = _split(what, exit_status, stdout, stderr)
     answer = re.fullmatch(r"gpuaas-step (terminated|\d{1,3}) (\d{1,12})", line)
     if answer is None:

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from gpuaas_sdk import CommandError, CommandResult
-from slurm_app.slurm import look
+from slurm_app.slurm import inspection
 from slurm_app.slurm.roles import Role
 
 from .fake_machine import FACTS, FakeMachine, said
@@ -15,8 +15,8 @@ BOTH = frozenset({Role.CONTROLLER, Role.WORKER})
 
 
 async def codes(text: str, roles: frozenset[Role] = BOTH) -> list[str]:
-    seen = await look.read_look(FakeMachine(answers={"": said(text)}))
-    return [finding.code for finding in look.judge("node-1", seen, roles, "/placement_intent/0")]
+    seen = await inspection.inspect(FakeMachine(answers={"": said(text)}))
+    return [finding.code for finding in inspection.findings("node-1", seen, roles, "/placement_intent/0")]
 
 
 async def test_a_clean_machine_has_no_findings() -> None:
@@ -59,21 +59,22 @@ async def test_all_of_it_at_once() -> None:
 
 
 def test_clocks_that_differ_are_named_with_the_difference() -> None:
-    assert look.judge_clocks({}) == look.judge_clocks({"a": 100}) == look.judge_clocks({"a": 100, "b": 130}) == []
-    (two,) = look.judge_clocks({"a": 100, "b": 3700})
+    alike: list[dict[str, float]] = [{}, {"a": 100}, {"a": 100, "b": 130}]
+    assert [inspection.clock_findings(clocks) for clocks in alike] == [[], [], []]
+    (two,) = inspection.clock_findings({"a": 100, "b": 3700})
     assert two.code == "clock_skew"
     assert two.message == "the clocks differ by 3600 s, and 30 s are allowed: b is 3600 s ahead of a"
-    (behind,) = look.judge_clocks({"a": 5_000, "b": 1_400, "c": 5_001, "d": 5_002})
+    (behind,) = inspection.clock_findings({"a": 5_000, "b": 1_400, "c": 5_001, "d": 5_002})
     assert behind.message.endswith(": b is 3600 s behind a")
-    (apart,) = look.judge_clocks({"a": 100, "b": 120, "c": 140})
+    (apart,) = inspection.clock_findings({"a": 100, "b": 120, "c": 140})
     assert apart.message.endswith(": a is 20 s behind b; c is 20 s ahead of b")
 
 
 async def test_a_look_that_failed_is_not_a_clean_machine() -> None:
     with pytest.raises(CommandError):
-        await look.read_look(FakeMachine(answers={"": CommandResult(1, "", "no")}))
+        await inspection.inspect(FakeMachine(answers={"": CommandResult(1, "", "no")}))
 
 
 def test_the_script_is_valid_bash() -> None:
-    checked = subprocess.run(["bash", "-n"], input=look._LOOK, text=True, capture_output=True, check=False)
+    checked = subprocess.run(["bash", "-n"], input=inspection._SCRIPT, text=True, capture_output=True, check=False)
     assert checked.returncode == 0, checked.stderr
