@@ -1,4 +1,4 @@
-"""What slurmctld says of nodes, in three values; and draining, which never takes unknown for drained."""
+"""Node records of slurmctld, in three values; and draining, which never takes unknown for drained."""
 
 import pytest
 

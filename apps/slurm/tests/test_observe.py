@@ -1,4 +1,4 @@
-"""What an observer says of a cluster: nodes that are missing or silent, ghosts, and what could not be seen."""
+"""The observer reports nodes that are missing or silent, ghosts, and what could not be seen."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace

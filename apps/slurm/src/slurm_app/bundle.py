@@ -50,7 +50,7 @@ def cache_directory() -> Path:
 
 
 def find_sources() -> Path:
-    """Debian's own sources alone: others of the host may be unreachable, and nothing is wanted from them."""
+    """Find Debian's own sources: others of the host may be unreachable, and nothing is wanted from them."""
     for path in SOURCES:
         if path.is_file():
             return path
@@ -99,14 +99,14 @@ class Apt:
         return done.stdout
 
     def resolve(self, packages: Iterable[str]) -> list[Path]:
-        """The files that these packages take beyond what the status has, whether they are there yet or not."""
+        """List the files that these packages take beyond what the status has, whether they are there yet or not."""
         # apt leaves out of this list what it has downloaded before, hence the empty cache.
         nowhere = f"Dir::Cache::archives={self._empty}/"
         uris = self.run("install", "--yes", "--print-uris", "-o", nowhere, *sorted(set(packages)))
         return sorted(self.archives / parse_uri_line(line) for line in uris.splitlines() if line.startswith("'"))
 
     def fetch(self, packages: Iterable[str]) -> list[Path]:
-        """These files, and nothing else in the cache."""
+        """Download these files; return them, and nothing else that is in the cache."""
         wanted = sorted(set(packages))
         self.run("install", "--yes", "--download-only", *wanted)
         return self.resolve(wanted)
@@ -118,7 +118,7 @@ def parse_uri_line(line: str) -> str:
 
 
 def with_quick_compression(deb: bytes) -> bytes:
-    """The same package, its members compressed with zstd instead of xz. A .deb is an ar archive of a few members."""
+    """Return the same package with its members compressed with zstd instead of xz. A .deb is an ar archive."""
     repacked = [deb[: len(_AR_MAGIC)]]
     position = len(_AR_MAGIC)
     while position < len(deb):
@@ -135,7 +135,7 @@ def with_quick_compression(deb: bytes) -> bytes:
 
 
 def compress(content: bytes) -> bytes:
-    """By one thread, whose output depends on nothing but the content."""
+    """Compress with one thread, whose output depends on nothing but the content."""
     try:
         done = subprocess.run(
             ["zstd", "-q", "-3", "--single-thread", "-c"], input=content, capture_output=True, check=True
@@ -156,7 +156,7 @@ def control_field(control: str, field: str) -> str:
 
 
 def plain_file_name(control: str) -> str:
-    """Without the epoch, whose colon is quoted in the archive's names and unquoted by some readers."""
+    """Leave out the epoch, whose colon is quoted in the archive's names and unquoted by some readers."""
     version = control_field(control, "Version").split(":", 1)[-1]
     return f"{control_field(control, 'Package')}_{version}_{control_field(control, 'Architecture')}.deb"
 
@@ -166,7 +166,7 @@ def index_entry(control: str, file_name: str, content: bytes) -> str:
 
 
 def pack(debs: Iterable[Path], needs: Mapping[Role, Iterable[Path]], output: Path) -> int:
-    """Small lists first, so that a machine can read them without unpacking the rest.
+    """Write the bundle, small lists first, so that a machine can read them without unpacking the rest.
 
     `needs` has the files of each role alone: what only one role needs goes when that role goes.
     """

@@ -36,7 +36,7 @@ async def ensure_machines_fit(scope: Scope) -> JsonObject:
 
 
 async def _read_ids(scope: Scope) -> dict[str, dict[str, int | None]]:
-    """Of each user, by host name."""
+    """Read the id of each user, by host name."""
     return {user: await on_each(scope.machines, partial(facts.read_uid, user=user)) for user in scope.users}
 
 

@@ -129,7 +129,7 @@ def judge(results: Results) -> list[Verdict]:
 
 
 def _named(step: Step, gate: Gate) -> str:
-    """As the gate names it; empty where it does not."""
+    """Return the name that the gate has for the step; empty where it has none."""
     title = f"{step['title']},"
     return next((name for name in gate.steps if title.startswith(f"{name},")), "")
 
@@ -194,6 +194,6 @@ def _shown_machine(machine: dict[str, Any]) -> str:
 
 
 def _code(text: str) -> str:
-    """On one line, and short: the whole is in the operation and in the results."""
+    """Shorten to one line: the whole is in the operation and in the results."""
     flat = " ".join(text.split()).replace("`", "'")
     return f"`{flat if len(flat) <= 120 else flat[:119] + '…'}`"

@@ -41,7 +41,7 @@ async def check(context: PreflightContext) -> Sequence[Finding]:
 
 
 def _wanted(request: JsonObject) -> dict[str, tuple[str, frozenset[Role]]]:
-    """By allocation: where the request names it, and for which roles."""
+    """Return, by allocation, where the request names it and for which roles."""
     found: dict[str, tuple[str, frozenset[Role]]] = {}
 
     def note(allocation_id: str, pointer: str, component: str) -> None:
@@ -60,7 +60,7 @@ def _wanted(request: JsonObject) -> dict[str, tuple[str, frozenset[Role]]]:
 
 
 async def _inspect(context: PreflightContext, chosen: Sequence[str]) -> dict[str, tuple[str, Inspection | str]]:
-    """By allocation: the name of its machine, and its inspection, or the reason why there is none."""
+    """Return, by allocation, the name of its machine, and its inspection or the reason why there is none."""
     seen: dict[str, tuple[str, Inspection | str]] = {}
     machines: list[ObservedMachine] = []
     for allocation_id in chosen:

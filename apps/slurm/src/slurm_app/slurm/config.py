@@ -42,7 +42,7 @@ LINUXPROC = ProcessTracking("proctrack/linuxproc", "task/none", None, ())
 
 
 def choose_process_tracking(facts: Sequence[MachineFacts], wanted: str = "auto") -> ProcessTracking:
-    """One setting for the whole cluster, so the machine that can least decides; a worker that can less is refused.
+    """Choose one setting for the whole cluster: the weakest machine decides, and a weaker worker is refused.
 
     Tried on unprivileged slices: slurmd makes its cgroups, but slurmstepd may not move a process into them
     (Permission denied) nor restrict devices (Operation not permitted), and no job starts.
@@ -138,7 +138,7 @@ def render_slurmdbd_conf() -> str:
 
 
 def render_gres_conf(gpus: Sequence[str]) -> str:
-    """Of one worker, on that worker."""
+    """Render the GPUs of one worker, for the file on that worker."""
     files = ",".join(names.gpu_device(path) for path in gpus)
     return HEADER + (f"Name=gpu File={files}\n" if files else "")
 

@@ -33,7 +33,7 @@ class NodeShape:
 
 
 async def read_machine(machine: Machine) -> MachineFacts:
-    """With the id of the user slurm, where the machine has one."""
+    """Read the facts, with the id of the user slurm where the machine has one."""
     return await read_facts(machine, _SLURM_USER)
 
 
@@ -92,7 +92,7 @@ SLURMD_SHAPE = re.compile(r"CPUs=(\d+) Boards=(\d+) SocketsPerBoard=(\d+) CoresP
 
 
 def parse_shape(facts: MachineFacts) -> NodeShape:
-    """From facts that were read together with `slurmd -C`."""
+    """Take the shape from facts that were read together with `slurmd -C`."""
     said = " ".join(facts.more.get("NodeName", []))
     found = SLURMD_SHAPE.search(said)
     if found is None:
@@ -103,7 +103,7 @@ def parse_shape(facts: MachineFacts) -> NodeShape:
 
 
 async def read_node_shape(machine: Machine) -> NodeShape:
-    """Facts and `slurmd -C` in one round trip; slurmd must be installed."""
+    """Read facts and `slurmd -C` in one round trip; slurmd must be installed."""
     return parse_shape(await read_facts(machine, "slurmd -C\n"))
 
 
@@ -120,7 +120,7 @@ async def read_versions(machine: Machine) -> dict[str, str]:
 
 
 async def read_uid(machine: Machine, user: str) -> int | None:
-    """None where the machine says that it has no such user; no answer is not a no."""
+    """Return None where the machine says that it has no such user; no answer is not a no."""
     # 2 is getent's word for "not found".
     result = await machine.read(f"{{ getent passwd {quoted(user)} || [ $? -eq 2 ]; }} | cut -d: -f3; echo end")
     lines = result.stdout.split()

@@ -106,7 +106,7 @@ async def read_node(controller: ObservedMachine, host: str) -> NodeRecord:
 
 
 async def read_record_check(controller: ObservedMachine, host: str) -> ReceiptCheck:
-    """For the receipt of a worker: its record, which lies on the controller, is gone."""
+    """Check for the receipt of a worker that its record, which is on the controller, is gone."""
     record = await read_node(controller, host)
     gone = {"no": True, "yes": False, "unknown": None}[record.present]
     return ReceiptCheck("node_record", f"scontrol show node {host}", NOTHING if gone else record.words, gone)
@@ -198,8 +198,8 @@ def refuse_held(host: str, record: NodeRecord) -> None:
 
 
 async def ensure_node_saved(controller: Machine, host: str, *, comment: str) -> None:
-    """By its comment, which is in the file as it is. slurmctld writes its records down at most every five seconds;
-    killed before that, it knows nothing of a new node, and the node's slurmd does not register a second time."""
+    """Wait until the state file has the node's comment. slurmctld saves its records at most every five seconds; killed
+    before that, it knows nothing of a new node, and the node's slurmd does not register a second time."""
     saved = f"grep --text --fixed-strings --quiet {quoted(names.comment(comment))} {STATE_SAVE}/node_state"
     script = step(f"wait_for 60 {quoted(f'slurmctld to write node {host} down')} {saved}")
     await controller.run_step(f"save-node-{names.host_name(host)}", script)
@@ -224,6 +224,6 @@ def delete_node_script(host: str, *, seconds: int = 30) -> str:
 
 
 async def ensure_node_deleted(controller: Machine, host: str) -> dict[str, str]:
-    """Only after its slurmd was stopped, or the node comes back as a ghost."""
+    """Delete a record whose slurmd was stopped before: otherwise the node comes back as a ghost."""
     result = await controller.run_step(f"delete-node-{names.host_name(host)}", step(delete_node_script(host)))
     return result.values

@@ -30,7 +30,7 @@ class Baseline:
 
 
 async def ensure_baseline_recorded(machine: Machine) -> Baseline:
-    """Once, before anything else; a later run only reads it back."""
+    """Record it once, before anything else; a later run only reads it back."""
     script = step(
         SNAPSHOT,
         'mkdir -p "$state"',
@@ -56,7 +56,7 @@ def parse_baseline(text: str) -> Baseline:
 
 
 def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
-    """Another scheduler or database of somebody else: leave it alone, change nothing."""
+    """Refuse a machine with another scheduler or database: leave it alone, change nothing."""
     found = sorted(name for name in baseline.packages if FOREIGN_PACKAGES.match(name))
     found += sorted(baseline.paths)
     found += [f"port {port}" for port in sorted(baseline.ports & set(PORTS))]
@@ -219,7 +219,7 @@ def install_script(bundle_path: str, roles: Iterable[Role]) -> str:
 
 
 async def ensure_packages_installed(machine: Machine, bundle_digest: str, roles: Iterable[Role]) -> dict[str, str]:
-    """Evidence: which packages were missing, how many the machine has now that it did not have before."""
+    """Install what the roles need; return which packages were missing and how many were added since the baseline."""
     path = await machine.deliver(bundle_digest)
     try:
         result = await machine.run_step("install-packages", install_script(path, roles), timeout=600)

@@ -112,7 +112,8 @@ async def read_receipt(machine: Machine, removal: RoleRemoval = EVERYTHING) -> M
 
 
 def judge(seen: MachineReceipt, removal: RoleRemoval = EVERYTHING) -> MachineReceipt:
-    """Without a baseline, what is found may be somebody else's: that is unknown, not a no. Listings are no demands."""
+    """Judge what was found. Without a baseline it may be somebody else's: that is unknown, not a no. What the listings
+    find may stay."""
     by_name = {check.check: check for check in seen.checks}
     recorded = by_name.pop(_BASELINE).found == "yes"
     exempt = {key: why for key, (_, why) in listings(removal).items()}

@@ -66,7 +66,7 @@ async def ensure_cluster_configured(
     overrides: Mapping[str, str],
     of_slurmd: str = "",
 ) -> None:
-    """Before slurmdbd's clients are used: sacctmgr does not start without a slurm.conf."""
+    """Write the configuration before slurmdbd's clients are used: sacctmgr does not start without a slurm.conf."""
     script = configuration_script(
         cluster_name=cluster_name,
         partition=partition,
@@ -90,7 +90,7 @@ def start_script() -> str:
 
 
 async def read_tracking(controller: Machine) -> str:
-    """How the cluster holds jobs together, which every worker must be able to do; empty where it is not known yet."""
+    """Read how the cluster tracks processes, which every worker must support; empty where it is not configured yet."""
     result: CommandResult = await controller.read(f"sed -n 's/^ProctrackType=//p' {CONFIGURATION} 2>/dev/null || true")
     return result.stdout.strip()
 

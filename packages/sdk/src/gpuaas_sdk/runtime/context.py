@@ -147,11 +147,11 @@ class OperationContext:
         self._looks: Counter[str] = Counter()
 
     def request_cancel(self) -> None:
-        """The operation is called off: no further step begins."""
+        """Call the operation off: no further step begins."""
         self.cancel_requested = True
 
     def check_cancelled(self) -> None:
-        """For handlers that work long within one step: raise where the operation is called off."""
+        """Raise where the operation is called off, for handlers that work long within one step."""
         if self.cancel_requested:
             raise OperationCancelled("the operation is called off")
 

@@ -93,7 +93,7 @@ class ObserveContext:
         conditions: Sequence[Condition] | None = None,
         adapter_detail: JsonObject | None = None,
     ) -> Member:
-        """As for the instance."""
+        """Report a member, where something changed."""
         known = next((member for member in self.members if member.id == member_id), None)
         if known is not None and self._all_known(known, conditions) and adapter_detail in (None, known.adapter_detail):
             return known
@@ -149,7 +149,7 @@ class Observer:
             self._look_again.set()
 
     async def run(self) -> None:
-        """Until it is cancelled; then the leases are given back."""
+        """Look after instances until cancelled; then give the leases back."""
         try:
             while True:
                 self._look_again.clear()

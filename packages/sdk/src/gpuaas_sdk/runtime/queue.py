@@ -48,7 +48,7 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class QueueMetrics:
-    """As they are now, and as they add up since the process began."""
+    """Numbers of this moment, and sums since the process began."""
 
     running: int
     blocked: int
@@ -216,11 +216,11 @@ class WorkQueue:
         self._woken.set()
 
     async def wait(self, at_most: float) -> None:
-        """Until woken, until something that was delayed is due, or so many seconds."""
+        """Wait until woken, until something that was delayed is due, or so many seconds."""
         await self.pause(max(min(at_most, self.seconds_until_due()), SHORTEST_WAIT))
 
     async def pause(self, seconds: float) -> None:
-        """Until woken, or so many seconds."""
+        """Wait until woken, or so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()

@@ -49,7 +49,7 @@ class Worker:
         self._machines = machines
 
     async def run(self) -> RetryLater | None:
-        """Until the operation ended, was taken away (None), or has to be tried again later."""
+        """Work until the operation ended or was taken away (None), or has to be tried again later."""
         operation = self._claim.operation
         with correlation(operation.correlation_id):
             work = asyncio.create_task(self._work())
