@@ -10,7 +10,7 @@ from slurm_app.slurm import config
 from slurm_app.slurm.facts import NodeShape, parse_shape
 from slurm_app.slurm.overrides import checked_overrides
 
-from .fake_machine import FACTS, SLURMD_C, facts_of
+from .answers import FACTS, SLURMD_C, facts_of
 
 SHAPE = parse_shape(facts_of(FACTS + SLURMD_C))
 

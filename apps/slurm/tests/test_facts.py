@@ -1,11 +1,12 @@
 import pytest
 
 from gpuaas_sdk.machines.base import CommandError, CommandResult
+from gpuaas_sdk.testing import FakeMachine
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm import facts
 from slurm_app.slurm.roles import Role
 
-from .fake_machine import FACTS, SLURMD_C, FakeMachine, facts_of, said
+from .answers import FACTS, SLURMD_C, facts_of, said
 
 
 def test_what_slurmd_does_not_say_is_unknown_not_zero() -> None:

@@ -5,10 +5,11 @@ import subprocess
 import pytest
 
 from gpuaas_sdk import CommandError, CommandResult
+from gpuaas_sdk.testing import FakeMachine
 from slurm_app.slurm import inspection
 from slurm_app.slurm.roles import Role
 
-from .fake_machine import FACTS, FakeMachine, said
+from .answers import FACTS, said
 
 CLEAN = FACTS + "port=22\npackage=bash\n"
 BOTH = frozenset({Role.CONTROLLER, Role.WORKER})

@@ -10,7 +10,7 @@ import gpuaas_sdk
 import slurm_app
 from gpuaas_contract.base import JsonObject
 from gpuaas_sdk import CommandResult, OperationContext, OperationFailed, Phase
-from gpuaas_sdk.testing import defined_again
+from gpuaas_sdk.testing import FakeMachine, defined_again
 from slurm_app.absent import AbsentMachine
 from slurm_app.decommission_phases import DECOMMISSION_PHASES
 from slurm_app.errors import NotReadyError, RefusedError
@@ -18,7 +18,7 @@ from slurm_app.phases import CONTROLLER_PHASES, FIT, PREPARE_PHASES, ensure_mung
 from slurm_app.scope import Scope
 from slurm_app.slurm.roles import Role
 
-from .fake_machine import FACTS, SLURMD_C, FakeMachine, said
+from .answers import FACTS, SLURMD_C, said
 from .memory_platform import CONTROLLER, WORKER, MemoryPlatform, evidence_of
 
 DIGEST = "sha256:" + "0" * 64
@@ -47,7 +47,7 @@ async def run_phases(operation: Operation, given: Scope, phases: Iterable[Phase[
 
 def machine(**changes: Any) -> FakeMachine:
     facts = FACTS.replace("node-1", changes.get("hostname", "node-1"))
-    answers = {
+    answers: dict[str, CommandResult | Exception] = {
         "slurmd -C": said(facts + SLURMD_C),
         "os-release": said(facts),
         "getent passwd gpuaas": said("10000\nend\n"),
@@ -91,7 +91,7 @@ async def test_associations_come_before_slurmctld_and_the_barrier_before_the_job
     platform: MemoryPlatform, one: FakeMachine
 ) -> None:
     await platform.deploy()
-    order = [name for name, _ in one.steps]
+    order = [*one.steps]
     assert order.index("make-associations") < order.index("start-slurmctld") < order.index("join-worker-node-1")
     assert order[-1] == "run-first-job"
 
@@ -105,9 +105,9 @@ async def test_recover_does_not_start_the_controllers_daemons(platform: MemoryPl
     await platform.deploy()
     one.steps.clear()
     await platform.run("recover", platform.member_on(one))
-    assert not {"start-slurmctld", "start-database"} & {name for name, _ in one.steps}
+    assert not {"start-slurmctld", "start-database"} & {*one.steps}
     # Until then slurmctld would not know it any more after a crash.
-    name, script = one.steps[-1]
+    name, script = list(one.steps.items())[-1]
     assert name == "save-node-node-1"
     assert f"--quiet {platform.member_on(one).id} /var/lib/slurm/slurmctld/node_state" in script
 
@@ -122,9 +122,9 @@ async def test_add_does_not_start_the_controllers_daemons(platform: MemoryPlatfo
     )
     one.answers["run-first-job"] = said("host=node-2\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\n")
     await platform.run("add", member)
-    assert {"start-munge", "start-slurmd-node-2"} <= {name for name, _ in two.steps}
-    assert not {"start-slurmctld", "start-database"} & {name for name, _ in (*one.steps, *two.steps)}
-    name, script = one.steps[-1]
+    assert {"start-munge", "start-slurmd-node-2"} <= {*two.steps}
+    assert not {"start-slurmctld", "start-database"} & {*one.steps, *two.steps}
+    name, script = list(one.steps.items())[-1]
     assert name == "save-node-node-2"
     assert f"--quiet {member.id} /var/lib/slurm/slurmctld/node_state" in script
 
@@ -132,7 +132,7 @@ async def test_add_does_not_start_the_controllers_daemons(platform: MemoryPlatfo
 async def test_decommission_stops_slurmd_before_the_record_is_deleted() -> None:
     one = FakeMachine()
     await run_phases(Operation(), scope(one, one), DECOMMISSION_PHASES)
-    order = [name for name, _ in one.steps]
+    order = [*one.steps]
     assert order == ["cancel-jobs", "stop-slurmd", "delete-node-node-1", "stop-daemons", "remove-packages"]
 
 
@@ -146,7 +146,7 @@ async def test_an_incomplete_teardown_keeps_the_record_and_reports_the_receipt(
     receipt = caught.value.result["receipt"]
     assert [(member["hostname"], member["clean"]) for member in receipt["members"]] == [("node-1", False)] * 2
     assert evidence_of(platform.last)["prove-removal"]["receipt"] == receipt
-    assert "forget-record" not in {name for name, _ in one.steps}
+    assert "forget-record" not in one.steps
 
 
 async def test_a_failing_phase_ends_the_run_with_its_words() -> None:
@@ -187,11 +187,10 @@ def test_machines_with_bad_names_are_refused(changes: dict[str, str]) -> None:
 
 async def test_an_add_prepares_only_the_workers_machine() -> None:
     one, two = machine(), machine(hostname="node-2", address="10.0.0.2", allocation_id="alc_2")
-    two.answers = {key: said(answer.stdout.replace("node-1", "node-2")) for key, answer in two.answers.items()}
     made = scope(one, two, munge_key=b"k", targets=(two,))
     await run_phases(Operation(), made, PREPARE_PHASES)
-    assert one.steps == []
-    assert [name for name, _ in two.steps] == ["record-baseline", "install-packages", "start-munge"]
+    assert one.steps == {}
+    assert [*two.steps] == ["record-baseline", "install-packages", "start-munge"]
 
 
 async def test_clocks_and_user_ids_must_agree() -> None:
@@ -225,7 +224,7 @@ async def test_a_machine_that_does_not_answer_keeps_no_other_from_being_cleaned(
     with pytest.raises(OperationFailed) as caught:
         await platform.run("decommission")
     assert caught.value.code == "teardown_unverified"
-    assert [name for name, _ in one.steps][-1] == "remove-packages"
+    assert [*one.steps][-1] == "remove-packages"
     receipts = {each["hostname"]: each for each in caught.value.result["receipt"]["members"]}
     assert {check["found"] for check in receipts["node-2"]["checks"]} == {"unknown: it is released"}
 

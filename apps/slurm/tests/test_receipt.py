@@ -3,12 +3,10 @@
 import pytest
 
 from gpuaas_sdk import CommandResult, MachineReceipt, MachineUnreachableError
-from gpuaas_sdk.testing import probed
+from gpuaas_sdk.testing import FakeMachine, probed
 from slurm_app.slurm import receipt
 from slurm_app.slurm.role_removal import EVERYTHING, RoleRemoval
 from slurm_app.slurm.roles import Role
-
-from .fake_machine import FakeMachine
 
 CHECKS = receipt.checks(EVERYTHING)
 LISTINGS = receipt.listings(EVERYTHING)

@@ -78,7 +78,7 @@ class FakeMachine:
     """By a piece of the script, or by the name of the step. Success without a word where nothing fits."""
     reads: list[str] = field(default_factory=list)
     steps: dict[str, str] = field(default_factory=dict)
-    """The newest script of each step."""
+    """The newest script of each step, in the order in which they ran."""
     files: dict[str, tuple[str | bytes, int, str]] = field(default_factory=dict)
     """Content, mode and owner."""
 
@@ -95,6 +95,7 @@ class FakeMachine:
         return self._answer(script)
 
     async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
+        self.steps.pop(step, None)
         self.steps[step] = script
         answer = self._answer(step, script)
         if not answer.ok:
