@@ -27,7 +27,8 @@ class DrainRequest:
         if force and wanted.get("confirm") != host:
             raise RefusedError(
                 "not_confirmed",
-                f"force ends the jobs that still run on {host} after the time is up; confirm it with confirm: {host}",
+                f"cannot force the drain of {host} unconfirmed: it ends the jobs that run there when the time is up. "
+                f"Confirm it with confirm: {host}",
                 member_usable=True,
             )
         return cls(float(wanted.get("timeout_seconds", 600)), force, why)
@@ -58,7 +59,7 @@ async def ensure_drained(controller: Machine, host: str, request: DrainRequest, 
     if record.drained == "unknown":
         detail = f"cannot tell whether jobs still run on {host}: it is {record.words}"
         raise StillBusyError("node_unknown", detail, evidence=evidence)
-    detail = f"{len(jobs)} jobs still run on {host}: {'; '.join(jobs[:5])}. Try again to wait longer, or force"
+    detail = f"{len(jobs)} jobs still run on {host}: {'; '.join(jobs[:5])}. Retry to wait longer, or force"
     raise StillBusyError("jobs_still_running", detail, evidence=evidence)
 
 

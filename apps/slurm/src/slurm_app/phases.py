@@ -22,15 +22,15 @@ async def ensure_machines_fit(scope: Scope) -> JsonObject:
     facts.refuse_skew({host: each.clock_skew_seconds for host, each in seen.items()})
     for user, uids in ids.items():
         if missing := [host for host, uid in uids.items() if uid is None]:
-            raise RefusedError("user_missing", f"{', '.join(missing)} has no user {user}")
+            raise RefusedError("user_missing", f"the user {user} is missing on {', '.join(missing)}")
         if len(set(uids.values())) > 1:
             raise RefusedError("uid_mismatch", f"the user {user} has different ids: {uids}")
     for worker in scope.workers:
         if tracking == "proctrack/cgroup" and seen[worker.hostname].own_user_namespace:
             raise RefusedError(
                 "process_tracking_unsupported",
-                f"{worker.hostname} cannot hold jobs by control groups, as this cluster does; "
-                "deploy one with process_tracking: linuxproc",
+                f"{worker.hostname} cannot track jobs by control groups, as this cluster does. "
+                "Deploy a cluster with process_tracking: linuxproc",
             )
     return {machine.hostname: seen[machine.hostname].as_evidence() for machine in scope.prepared}
 

@@ -43,7 +43,9 @@ async def report_drained(
 async def node_of(store: Store, member: Member) -> str:
     host = await known_node(store, member)
     if host is None:
-        raise OperationFailed("not_joined", "the worker never joined the cluster: recover or remove it")
+        raise OperationFailed(
+            "not_joined", "cannot drain or resume the worker: it never joined the cluster. Recover or remove it"
+        )
     return host
 
 
@@ -63,7 +65,7 @@ async def resume(operation: OperationContext, store: Store) -> JsonObject:
         while not record.usable:
             # A busy machine may miss one of slurmctld's calls; the next one is answered.
             if asyncio.get_running_loop().time() >= end:
-                raise NotReadyError("not_usable", f"{host} is {record.words}: recover it")
+                raise NotReadyError("not_usable", f"cannot resume {host}: its node is {record.words}. Recover it")
             await asyncio.sleep(POLL_SECONDS)
             record = await nodes.read_node(controller, host)
         step.evidence = {"node": record.words}

@@ -14,7 +14,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     old = cluster.member(operation.operation.member_id)
     new = cluster.member(operation.operation.replacement_member_id)
     if new.allocation_id == old.allocation_id:
-        raise OperationFailed("same_machine", "a worker cannot be replaced by its own machine: recover it")
+        raise OperationFailed("same_machine", "cannot replace a worker by its own machine. Recover it instead")
     if new.status != MemberStatus.READY:
         # It takes over the features too, unless others are asked for.
         inherited = new.model_copy(

@@ -59,5 +59,6 @@ async def read_associations_loaded(machine: Machine, *, account: str, users: Seq
     """Wait until slurmctld itself knows every association: a barrier, which changes nothing."""
     result = await machine.read(barrier_script(account=account, users=users), timeout=30 + 20 * len(users))
     if not result.ok:
-        raise NotReadyError("associations_not_loaded", result.stderr.strip() or "slurmctld gave no answer")
+        said = result.stderr.strip() or "slurmctld does not answer"
+        raise NotReadyError("associations_not_loaded", f"cannot use the account {account} yet: {said}")
     return result.stdout.split()

@@ -76,7 +76,7 @@ def parse_first_job(text: str) -> FirstJob:
     gpus = len([number for said in values.get("gpus", []) for number in said.split(",") if number])
     row = values.get("row", [""])[-1].split("|")
     if len(row) != 4 or not row[0].isdigit():
-        raise NotReadyError("first_job_unclear", f"cannot understand what the first job said: {text[-500:]!r}")
+        raise NotReadyError("first_job_unclear", f"cannot read the result of the first job: {text[-500:]!r}")
     return FirstJob(tuple(sorted(values.get("host", []))), gpus, int(row[0]), row[1], row[2], row[3])
 
 

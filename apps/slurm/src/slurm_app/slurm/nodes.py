@@ -192,8 +192,8 @@ def refuse_held(host: str, record: NodeRecord) -> None:
     if record.held_by_person:
         raise RefusedError(
             "held_by_person",
-            f"{record.reason_by} took {host} out of service ({record.reason!r}); the app does not undo that: "
-            f"scontrol update nodename={host} state=RESUME, when it may be used again",
+            f"{record.reason_by} took {host} out of service ({record.reason!r}); the app does not undo that. "
+            f"When it may be used again: scontrol update nodename={host} state=RESUME",
         )
 
 

@@ -63,7 +63,7 @@ def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
     if found:
         raise RefusedError(
             "machine_not_clean",
-            f"{machine.hostname} has something of its own that the cluster would collide with: " + ", ".join(found),
+            f"cannot use {machine.hostname}: the cluster would collide with what is there: " + ", ".join(found),
         )
 
 
