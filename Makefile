@@ -76,10 +76,11 @@ e2e: setup ## the whole chain on real machines, with the Slurm app
 shake: setup ## the suite in random order with every core busy: PARTS="http unit" ROUNDS=3
 	@$(SUITE) $(PARTS) --shake --rounds $(ROUNDS)
 
-reference: setup ## write what is generated of docs/reference: routes, who may call them, commands, database schema
+reference: setup ## write what is generated of docs/reference: routes, who may call them, commands, database schema; the skeleton of `app new`
 	$(BIN)/gpuaas-platform openapi >docs/reference/openapi.json
 	$(BIN)/gpuaas app schema >docs/reference/app-manifest.schema.json
 	cp docs/reference/app-manifest.schema.json packages/contract/src/gpuaas_contract/
+	scripts/make-skeleton
 	GPUAAS_WRITE_REFERENCE=1 $(BIN)/python -m pytest \
 		tests/http/test_policy.py tests/http/test_schema.py packages/cli/tests/test_reference.py
 

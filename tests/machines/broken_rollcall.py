@@ -38,11 +38,11 @@ def leaky() -> None:
 
 
 def liar() -> None:
-    async def removed(machine: Machine, going: Any, staying: Any) -> None:
+    async def removed(machine: Machine, leaving: Any, staying: Any) -> None:
         await machine.run_step("remove", "systemctl stop 'rollcall-*'")
 
     software.ensure_removed = removed
-    decommission.checks = lambda going, staying, port: {}  # type: ignore[attr-defined]
+    decommission.checks = lambda leaving, staying, port: {"paths": "true"}  # type: ignore[attr-defined]
 
 
 def hasty() -> None:

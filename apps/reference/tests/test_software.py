@@ -1,9 +1,9 @@
-"""Given facts, expect commands. That the commands work is shown on real machines (tests/machines)."""
+"""Given facts, expect commands. That the commands work is shown by a deploy on a real machine."""
 
 import pytest
-
 from gpuaas_sdk import CommandResult, MachineUnreachableError, OperationFailed, RetryLater, SecretValue, probe
-from gpuaas_sdk.testing import FakeMachine
+from gpuaas_sdk.testing import FakeMachine, probed
+
 from reference_app import software
 from reference_app.receipt import checks
 from reference_app.software import Role
@@ -46,17 +46,16 @@ async def test_a_worker_leaves_what_the_controller_beside_it_needs() -> None:
     machine = FakeMachine()
     await software.ensure_removed(machine, [Role.WORKER], [Role.CONTROLLER])
     script = machine.steps["remove"]
-    assert "rollcall-worker.service" in script
-    assert not any(word in script for word in ("userdel", "rollcall-controller", "rm -rf", "roll.json"))
+    assert Role.WORKER.unit in script
+    assert not any(word in script for word in ("userdel", Role.CONTROLLER.unit, "rm -rf", "roll.json"))
     await software.ensure_removed(machine, [Role.CONTROLLER], [])
     assert "userdel rollcall" in machine.steps["remove"]
 
 
-async def test_what_could_not_be_looked_at_is_not_clean() -> None:
-    answers: dict[str, CommandResult | Exception] = {
-        "ps -e": MachineUnreachableError("gone"),
-        "getent": CommandResult(0, "rollcall", ""),
-    }
-    machine = FakeMachine(answers=answers)
-    found = {check["check"]: check["ok"] for check in await probe(machine, checks([Role.WORKER], [], 7400))}
-    assert found == {"units": True, "configuration": True, "processes": None, "users": False, "paths": True}
+async def test_what_is_left_and_what_could_not_be_looked_at_is_not_clean() -> None:
+    wanted = checks([Role.WORKER], [], 7400)
+    machine = FakeMachine(answers={"getent": probed(wanted, users="rollcall")})
+    left = {check.check: check.ok for check in (await probe(machine, wanted)).left}
+    assert left == {"users": False}
+    machine.answers["getent"] = MachineUnreachableError("gone")
+    assert {check.ok for check in (await probe(machine, wanted)).checks} == {None}

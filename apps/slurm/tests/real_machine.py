@@ -1,4 +1,4 @@
-"""What is on a real machine, and what runs there: words for the tests of the machine layer."""
+"""The state of a real machine, for the tests of the machine layer."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""What the platform refuses by the manifest, before the app or a machine hears of it."""
+"""The platform refuses bad input by the manifest, before the app or a machine hears of it."""
 
 from pathlib import Path
 from typing import Any

@@ -7,12 +7,12 @@ import pytest
 from slurm_app import names
 from slurm_app.errors import RefusedError
 from slurm_app.slurm import config
-from slurm_app.slurm.facts import NodeShape, parse_facts, parse_shape
+from slurm_app.slurm.facts import NodeShape, parse_shape
 from slurm_app.slurm.overrides import checked_overrides
 
-from .fake_machine import FACTS, SLURMD_C
+from .answers import FACTS, SLURMD_C, facts_of
 
-SHAPE = parse_shape(SLURMD_C, parse_facts(FACTS))
+SHAPE = parse_shape(facts_of(FACTS + SLURMD_C))
 
 
 def slurm_conf(**changes: str) -> dict[str, str]:
@@ -78,8 +78,8 @@ def test_slurmd_reports_the_memory_of_the_slice() -> None:
 
 
 def test_the_weakest_machine_decides_the_process_tracking() -> None:
-    slice_ = parse_facts(FACTS)
-    host = parse_facts(FACTS.replace("uid_map=0:100000", "uid_map=0:0"))
+    slice_ = facts_of(FACTS)
+    host = facts_of(FACTS.replace("uid_map=0:100000", "uid_map=0:0"))
     assert config.choose_process_tracking([host, slice_]) is config.LINUXPROC
     assert "nothing limits" in config.LINUXPROC.note
     best = config.choose_process_tracking([host])

@@ -1,30 +1,21 @@
 import pytest
 
 from gpuaas_sdk.machines.base import CommandError, CommandResult
+from gpuaas_sdk.testing import FakeMachine
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm import facts
 from slurm_app.slurm.roles import Role
 
-from .fake_machine import FACTS, SLURMD_C, FakeMachine, said
+from .answers import FACTS, SLURMD_C, facts_of, said
 
 
-def test_parse() -> None:
-    seen = facts.parse_facts(FACTS + "gpu=/dev/nvidia10\ngpu=/dev/nvidia2\ngpu=/dev/nvidia0-ctl\nnoise\n")
-    assert seen.memory_mib == 2048
-    assert seen.gpus == ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia10")
-    assert seen.own_user_namespace is True
-    assert facts.parse_facts(FACTS.replace("hostname=node-1", "hostname=node-1.lxd")).hostname == "node-1"
-
-
-def test_what_is_missing_is_unknown_not_zero() -> None:
+def test_what_slurmd_does_not_say_is_unknown_not_zero() -> None:
     with pytest.raises(NotReadyError):
-        facts.parse_facts(FACTS.replace("memory_kib=2097152\n", ""))
-    with pytest.raises(NotReadyError):
-        facts.parse_shape("slurmd: error", facts.parse_facts(FACTS))
+        facts.parse_shape(facts_of(FACTS + "slurmd: error\n"))
 
 
 def test_memory_comes_from_the_slice_not_from_slurmd() -> None:
-    assert facts.parse_shape(SLURMD_C, facts.parse_facts(FACTS)).memory_mib == 2048
+    assert facts.parse_shape(facts_of(FACTS + SLURMD_C)).memory_mib == 2048
 
 
 @pytest.mark.parametrize(
@@ -33,18 +24,13 @@ def test_memory_comes_from_the_slice_not_from_slurmd() -> None:
         (("init=systemd", "init=sh"), "no_systemd"),
         (("os=debian", "os=alpine"), "unsupported_os"),
         (("hostname=node-1", "hostname=other"), "hostname_mismatch"),
-        (("memory_kib=2097152", "memory_kib=409600"), "too_little_memory"),
+        (("memory_mib=2048", "memory_mib=400"), "too_little_memory"),
     ],
 )
 def test_unfit_machines_are_refused(change: tuple[str, str], code: str) -> None:
     with pytest.raises(RefusedError) as caught:
-        facts.refuse_unfit(FakeMachine(), facts.parse_facts(FACTS.replace(*change)), Role)
+        facts.refuse_unfit(FakeMachine(), facts_of(FACTS.replace(*change)), Role)
     assert caught.value.code == code
-
-
-async def test_a_failing_read_is_an_error() -> None:
-    with pytest.raises(CommandError):
-        await facts.read_facts(FakeMachine(answers={"os-release": CommandResult(1, "", "no")}))
 
 
 async def test_versions_are_what_the_daemons_say() -> None:

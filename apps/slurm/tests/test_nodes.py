@@ -1,13 +1,14 @@
-"""What slurmctld says of nodes, in three values; and draining, which never takes unknown for drained."""
+"""Node records of slurmctld, in three values; and draining, which never takes unknown for drained."""
 
 import pytest
 
 from gpuaas_sdk.machines.base import CommandResult
-from slurm_app.draining import DrainWish, StillBusyError, ensure_drained
+from gpuaas_sdk.testing import FakeMachine
+from slurm_app.draining import DrainRequest, StillBusyError, ensure_drained
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm import nodes
 
-from .fake_machine import FakeMachine, said
+from .answers import said
 
 NODE = "NodeName=node-1 Arch=x86_64 Version=22.05.8 State={state} CfgTRES=cpu=2,mem=2G,billing=2,gres/gpu=2 {why}\n"
 BY_US = "Reason=gpuaas: drain op_1 [root@2026-11-15T21:25:04] Comment=mem_1"
@@ -67,15 +68,15 @@ async def test_a_persons_drain_is_never_resumed() -> None:
     machine = FakeMachine(answers={"show node": node("IDLE+DRAIN", BY_ALICE)})
     with pytest.raises(RefusedError, match="alice took node-1 out of service"):
         await nodes.ensure_resumed(machine, "node-1")
-    assert machine.steps == []
+    assert machine.steps == {}
 
 
 async def test_what_is_unknown_is_never_drained_without_force() -> None:
     machine = FakeMachine(answers={"show node": node("DOWN*+DRAIN", BY_US), "squeue": said("")})
     with pytest.raises(StillBusyError) as caught:
-        await ensure_drained(machine, "node-1", DrainWish(0, False, "x"), quiet)
+        await ensure_drained(machine, "node-1", DrainRequest(0, False, "x"), quiet)
     assert caught.value.code == "node_unknown"
-    assert [name for name, _ in machine.steps] == ["drain-node-1"]
+    assert [*machine.steps] == ["drain-node-1"]
 
 
 async def test_jobs_that_run_are_named_and_left_alone() -> None:
@@ -83,19 +84,19 @@ async def test_jobs_that_run_are_named_and_left_alone() -> None:
         answers={"show node": node("MIXED+DRAIN", BY_US), "squeue": said("7 bob RUNNING 1:00 train\n")}
     )
     with pytest.raises(StillBusyError, match="7 bob RUNNING") as caught:
-        await ensure_drained(machine, "node-1", DrainWish(0, False, "x"), quiet)
+        await ensure_drained(machine, "node-1", DrainRequest(0, False, "x"), quiet)
     assert caught.value.retryable
-    assert "cancel-jobs-on-node-1" not in {name for name, _ in machine.steps}
+    assert "cancel-jobs-on-node-1" not in machine.steps
 
 
 async def test_a_node_that_is_not_there_needs_no_drain() -> None:
     machine = FakeMachine(answers={"show node": CommandResult(1, "", "Node node-1 not found")})
-    assert await ensure_drained(machine, "node-1", DrainWish(0, False, "x"), quiet) == {"node": "not there"}
-    assert machine.steps == []
+    assert await ensure_drained(machine, "node-1", DrainRequest(0, False, "x"), quiet) == {"node": "not there"}
+    assert machine.steps == {}
 
 
 def test_force_takes_the_nodes_name() -> None:
     with pytest.raises(RefusedError, match="confirm: node-1"):
-        DrainWish.of({"force": True}, "node-1", "x")
-    assert DrainWish.of({"force": True, "confirm": "node-1"}, "node-1", "x").force
-    assert not DrainWish.of({}, "node-1", "x").force
+        DrainRequest.of({"force": True}, "node-1", "x")
+    assert DrainRequest.of({"force": True, "confirm": "node-1"}, "node-1", "x").force
+    assert not DrainRequest.of({}, "node-1", "x").force

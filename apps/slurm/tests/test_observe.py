@@ -1,4 +1,4 @@
-"""What an observer says of a cluster: nodes that are missing or silent, ghosts, and what could not be seen."""
+"""The observer reports nodes that are missing or silent, ghosts, and what could not be seen."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -7,10 +7,11 @@ from typing import Any, cast
 from gpuaas_contract.instances import Condition, MemberStatus
 from gpuaas_sdk import ObserveContext
 from gpuaas_sdk.machines.base import CommandResult
+from gpuaas_sdk.testing import FakeMachine
 from slurm_app.reconcilers.cluster import condition
 from slurm_app.reconcilers.observe import observe
 
-from .fake_machine import FakeMachine, said
+from .answers import said
 
 LINE = "NodeName={} Arch=x86_64 Version=22.05.8 State={} CfgTRES=cpu=2 Comment=x \n"
 

@@ -6,24 +6,19 @@ from typing import Any, cast
 
 import pytest
 
-from gpuaas_sdk import CommandError, CommandResult, OperationContext, OperationFailed
+import gpuaas_sdk
+import slurm_app
+from gpuaas_contract.base import JsonObject
+from gpuaas_sdk import CommandResult, OperationContext, OperationFailed, Phase
+from gpuaas_sdk.testing import FakeMachine, defined_again
 from slurm_app.absent import AbsentMachine
 from slurm_app.decommission_phases import DECOMMISSION_PHASES
 from slurm_app.errors import NotReadyError, RefusedError
-from slurm_app.phases import (
-    CONTROLLER_PHASES,
-    FIT,
-    PREPARE_PHASES,
-    Evidence,
-    Phase,
-    ensure_munge_running,
-    on_each,
-)
-from slurm_app.reconcilers import seam
+from slurm_app.phases import CONTROLLER_PHASES, FIT, PREPARE_PHASES, ensure_munge_running
 from slurm_app.scope import Scope
 from slurm_app.slurm.roles import Role
 
-from .fake_machine import FACTS, SLURMD_C, FakeMachine, said
+from .answers import FACTS, SLURMD_C, said
 from .memory_platform import CONTROLLER, WORKER, MemoryPlatform, evidence_of
 
 DIGEST = "sha256:" + "0" * 64
@@ -46,13 +41,13 @@ class Operation:
         yield self.steps[key]
 
 
-async def run_phases(operation: Operation, given: Scope, phases: Iterable[Phase]) -> dict[str, Evidence]:
-    return await seam.run_phases(cast(OperationContext, operation), given, phases)
+async def run_phases(operation: Operation, given: Scope, phases: Iterable[Phase[Scope]]) -> dict[str, JsonObject]:
+    return await gpuaas_sdk.run_phases(cast(OperationContext, operation), given, phases)
 
 
 def machine(**changes: Any) -> FakeMachine:
     facts = FACTS.replace("node-1", changes.get("hostname", "node-1"))
-    answers = {
+    answers: dict[str, CommandResult | Exception] = {
         "slurmd -C": said(facts + SLURMD_C),
         "os-release": said(facts),
         "getent passwd gpuaas": said("10000\nend\n"),
@@ -96,7 +91,7 @@ async def test_associations_come_before_slurmctld_and_the_barrier_before_the_job
     platform: MemoryPlatform, one: FakeMachine
 ) -> None:
     await platform.deploy()
-    order = [name for name, _ in one.steps]
+    order = [*one.steps]
     assert order.index("make-associations") < order.index("start-slurmctld") < order.index("join-worker-node-1")
     assert order[-1] == "run-first-job"
 
@@ -110,9 +105,9 @@ async def test_recover_does_not_start_the_controllers_daemons(platform: MemoryPl
     await platform.deploy()
     one.steps.clear()
     await platform.run("recover", platform.member_on(one))
-    assert not {"start-slurmctld", "start-database"} & {name for name, _ in one.steps}
+    assert not {"start-slurmctld", "start-database"} & {*one.steps}
     # Until then slurmctld would not know it any more after a crash.
-    name, script = one.steps[-1]
+    name, script = list(one.steps.items())[-1]
     assert name == "save-node-node-1"
     assert f"--quiet {platform.member_on(one).id} /var/lib/slurm/slurmctld/node_state" in script
 
@@ -127,29 +122,31 @@ async def test_add_does_not_start_the_controllers_daemons(platform: MemoryPlatfo
     )
     one.answers["run-first-job"] = said("host=node-2\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\n")
     await platform.run("add", member)
-    assert {"start-munge", "start-slurmd-node-2"} <= {name for name, _ in two.steps}
-    assert not {"start-slurmctld", "start-database"} & {name for name, _ in (*one.steps, *two.steps)}
-    name, script = one.steps[-1]
+    assert {"start-munge", "start-slurmd-node-2"} <= {*two.steps}
+    assert not {"start-slurmctld", "start-database"} & {*one.steps, *two.steps}
+    name, script = list(one.steps.items())[-1]
     assert name == "save-node-node-2"
     assert f"--quiet {member.id} /var/lib/slurm/slurmctld/node_state" in script
 
 
 async def test_decommission_stops_slurmd_before_the_record_is_deleted() -> None:
     one = FakeMachine()
-    with pytest.raises(OperationFailed):
-        await run_phases(Operation(), scope(one, one), DECOMMISSION_PHASES)
-    order = [name for name, _ in one.steps]
+    await run_phases(Operation(), scope(one, one), DECOMMISSION_PHASES)
+    order = [*one.steps]
     assert order == ["cancel-jobs", "stop-slurmd", "delete-node-node-1", "stop-daemons", "remove-packages"]
 
 
-async def test_an_incomplete_teardown_keeps_the_record_and_reports_the_receipt() -> None:
-    one, operation = FakeMachine(), Operation()
+async def test_an_incomplete_teardown_keeps_the_record_and_reports_the_receipt(
+    platform: MemoryPlatform, one: FakeMachine
+) -> None:
     with pytest.raises(OperationFailed) as caught:
-        await run_phases(operation, scope(one, one), DECOMMISSION_PHASES)
+        await platform.run("decommission")
     assert caught.value.code == "teardown_unverified"
     assert caught.value.retryable
-    assert operation.steps["prove-removal"].evidence["receipts"][0]["clean"] is False
-    assert "forget-record" not in {name for name, _ in one.steps}
+    receipt = caught.value.result["receipt"]
+    assert [(member["hostname"], member["clean"]) for member in receipt["members"]] == [("node-1", False)] * 2
+    assert evidence_of(platform.last)["prove-removal"]["receipt"] == receipt
+    assert "forget-record" not in one.steps
 
 
 async def test_a_failing_phase_ends_the_run_with_its_words() -> None:
@@ -188,21 +185,12 @@ def test_machines_with_bad_names_are_refused(changes: dict[str, str]) -> None:
         scope(machine(**changes))
 
 
-async def test_the_first_failure_of_many_machines_is_raised_as_it_is() -> None:
-    async def fail(_: object) -> None:
-        raise NotReadyError("x", "no")
-
-    with pytest.raises(NotReadyError):
-        await on_each([machine(), machine(hostname="node-2")], fail)
-
-
 async def test_an_add_prepares_only_the_workers_machine() -> None:
     one, two = machine(), machine(hostname="node-2", address="10.0.0.2", allocation_id="alc_2")
-    two.answers = {key: said(answer.stdout.replace("node-1", "node-2")) for key, answer in two.answers.items()}
     made = scope(one, two, munge_key=b"k", targets=(two,))
     await run_phases(Operation(), made, PREPARE_PHASES)
-    assert one.steps == []
-    assert [name for name, _ in two.steps] == ["record-baseline", "install-packages", "start-munge"]
+    assert one.steps == {}
+    assert [*two.steps] == ["record-baseline", "install-packages", "start-munge"]
 
 
 async def test_clocks_and_user_ids_must_agree() -> None:
@@ -229,21 +217,28 @@ async def test_a_worker_that_cannot_track_jobs_as_the_cluster_does_is_refused() 
         await run_phases(Operation(), scope(one, two, munge_key=b"k", targets=(two,)), [FIT])
 
 
-async def test_a_machine_that_does_not_answer_keeps_no_other_from_being_cleaned() -> None:
-    one = FakeMachine()
-    away = AbsentMachine("alc_2", "node-2", "it is released")
-    operation = Operation()
+async def test_a_machine_that_does_not_answer_keeps_no_other_from_being_cleaned(
+    platform: MemoryPlatform, one: FakeMachine
+) -> None:
+    platform.place(WORKER, AbsentMachine("alc_2", "node-2", "it is released"))
     with pytest.raises(OperationFailed) as caught:
-        await run_phases(operation, scope(one, cast(FakeMachine, away)), DECOMMISSION_PHASES)
+        await platform.run("decommission")
     assert caught.value.code == "teardown_unverified"
-    assert [name for name, _ in one.steps][-1] == "remove-packages"
-    receipts = {each["hostname"]: each for each in operation.steps["prove-removal"].evidence["receipts"]}
+    assert [*one.steps][-1] == "remove-packages"
+    receipts = {each["hostname"]: each for each in caught.value.result["receipt"]["members"]}
     assert {check["found"] for check in receipts["node-2"]["checks"]} == {"unknown: it is released"}
 
 
-async def test_a_command_that_failed_leaves_a_member_as_usable_as_its_step_says() -> None:
-    """A drain that slurmctld refused is no broken worker, and no broken cluster."""
-    with pytest.raises(OperationFailed, match="busy") as caught:
-        async with seam.app_step(cast(OperationContext, Operation()), "drain-node", "Drain it", usable=True):
-            raise CommandError("drain it", CommandResult(1, "", "busy"))
-    assert (caught.value.code, caught.value.retryable, caught.value.member_usable) == ("command_failed", True, True)
+async def test_a_drain_that_slurmctld_refused_is_no_broken_worker(platform: MemoryPlatform, one: FakeMachine) -> None:
+    await platform.deploy()
+    one.answers = {"squeue": CommandResult(1, "", "busy"), **one.answers}
+    with pytest.raises(OperationFailed) as caught:
+        await platform.run("drain", platform.member_on(one), {"timeout_seconds": 0})
+    assert (caught.value.code, caught.value.retryable, caught.value.member_usable) == ("jobs_still_running", True, True)
+    with pytest.raises(OperationFailed, match="confirm") as unconfirmed:
+        await platform.run("drain", platform.member_on(one), {"force": True})
+    assert unconfirmed.value.member_usable
+
+
+def test_the_app_uses_the_kit_of_the_sdk() -> None:
+    assert defined_again(slurm_app) == []

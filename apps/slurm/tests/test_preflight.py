@@ -5,11 +5,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from gpuaas_sdk import MachineUnreachableError, PreflightContext
+from gpuaas_sdk.testing import FakeMachine
 from slurm_app.reconcilers.preflight import check
 
-from .fake_machine import FACTS, FakeMachine, said
+from .answers import FACTS, said
 
-CLEAN = FACTS + "port=22\npackage=bash\ndisk_mib=4000\n"
+CLEAN = FACTS + "port=22\npackage=bash\n"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What is wrong on this side is said before the platform is asked, and before any package is fetched."""
+"""Mistakes on this side are reported before the platform is asked, and before any package is fetched."""
 
 import sys
 from pathlib import Path

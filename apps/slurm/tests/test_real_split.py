@@ -18,7 +18,7 @@ from gpuaas_sdk import OperationFailed
 from gpuaas_sdk.machines.base import CommandResult, MachineUnreachableError
 from slurm_app.slurm import logs, munge, nodes
 from slurm_app.slurm.receipt import read_receipt
-from slurm_app.slurm.record import ensure_record_there, read_record
+from slurm_app.slurm.record import ensure_record_restored, read_record
 
 from . import faketime
 from .kept_cluster import Cluster, read_pids
@@ -334,9 +334,9 @@ async def test_a_machine_that_lost_its_record_gets_it_back(cluster: Split) -> No
     """Without it nobody could tell ours from theirs, and the removal that follows would find nothing to remove."""
     kept = await read_record(cluster.one)
     assert kept == await read_record(cluster.one)
-    assert await ensure_record_there(cluster.one, kept) is False
+    assert await ensure_record_restored(cluster.one, kept) is False
     assert (await cluster.one.read("rm -rf /var/lib/gpuaas-slurm")).ok
-    assert await ensure_record_there(cluster.one, kept) is True
+    assert await ensure_record_restored(cluster.one, kept) is True
 
 
 async def test_decommission_says_what_it_could_not_verify_and_ends_when_it_can(cluster: Split) -> None:

@@ -5,7 +5,10 @@ import subprocess
 import pytest
 
 from gpuaas_sdk.machines.base import CommandResult
+from gpuaas_sdk.runtime.receipts import probe_script
+from gpuaas_sdk.testing import FakeMachine
 from slurm_app.errors import NotReadyError, RefusedError
+from slurm_app.joining import ensure_worker_joined
 from slurm_app.slurm import (
     accounting,
     facts,
@@ -24,15 +27,14 @@ from slurm_app.slurm import (
     teardown,
 )
 from slurm_app.slurm.config import LINUXPROC
-from slurm_app.slurm.going import EVERYTHING, Going
+from slurm_app.slurm.role_removal import EVERYTHING, RoleRemoval
 from slurm_app.slurm.roles import Role
 
-from .fake_machine import FACTS, SLURMD_C, FakeMachine, said
+from .answers import FACTS, SLURMD_C, facts_of, said
 
-WORKER_LEAVES = Going(frozenset({Role.WORKER}), frozenset({Role.CONTROLLER}))
-SHAPE = facts.parse_shape(SLURMD_C, facts.parse_facts(FACTS))
+WORKER_LEAVES = RoleRemoval(frozenset({Role.WORKER}), frozenset({Role.CONTROLLER}))
+SHAPE = facts.parse_shape(facts_of(FACTS + SLURMD_C))
 SCRIPTS = {
-    "facts": facts.FACTS_SCRIPT,
     "install": packages.install_script("/bundles/x", [Role.WORKER, Role.CONTROLLER]),
     "munge": munge.start_script(),
     "mariadb": mariadb.start_script(),
@@ -56,8 +58,8 @@ SCRIPTS = {
     "job": jobs.first_job_script(user="gpuaas", partition="main", account="proj", workers=("node-1",), gpus=2),
     "clean": teardown.clean_script(EVERYTHING),
     "clean worker": teardown.clean_script(WORKER_LEAVES),
-    "probe": receipt.probe_script(),
-    "probe worker": receipt.probe_script(WORKER_LEAVES),
+    "probe": probe_script(receipt.commands(EVERYTHING), receipt.functions(EVERYTHING)),
+    "probe worker": probe_script(receipt.commands(WORKER_LEAVES), receipt.functions(WORKER_LEAVES)),
     "logs": logs.LOG_SCRIPT,
     "record": record.unpack_script(),
 }
@@ -103,8 +105,8 @@ def test_wait_for_says_what_it_waited_for(tmp_path: object) -> None:
 async def test_a_given_munge_key_never_stands_in_a_script() -> None:
     machine = FakeMachine()
     await munge.ensure_munge_running(machine, b"secret key")
-    assert machine.files[munge.STAGED_KEY] == (b"secret key", 0o600)
-    assert "secret" not in "".join(text for _, text in machine.steps)
+    assert machine.files[munge.STAGED_KEY] == (b"secret key", 0o600, "root")
+    assert "secret" not in "".join(machine.steps.values())
 
 
 def test_install_takes_only_the_roles_of_the_machine() -> None:
@@ -132,36 +134,40 @@ async def test_the_barrier_raises_where_slurmctld_knows_nothing() -> None:
 
 async def test_a_same_node_worker_takes_one_step() -> None:
     machine = FakeMachine(answers={"slurmd -C": said(FACTS + SLURMD_C)})
-    await slurmd.ensure_worker_joined(machine, machine, comment="mem_1")
-    assert [name for name, _ in machine.steps] == ["join-worker-node-1"]
-    text = machine.steps[0][1]
+    await ensure_worker_joined(machine, machine, comment="mem_1")
+    assert [*machine.steps] == ["join-worker-node-1"]
+    text = machine.steps["join-worker-node-1"]
     assert text.index("Name=gpu File=") < text.index("ensure_unit_current slurmd") < text.index("comment=mem_1")
 
 
 async def test_a_split_worker_touches_only_itself_and_the_controller() -> None:
     controller = FakeMachine(hostname="node-0", address="10.0.0.9", allocation_id="alc_0")
     worker = FakeMachine(answers={"slurmd -C": said(FACTS + SLURMD_C)})
-    await slurmd.ensure_worker_joined(controller, worker, comment="mem_1", features=("fast",))
-    assert [name for name, _ in controller.steps] == ["register-node-node-1"]
-    assert [name for name, _ in worker.steps] == ["start-slurmd-node-1"]
-    assert "--conf-server 10.0.0.9:6817 -Z" in worker.steps[0][1]
-    assert "Feature=fast" in worker.steps[0][1]
-    assert "reconfigure" not in worker.steps[0][1] + controller.steps[0][1]
+    await ensure_worker_joined(controller, worker, comment="mem_1", features=("fast",))
+    assert [*controller.steps] == ["register-node-node-1"]
+    assert [*worker.steps] == ["start-slurmd-node-1"]
+    assert "--conf-server 10.0.0.9:6817 -Z" in worker.steps["start-slurmd-node-1"]
+    assert "Feature=fast" in worker.steps["start-slurmd-node-1"]
+    assert "reconfigure" not in worker.steps["start-slurmd-node-1"] + controller.steps["register-node-node-1"]
 
 
 async def test_a_slurmd_whose_record_is_missing_is_started_anew() -> None:
-    missing = {"show node": CommandResult(1, "", "Node node-1 not found"), "slurmd -C": said(FACTS + SLURMD_C)}
+    missing: dict[str, CommandResult | Exception] = {
+        "join-worker": said(""),
+        "show node": CommandResult(1, "", "Node node-1 not found"),
+        "slurmd -C": said(FACTS + SLURMD_C),
+    }
     machine = FakeMachine(answers=missing)
-    await slurmd.ensure_worker_joined(machine, machine, comment="mem_1")
-    assert 'rm -f "$state/applied/slurmd.service"' in machine.steps[0][1]
+    await ensure_worker_joined(machine, machine, comment="mem_1")
+    assert 'rm -f "$state/applied/slurmd.service"' in machine.steps["join-worker-node-1"]
 
 
 @pytest.mark.parametrize("features", [("a b",), ("x\n",), ("$(id)",), ("A",)])
 async def test_features_with_other_characters_are_refused(features: tuple[str, ...]) -> None:
     machine = FakeMachine(answers={"slurmd -C": said(FACTS + SLURMD_C)})
     with pytest.raises(RefusedError):
-        await slurmd.ensure_worker_joined(machine, machine, comment="mem_1", features=features)
-    assert machine.steps == []
+        await ensure_worker_joined(machine, machine, comment="mem_1", features=features)
+    assert machine.steps == {}
 
 
 NODE = "NodeName=node-1 Arch=x86_64 State={} Reason={} [{}@2026-11-15T21:25:04] Comment=x\n"

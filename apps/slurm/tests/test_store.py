@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_app.errors import RefusedError
+from gpuaas_sdk import ControllerMisconfiguredError
 from slurm_app.store import STATE_SETTING, URL_SETTING, Store, default_url
 
 
@@ -59,5 +59,5 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert default_url() == "postgresql://x/y"
     for name in (URL_SETTING, STATE_SETTING, "HOME"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(RefusedError, match=URL_SETTING):
+    with pytest.raises(ControllerMisconfiguredError, match=URL_SETTING):
         default_url()

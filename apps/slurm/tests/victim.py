@@ -119,7 +119,7 @@ class Victim:
         await self._assert_dpkg_is_whole()
 
     async def remove_beside_files_of_people(self) -> None:
-        """What a person makes meanwhile is not ours, wherever it lies."""
+        """Files that a person makes meanwhile are not ours, wherever they lie."""
         mine = "/etc/mine.conf /opt/mine /etc/slurm/mine.conf /usr/local/bin/mine"
         made = await self.machine.read(f"mkdir -p /etc/slurm; for file in {mine}; do echo mine >$file; done")
         assert made.ok, made.stderr

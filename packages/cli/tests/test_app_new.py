@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.operations import Kind
 
+ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
 GPUAAS = BIN / "gpuaas"
 
@@ -25,14 +27,25 @@ def passes(cwd: Path, *words: str) -> None:
     assert done.returncode == 0, f"{' '.join(words)}:\n{done.stdout}{done.stderr}"
 
 
-@pytest.mark.parametrize("slug", ["hello", "a-name-with-28-characters-ab"])
+def test_the_skeleton_is_the_app_that_real_machines_have_seen() -> None:
+    checked = subprocess.run(
+        [ROOT / "scripts" / "make-skeleton", "--check"], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("slug", ["a", "hello", "a-name-with-28-characters-ab"])
 def test_a_new_app_works_as_it_is(tmp_path: Path, slug: str) -> None:
     made = gpuaas(slug, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     app = tmp_path / slug
-    assert not [path for path in app.rglob("*") if path.is_file() and "__SLUG__" in path.read_text()]
+    tokens = ("__SLUG__", "__TITLE__", "__PROGRAM__", "__PACKAGE__")
+    assert not [
+        path for path in app.rglob("*") if path.is_file() and any(token in path.read_text() for token in tokens)
+    ]
     manifest = Manifest.model_validate(yaml.safe_load((app / "manifest.yaml").read_text()))
     assert manifest.slug == slug
+    assert {kind.value for kind in Kind} <= manifest.kinds, "it shows every kind that there is"
     passes(app, "ruff", "check", "--no-cache", ".")
     passes(app, "ruff", "format", "--no-cache", "--check", ".")
     passes(app, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider")

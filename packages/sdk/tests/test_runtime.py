@@ -13,6 +13,7 @@ from gpuaas_sdk import OperationContext, OperationFailed, RetryLater
 from gpuaas_sdk.correlation import current_correlation_id
 from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_sdk.runtime import controller as controller_module
+from gpuaas_sdk.runtime import queue as queue_module
 from gpuaas_sdk.runtime.breaker import OPEN_SECONDS, OPENS_AFTER
 from gpuaas_sdk.runtime.controller import Controller, default_holder
 from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError
@@ -29,7 +30,8 @@ def platform() -> MemoryPlatform:
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = RetryPolicy(first_delay=0.01, longest_delay=0.05)
     monkeypatch.setattr(controller_module, "PLATFORM_AWAY", quick)
-    monkeypatch.setattr(controller_module, "TRY_AGAIN", quick)
+    monkeypatch.setattr(queue_module, "PLATFORM_AWAY", quick)
+    monkeypatch.setattr(queue_module, "TRY_AGAIN", quick)
 
 
 @asynccontextmanager

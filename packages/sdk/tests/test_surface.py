@@ -3,12 +3,13 @@
 import subprocess
 import sys
 from functools import cached_property
+from pathlib import Path
 
 import pytest
 
 import gpuaas_sdk
 from gpuaas_sdk import GpuaasClient, resources
-from gpuaas_sdk.testing import ScriptedPlatform
+from gpuaas_sdk.testing import ScriptedPlatform, defined_again
 
 
 @pytest.mark.parametrize("name", dir(gpuaas_sdk))
@@ -42,3 +43,17 @@ def test_nothing_is_loaded_before_it_is_used(imported: str, unwanted: list[str])
     program = f"import sys, {imported}; print([name for name in {unwanted!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_app_that_defines_what_the_sdk_has_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "greedy_app" / "deep"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "phases.py").write_text(
+        "from gpuaas_sdk import on_each\n\nclass Phase: ...\n\nasync def run_phases(): ...\n\ndef other(): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import greedy_app  # type: ignore[import-not-found]
+
+    assert defined_again(greedy_app) == ["greedy_app.deep.phases.Phase", "greedy_app.deep.phases.run_phases"]

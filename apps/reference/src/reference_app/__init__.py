@@ -1,1 +1,1 @@
-"""Roll call: the app to read before writing one."""
+"""Roll call as an app on GPUaaS."""

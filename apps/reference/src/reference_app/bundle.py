@@ -14,7 +14,10 @@ def make_bundle(output: Path, version: str = RUNTIME_VERSION) -> None:
         raise ValueError(f"not a version: {version!r}")
     program = (files(__package__) / "files" / "rollcall").read_bytes()
     with tarfile.open(output, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for name, content, mode in (("rollcall", program, 0o755), ("VERSION", f"{version}\n".encode(), 0o644)):
+        for name, content, mode in (
+            ("rollcall", program, 0o755),
+            ("VERSION", f"{version}\n".encode(), 0o644),
+        ):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), mode
             tar.addfile(entry, io.BytesIO(content))

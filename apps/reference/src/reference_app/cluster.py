@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Instance, Member, MemberStatus
 from gpuaas_sdk import Machine, OperationContext, OperationFailed
+
 from reference_app.software import Role
 
 SOFTWARE, TOKEN = "software", "token"
@@ -46,7 +47,7 @@ class Cluster:
         for member in self.members:
             if member.id == member_id:
                 return member
-        raise OperationFailed("member_gone", "it is no longer a member of the instance")
+        raise OperationFailed("member_gone", "cannot work on the member: it is no longer part of the instance")
 
     def machine(self, member: Member) -> Machine:
         return self.operation.machine(member.allocation_id)

@@ -1,6 +1,7 @@
 """The controller process: a service account, the public API, and one handler for each kind of operation."""
 
 from gpuaas_sdk import preflight_handler, run_controller
+
 from reference_app.observing import OBSERVE_SECONDS, observe
 from reference_app.operations import decommission, deploy, lifecycle, members, preflight
 

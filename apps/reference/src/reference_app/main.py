@@ -1,16 +1,17 @@
-"""The `reference-app` program."""
+"""Roll call as an app on GPUaaS."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from gpuaas_sdk import ControllerMisconfiguredError
+
 from reference_app.bundle import RUNTIME_VERSION, make_bundle
 from reference_app.controller import run
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="reference-app", description="Roll call as an app on GPUaaS")
+    parser = argparse.ArgumentParser(prog="reference-app", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     bundle = commands.add_parser("bundle", help="pack the software that machines receive")
     bundle.add_argument("--output", type=Path, required=True)

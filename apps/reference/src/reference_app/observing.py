@@ -10,6 +10,7 @@ from gpuaas_contract.app_usage import AppUsageReport
 from gpuaas_contract.instances import Condition, ConditionStatus, InstanceStatus, Member, MemberStatus
 from gpuaas_sdk import ConflictError, ForbiddenError, MachineUnreachableError, Observation, ObserveContext
 from gpuaas_sdk.observations import Answer, all_of, unknown
+
 from reference_app.software import Role, observe_running
 
 OBSERVE_SECONDS = 10.0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Member
 from gpuaas_sdk import OperationFailed, Phase, SecretValue, read_facts
+
 from reference_app import software
 from reference_app.cluster import TOKEN, Cluster
 from reference_app.software import Role

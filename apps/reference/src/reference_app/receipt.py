@@ -1,13 +1,13 @@
-"""What must not be left on a machine. Each check is a command that prints what is."""
+"""Checks for leftovers on a machine. Each is a command that prints what is left."""
 
 from collections.abc import Iterable
 
 from reference_app.software import CONFIG_DIR, PROGRAM_DIR, RECORD_DIR, STATE_DIR, USER, Role
 
 
-def checks(going: Iterable[Role], staying: Iterable[Role], port: int) -> dict[str, str]:
+def checks(leaving: Iterable[Role], staying: Iterable[Role], port: int) -> dict[str, str]:
     """For a machine that some roles leave, while others may stay on it."""
-    gone, kept = list(going), set(staying)
+    gone, kept = list(leaving), set(staying)
     units = " ".join(role.unit for role in gone)
     found = {
         "units": f"for unit in {units}; do "

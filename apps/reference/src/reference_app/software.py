@@ -1,6 +1,6 @@
-"""What the app does on a machine: `read_…` and `observe_…` change nothing, `ensure_…` may be repeated.
+"""The work on a machine: `read_…` and `observe_…` change nothing, `ensure_…` may be repeated.
 
-The names below are all that it ever brings to a machine, so that all of it can be taken away again."""
+The names below are all that the app ever brings to a machine, so that all of it can be taken away again."""
 
 import json
 import shlex
@@ -13,9 +13,11 @@ from gpuaas_sdk import CommandError, Machine, Observation, ObservedMachine, Oper
 from gpuaas_sdk.observations import observe
 
 USER = "rollcall"
-PROGRAM_DIR, CONFIG_DIR, STATE_DIR = "/opt/rollcall", "/etc/rollcall", "/var/lib/rollcall"
+PROGRAM_DIR = "/opt/rollcall"
+CONFIG_DIR = "/etc/rollcall"
+STATE_DIR = "/var/lib/rollcall"
 RECORD_DIR = "/var/lib/gpuaas/rollcall"
-"""What was there before: written first, removed last."""
+"""The record that the app came here: written first, removed last."""
 PROGRAM = f"{PROGRAM_DIR}/rollcall"
 NOBODY_LISTENS = 69
 
@@ -136,7 +138,7 @@ async def observe_running(machine: ObservedMachine, role: Role) -> Observation:
 
 
 async def read_roll(controller: Machine) -> dict[str, Any]:
-    """What the controller itself says. Nobody listening yet is a reason to come back, not a failure."""
+    """Ask the controller itself. Nobody listening yet is a reason to come back, not a failure."""
     result = await controller.read(f"{PROGRAM} ask GET /health")
     if result.exit_status == NOBODY_LISTENS:
         raise RetryLater(1.0, f"the controller on {controller.hostname} does not listen yet")
@@ -157,16 +159,16 @@ async def ensure_told(controller: Machine, verb: str, name: str) -> None:
     await controller.run_step(f"{verb}-{name}", f"{PROGRAM} ask POST /{verb} {body}")
 
 
-async def ensure_removed(machine: Machine, going: Iterable[Role], staying: Iterable[Role]) -> None:
+async def ensure_removed(machine: Machine, leaving: Iterable[Role], staying: Iterable[Role]) -> None:
     """By exact names. What a role that stays still needs is left."""
     lines = []
-    for role in going:
+    for role in leaving:
         lines += [
             f"if [[ -e {role.unit_path} ]]; then systemctl disable --quiet --now {role.unit}; fi",
             f"rm -f {role.unit_path} {CONFIG_DIR}/{role}.json {RECORD_DIR}/{role}.runs",
             f"systemctl reset-failed {role.unit} 2>/dev/null || true",
         ]
-    if Role.CONTROLLER in set(going):
+    if Role.CONTROLLER in set(leaving):
         lines.append(f"rm -f {STATE_DIR}/roll.json {STATE_DIR}/roll.json.new")
     lines.append("systemctl daemon-reload")
     if not list(staying):

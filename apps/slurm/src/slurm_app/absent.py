@@ -1,4 +1,4 @@
-"""Machines that cannot be asked. A teardown goes on without them, and says what it could not verify."""
+"""Machines that do not answer. A teardown goes on without them, and its receipt says what could not be verified."""
 
 from collections.abc import Awaitable, Callable
 from typing import NoReturn, TypeVar
@@ -36,7 +36,7 @@ class AbsentMachine:
 
 
 class RememberingMachine:
-    """Once it did not answer, it is not asked again in this operation: each question would wait as long."""
+    """Fails at once after the first time that it did not answer: each further question would wait as long."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

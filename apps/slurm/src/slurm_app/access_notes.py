@@ -10,7 +10,7 @@ from slurm_app.slurm.config import LOGS
 
 
 async def access_notes(operation: OperationContext, cluster: Cluster) -> list[AccessNote]:
-    """As slurmctld sees the cluster now: workers come and go."""
+    """Ask slurmctld for the present nodes: workers come and go."""
     head = await operation.client.allocations.get(cluster.controller.allocation_id)
     present = await nodes.read_nodes(operation.machine(cluster.controller.allocation_id))
     gpus = any(node.gpus for node in present.values())
@@ -23,7 +23,8 @@ async def refresh_access_notes(operation: OperationContext, cluster: Cluster) ->
 
 
 def log_in_notes(head: Allocation) -> list[AccessNote]:
-    """The first is the plain login. The platform has no way for people onto an external machine: they use their own."""
+    """Say how to log in, the plain login first. The platform has no way for people onto an external machine: they use
+    their own."""
     if (external := head.shape.external) is not None:
         port = "" if external.port == 22 else f"-p {external.port} "
         return [

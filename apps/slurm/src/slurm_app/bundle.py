@@ -51,7 +51,7 @@ def cache_directory() -> Path:
 
 
 def find_sources() -> Path:
-    """Debian's own sources alone: others of the host may be unreachable, and nothing is wanted from them."""
+    """Find Debian's own sources: others of the host may be unreachable, and nothing is wanted from them."""
     for path in SOURCES:
         if path.is_file():
             return path
@@ -100,14 +100,14 @@ class Apt:
         return done.stdout
 
     def resolve(self, packages: Iterable[str]) -> list[Path]:
-        """The files that these packages take beyond what the status has, whether they are there yet or not."""
+        """List the files that these packages take beyond what the status has, whether they are there yet or not."""
         # apt leaves out of this list what it has downloaded before, hence the empty cache.
         nowhere = f"Dir::Cache::archives={self._empty}/"
         uris = self.run("install", "--yes", "--print-uris", "-o", nowhere, *sorted(set(packages)))
         return sorted(self.archives / parse_uri_line(line) for line in uris.splitlines() if line.startswith("'"))
 
     def fetch(self, packages: Iterable[str]) -> list[Path]:
-        """These files, and nothing else in the cache."""
+        """Download these files; return them, and nothing else that is in the cache."""
         wanted = sorted(set(packages))
         self.run("install", "--yes", "--download-only", *wanted)
         return self.resolve(wanted)
@@ -119,7 +119,7 @@ def parse_uri_line(line: str) -> str:
 
 
 def with_quick_compression(deb: bytes) -> bytes:
-    """The same package, its members compressed with zstd instead of xz. A .deb is an ar archive of a few members."""
+    """Return the same package with its members compressed with zstd instead of xz. A .deb is an ar archive."""
     repacked = [deb[: len(_AR_MAGIC)]]
     position = len(_AR_MAGIC)
     while position < len(deb):
@@ -136,12 +136,12 @@ def with_quick_compression(deb: bytes) -> bytes:
 
 
 def compress(content: bytes) -> bytes:
-    """By one thread, whose output depends on nothing but the content."""
+    """Compress with one thread, whose output depends on nothing but the content."""
     return _output_of(["zstd", "-q", "-3", "--single-thread", "-c"], "zstd_failed", input=content)
 
 
 def plain_file_name(deb: Path) -> str:
-    """Without the epoch, whose colon is quoted in apt's names and unquoted by some readers."""
+    """Leave out the epoch, whose colon is quoted in apt's names and unquoted by some readers."""
     package, version, rest = deb.name.split("_")
     return f"{package}_{version.rpartition('%3a')[2]}_{rest}"
 
@@ -151,7 +151,7 @@ def package_name(deb: Path) -> str:
 
 
 def write_index(repository: Path) -> bytes:
-    """The `Packages` of all packages in the directory, as apt reads it."""
+    """Make the `Packages` of all packages in the directory, as apt reads it."""
     command = ["dpkg-scanpackages", "--multiversion", "--hash", "sha256", "."]
     return _output_of(command, "index_failed", cwd=repository)
 
@@ -167,7 +167,7 @@ def _output_of(command: list[str], code: str, *, input: bytes | None = None, cwd
 
 
 def pack(debs: Iterable[Path], needs: Mapping[Role, Iterable[Path]], output: Path) -> int:
-    """Small lists first, so that a machine can read them without unpacking the rest.
+    """Write the bundle, small lists first, so that a machine can read them without unpacking the rest.
 
     The files are named as apt names them: name, version and architecture.
     `needs` has the files of each role alone: what only one role needs goes when that role goes.

@@ -1,20 +1,23 @@
 """The phases of a removal: of a whole cluster, or of one worker. They work at any moment of a deploy, and twice."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
-from gpuaas_sdk.machines.base import Machine, MachineUnreachableError
-from slurm_app.errors import NotReadyError
-from slurm_app.phases import Evidence, Phase, on_each
+from gpuaas_contract.base import JsonObject
+from gpuaas_sdk import Machine, MachineReceipt, MachineUnreachableError, Phase, on_each, probe
 from slurm_app.scope import Scope
 from slurm_app.slurm import nodes, receipt, teardown
 
 UNREACHABLE = "unreachable"
 
 
-def tolerant(work: Callable[[Machine], Awaitable[Evidence]]) -> Callable[[Machine], Awaitable[Evidence]]:
-    """A machine that does not answer must not keep the others from being cleaned. It is said, and never a success."""
+Work = Callable[[Machine], Awaitable[JsonObject]]
 
-    async def run(machine: Machine) -> Evidence:
+
+def tolerate_unreachable(work: Work) -> Work:
+    """Go on with the other machines where one does not answer. Its evidence says so, and its receipt is not clean."""
+
+    async def run(machine: Machine) -> JsonObject:
         try:
             return await work(machine)
         except MachineUnreachableError as error:
@@ -23,100 +26,74 @@ def tolerant(work: Callable[[Machine], Awaitable[Evidence]]) -> Callable[[Machin
     return run
 
 
-async def ensure_jobs_cancelled(scope: Scope) -> Evidence:
-    async def cancel(controller: Machine) -> Evidence:
+async def ensure_jobs_cancelled(scope: Scope) -> JsonObject:
+    async def cancel(controller: Machine) -> JsonObject:
         return {**await teardown.ensure_jobs_cancelled(controller, partition=scope.partition)}
 
-    return await tolerant(cancel)(scope.controller)
+    return await tolerate_unreachable(cancel)(scope.controller)
 
 
-async def ensure_nodes_deleted(scope: Scope) -> Evidence:
-    """slurmd first, then the record: the other way round the node comes back as a ghost."""
+async def ensure_nodes_deleted(scope: Scope) -> JsonObject:
+    """Stop slurmd first, then delete the record: the other way round the node comes back as a ghost."""
 
-    async def stop(worker: Machine) -> Evidence:
+    async def stop(worker: Machine) -> JsonObject:
         return {**await teardown.ensure_worker_stopped(worker)}
 
-    evidence = await on_each(scope.workers, tolerant(stop))
+    evidence = await on_each(scope.workers, tolerate_unreachable(stop))
     for worker in scope.workers:
 
-        async def delete(controller: Machine, host: str = worker.hostname) -> Evidence:
+        async def delete(controller: Machine, host: str = worker.hostname) -> JsonObject:
             return {**await teardown.ensure_node_deleted(controller, host)}
 
-        evidence[worker.hostname].update(await tolerant(delete)(scope.controller))
+        evidence[worker.hostname].update(await tolerate_unreachable(delete)(scope.controller))
     return evidence
 
 
-async def ensure_daemons_stopped(scope: Scope) -> Evidence:
-    async def stop(machine: Machine) -> Evidence:
-        return {**await teardown.ensure_daemons_stopped(machine, scope.going(machine))}
+async def ensure_daemons_stopped(scope: Scope) -> JsonObject:
+    async def stop(machine: Machine) -> JsonObject:
+        return {**await teardown.ensure_daemons_stopped(machine, scope.removal_from(machine))}
 
-    return await on_each(scope.prepared, tolerant(stop))
-
-
-async def ensure_machines_cleaned(scope: Scope) -> Evidence:
-    async def clean(machine: Machine) -> Evidence:
-        return {**await teardown.ensure_machine_cleaned(machine, scope.going(machine))}
-
-    return await on_each(scope.prepared, tolerant(clean))
+    return await on_each(scope.prepared, tolerate_unreachable(stop))
 
 
-async def read_receipt_of(scope: Scope, machine: Machine) -> receipt.Receipt:
-    """With a clean receipt the app's own record goes too, unless a role stays that needs it."""
-    going = scope.going(machine)
-    try:
-        found = await receipt.read_receipt(machine, going)
-        if not found.clean or not going.whole_machine:
-            return found
+async def ensure_machines_cleaned(scope: Scope) -> JsonObject:
+    async def clean(machine: Machine) -> JsonObject:
+        return {**await teardown.ensure_machine_cleaned(machine, scope.removal_from(machine))}
+
+    return await on_each(scope.prepared, tolerate_unreachable(clean))
+
+
+async def read_receipt_of(scope: Scope, machine: Machine) -> MachineReceipt:
+    """Check a machine; remove the app's own record too where all else is gone, unless a role stays that needs it."""
+    removal = scope.removal_from(machine)
+    found = await receipt.read_receipt(machine, removal)
+    if not found.clean or not removal.whole_machine:
+        return found
+    with suppress(MachineUnreachableError):
         await teardown.ensure_record_forgotten(machine)
-        return found.with_check(await receipt.read_record_check(machine))
-    except MachineUnreachableError as error:
-        return receipt.unverified_receipt(machine.hostname, machine.allocation_id, str(error), going)
+    return found.with_checks(*(await probe(machine, receipt.RECORD)).checks)
 
 
-async def read_receipts(scope: Scope) -> Evidence:
-    """Probe. Anything left, and anything that could not be seen, is a failure with evidence."""
+async def read_receipts(scope: Scope) -> list[MachineReceipt]:
     receipts = await on_each(scope.prepared, lambda machine: read_receipt_of(scope, machine))
-    return _prove(list(receipts.values()))
+    return list(receipts.values())
 
 
-async def read_worker_receipts(scope: Scope) -> Evidence:
-    """Of workers that leave a cluster which goes on: their node records are part of what must be gone."""
+async def read_worker_receipts(scope: Scope) -> list[MachineReceipt]:
+    """Check the machines of workers that leave a cluster which goes on, and that their node records are gone."""
     receipts = await on_each(scope.prepared, lambda machine: read_receipt_of(scope, machine))
-    proven = []
-    for worker in scope.workers:
-        record = await nodes.read_node(scope.controller, worker.hostname)
-        gone = {"no": True, "yes": False, "unknown": None}[record.present]
-        words = receipt.NOTHING if gone else record.words
-        proven.append(receipts[worker.hostname].with_check(receipt.node_check(worker.hostname, words, gone=gone)))
-    return _prove(proven)
-
-
-def _prove(receipts: list[receipt.Receipt]) -> Evidence:
-    evidence: Evidence = {"receipts": [each.as_evidence() for each in receipts]}
-    if not all(each.clean for each in receipts):
-        raise TeardownIncompleteError(evidence, tuple(receipts))
-    return evidence
-
-
-class TeardownIncompleteError(NotReadyError):
-    """Something is left, or could not be seen. The receipts say what; trying again is allowed."""
-
-    def __init__(self, evidence: Evidence, receipts: tuple[receipt.Receipt, ...]) -> None:
-        left = [f"{each.hostname}: {c.check}: {c.found}" for each in receipts for c in each.left if c.ok is False]
-        unseen = sorted({each.hostname for each in receipts for check in each.left if check.ok is None})
-        words = [f"not everything is gone: {'; '.join(left)}"] if left else []
-        if unseen:
-            words.append(f"could not be verified on {', '.join(unseen)}, see the receipt")
-        super().__init__("teardown_incomplete" if left else "teardown_unverified", "; ".join(words)[:2_000])
-        self.evidence = evidence
+    return [
+        receipts[worker.hostname].with_checks(await nodes.read_record_check(scope.controller, worker.hostname))
+        for worker in scope.workers
+    ]
 
 
 CANCEL = Phase("cancel-jobs", "Cancel jobs", ensure_jobs_cancelled)
 NODES = Phase("delete-nodes", "Stop slurmd and delete the nodes", ensure_nodes_deleted)
 STOP = Phase("stop-daemons", "Stop the daemons", ensure_daemons_stopped)
 REMOVE = Phase("remove-packages", "Remove packages, data, users and files", ensure_machines_cleaned)
-PROVE = Phase("prove-removal", "Probe and write the receipt", read_receipts)
-PROVE_WORKER = Phase("prove-removal", "Probe and write the receipt", read_worker_receipts)
 
-DECOMMISSION_PHASES = (CANCEL, NODES, STOP, REMOVE, PROVE)
-REMOVE_PHASES = (NODES, STOP, REMOVE, PROVE_WORKER)
+DECOMMISSION_PHASES = (CANCEL, NODES, STOP, REMOVE)
+REMOVE_PHASES = (NODES, STOP, REMOVE)
+PROVE = ("prove-removal", "Probe and write the receipt")
+"""The step after them: everything left, and everything that could not be checked, fails it."""

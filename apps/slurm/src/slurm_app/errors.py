@@ -1,15 +1,18 @@
-"""What the machine layer raises of its own, beside CommandError and MachineUnreachableError of the sdk."""
+"""Failures that the app raises, beside CommandError and MachineUnreachableError of the SDK."""
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_sdk import OperationFailed
 
 
-class SlurmAppError(Exception):
-    """The root. `code` is stable; the message is for a person."""
+class SlurmAppError(OperationFailed):
+    """The root: fails the operation, or the command of `slurm-app`, with a stable code and words for a person."""
 
-    retryable = False
+    retry_may_help = False
 
-    def __init__(self, code: str, detail: str) -> None:
-        super().__init__(detail)
-        self.code = code
-        self.detail = detail
+    def __init__(
+        self, code: str, detail: str, *, member_usable: bool = False, evidence: JsonObject | None = None
+    ) -> None:
+        super().__init__(code, detail, retryable=self.retry_may_help, member_usable=member_usable, evidence=evidence)
 
 
 class RefusedError(SlurmAppError):
@@ -17,6 +20,6 @@ class RefusedError(SlurmAppError):
 
 
 class NotReadyError(SlurmAppError):
-    """Not now: something is not yet, or no longer, as it has to be. Trying again may help."""
+    """Something is not yet, or no longer, as it has to be. Trying again may help."""
 
-    retryable = True
+    retry_may_help = True

@@ -4,9 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError
+from gpuaas_sdk import ControllerMisconfiguredError
+from gpuaas_sdk.runtime.program import ACCOUNT_SETTING
 from slurm_app.bundle import CACHE_SETTING, Bundle, cache_directory, make_bundle
-from slurm_app.controller import ACCOUNT_SETTING, run
+from slurm_app.controller import run
 from slurm_app.errors import SlurmAppError
 from slurm_app.publishing import PASSWORD_SETTING, Publisher, publish
 from slurm_app.readiness import read_results, render

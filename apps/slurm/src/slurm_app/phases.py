@@ -1,73 +1,47 @@
 """The named phases of each operation, in order. Each is idempotent and reads what it needs anew."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
 
-from gpuaas_sdk.machines.base import CommandError, Machine
+from gpuaas_contract.base import JsonObject
+from gpuaas_sdk import CommandError, Machine, Phase, on_each, read_facts
 from slurm_app.errors import NotReadyError, RefusedError
+from slurm_app.joining import ensure_worker_joined
 from slurm_app.scope import Scope
 from slurm_app.slurm import accounting, facts, jobs, mariadb, munge, nodes, packages, slurmctld, slurmd, slurmdbd
 from slurm_app.slurm.config import choose_process_tracking
 
-Evidence = dict[str, Any]
-T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    key: str
-    title: str
-    run: Callable[[Scope], Awaitable[Evidence]]
-
-
-async def on_each(machines: Iterable[Machine], work: Callable[[Machine], Awaitable[T]]) -> dict[str, T]:
-    """All machines at once; by host name. The first failure cancels the rest and is raised as it is."""
-    chosen = list(machines)
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_as_coroutine(work, machine)) for machine in chosen]
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return {machine.hostname: task.result() for machine, task in zip(chosen, tasks, strict=True)}
-
-
-async def _as_coroutine(work: Callable[[Machine], Awaitable[T]], machine: Machine) -> T:
-    return await work(machine)
-
-
-async def ensure_machines_fit(scope: Scope) -> Evidence:
-    """What would fail later in a way that is harder to understand: names, times, user ids, what the kernel allows."""
+async def ensure_machines_fit(scope: Scope) -> JsonObject:
+    """Refuse what would fail later in a way that is harder to understand: names, clocks, user ids, kernel features."""
     seen, tracking, ids = await asyncio.gather(
-        on_each(scope.machines, facts.read_facts), slurmctld.read_tracking(scope.controller), _read_ids(scope)
+        on_each(scope.machines, facts.read_machine), slurmctld.read_tracking(scope.controller), _read_ids(scope)
     )
     for machine in scope.prepared:
         facts.refuse_unfit(machine, seen[machine.hostname], scope.roles_of(machine))
-    facts.refuse_skew({host: each.clock for host, each in seen.items()})
+    facts.refuse_skew({host: each.clock_skew_seconds for host, each in seen.items()})
     for user, uids in ids.items():
         if missing := [host for host, uid in uids.items() if uid is None]:
-            raise RefusedError("user_missing", f"{', '.join(missing)} has no user {user}")
+            raise RefusedError("user_missing", f"the user {user} is missing on {', '.join(missing)}")
         if len(set(uids.values())) > 1:
             raise RefusedError("uid_mismatch", f"the user {user} has different ids: {uids}")
     for worker in scope.workers:
         if tracking == "proctrack/cgroup" and seen[worker.hostname].own_user_namespace:
             raise RefusedError(
                 "process_tracking_unsupported",
-                f"{worker.hostname} cannot hold jobs by control groups, as this cluster does; "
-                "deploy one with process_tracking: linuxproc",
+                f"{worker.hostname} cannot track jobs by control groups, as this cluster does. "
+                "Deploy a cluster with process_tracking: linuxproc",
             )
     return {machine.hostname: seen[machine.hostname].as_evidence() for machine in scope.prepared}
 
 
 async def _read_ids(scope: Scope) -> dict[str, dict[str, int | None]]:
-    """Of each user, by host name."""
+    """Read the id of each user, by host name."""
     return {user: await on_each(scope.machines, partial(facts.read_uid, user=user)) for user in scope.users}
 
 
-async def ensure_baseline_recorded(scope: Scope) -> Evidence:
-    async def record(machine: Machine) -> Evidence:
+async def ensure_baseline_recorded(scope: Scope) -> JsonObject:
+    async def record(machine: Machine) -> JsonObject:
         baseline = await packages.ensure_baseline_recorded(machine)
         packages.refuse_foreign(machine, baseline)
         return {"packages": len(baseline.packages), "ports": sorted(baseline.ports)}
@@ -75,8 +49,8 @@ async def ensure_baseline_recorded(scope: Scope) -> Evidence:
     return await on_each(scope.prepared, record)
 
 
-async def ensure_packages_installed(scope: Scope) -> Evidence:
-    async def install(machine: Machine) -> Evidence:
+async def ensure_packages_installed(scope: Scope) -> JsonObject:
+    async def install(machine: Machine) -> JsonObject:
         roles = scope.roles_of(machine)
         said = await packages.ensure_packages_installed(machine, scope.bundle_digest, roles)
         return {**said, "roles": sorted(roles)}
@@ -84,14 +58,14 @@ async def ensure_packages_installed(scope: Scope) -> Evidence:
     return await on_each(scope.prepared, install)
 
 
-async def ensure_munge_running(scope: Scope) -> Evidence:
+async def ensure_munge_running(scope: Scope) -> JsonObject:
     if scope.munge_key is None and len(scope.machines) > 1:
         raise RefusedError("munge_key_missing", "a cluster of several machines needs one munge key for all")
     return await on_each(scope.prepared, lambda m: munge.ensure_munge_running(m, scope.munge_key))
 
 
-async def ensure_cluster_configured(scope: Scope) -> Evidence:
-    seen = await on_each(scope.machines, facts.read_facts)
+async def ensure_cluster_configured(scope: Scope) -> JsonObject:
+    seen = await on_each(scope.machines, read_facts)
     tracking = choose_process_tracking(list(seen.values()), scope.process_tracking)
     of_slurmd = ""
     if scope.controller.allocation_id in {worker.allocation_id for worker in scope.workers}:
@@ -108,30 +82,30 @@ async def ensure_cluster_configured(scope: Scope) -> Evidence:
     return {"proctrack": tracking.proctrack, "limits": tracking.note}
 
 
-async def ensure_database_running(scope: Scope) -> Evidence:
+async def ensure_database_running(scope: Scope) -> JsonObject:
     return {**await mariadb.ensure_mariadb_running(scope.controller)}
 
 
-async def ensure_slurmdbd_running(scope: Scope) -> Evidence:
+async def ensure_slurmdbd_running(scope: Scope) -> JsonObject:
     return {**await slurmdbd.ensure_slurmdbd_running(scope.controller)}
 
 
-async def ensure_associations_made(scope: Scope) -> Evidence:
-    """Before slurmctld starts: it then loads them at once, and no job ever sees InvalidAccount."""
+async def ensure_associations_made(scope: Scope) -> JsonObject:
+    """Make them before slurmctld starts: it then loads them at once, and no job ever sees InvalidAccount."""
     await accounting.ensure_associations_made(
         scope.controller, cluster_name=scope.cluster_name, account=scope.account, users=scope.users
     )
     return {"account": scope.account, "users": list(scope.users)}
 
 
-async def ensure_slurmctld_running(scope: Scope) -> Evidence:
+async def ensure_slurmctld_running(scope: Scope) -> JsonObject:
     said = await slurmctld.ensure_slurmctld_running(scope.controller)
     loaded = await accounting.read_associations_loaded(scope.controller, account=scope.account, users=scope.users)
     return {**said, "associations_loaded": loaded}
 
 
-async def ensure_workers_configured(scope: Scope) -> Evidence:
-    async def configure(worker: Machine) -> Evidence:
+async def ensure_workers_configured(scope: Scope) -> JsonObject:
+    async def configure(worker: Machine) -> JsonObject:
         server = scope.controller.address
         await slurmd.ensure_worker_configured(worker, conf_server=server, features=scope.features)
         return {}
@@ -139,17 +113,17 @@ async def ensure_workers_configured(scope: Scope) -> Evidence:
     return await on_each(scope.workers, configure)
 
 
-async def ensure_workers_joined(scope: Scope) -> Evidence:
-    async def join(worker: Machine) -> Evidence:
+async def ensure_workers_joined(scope: Scope) -> JsonObject:
+    async def join(worker: Machine) -> JsonObject:
         comment = scope.node_comment(worker)
-        joined = await slurmd.ensure_worker_joined(scope.controller, worker, comment=comment, features=scope.features)
+        joined = await ensure_worker_joined(scope.controller, worker, comment=comment, features=scope.features)
         return {**joined}
 
     return await on_each(scope.workers, join)
 
 
-async def run_first_job(scope: Scope, hosts: tuple[str, ...]) -> Evidence:
-    """Over all these workers; a job that needs GPUs asks the one that has most.
+async def run_first_job(scope: Scope, hosts: tuple[str, ...]) -> JsonObject:
+    """Run a job over all these workers; the part that needs GPUs asks the one that has most.
 
     Only the controller is asked: the workers need not be machines of the operation.
     """
@@ -168,8 +142,8 @@ async def run_first_job(scope: Scope, hosts: tuple[str, ...]) -> Evidence:
     return job.as_evidence()
 
 
-async def ensure_worker_proven(scope: Scope) -> Evidence:
-    """A job of our own, unless jobs of others run there by then: that proves the same, and must not be disturbed."""
+async def ensure_worker_proven(scope: Scope) -> JsonObject:
+    """Run a job, unless jobs of others run there by then: that proves the same, and must not be disturbed."""
     (worker,) = scope.workers
     if running := await _running(scope, worker.hostname):
         return {"busy": running}
@@ -181,8 +155,8 @@ async def ensure_worker_proven(scope: Scope) -> Evidence:
         raise
 
 
-async def ensure_worker_saved(scope: Scope) -> Evidence:
-    """From now on slurmctld may be killed, and knows the worker still."""
+async def ensure_worker_saved(scope: Scope) -> JsonObject:
+    """Wait until slurmctld has saved the worker: killed after that, it still knows the worker."""
     (worker,) = scope.workers
     await nodes.ensure_node_saved(scope.controller, worker.hostname, comment=scope.node_comment(worker))
     return {"node": worker.hostname}

@@ -1,7 +1,7 @@
 """`slurm-app bundle --publish`: the packages as a signed artifact of the app, which machines may then be given.
 
-Everything that can be refused is asked for before the packages are made and sent: the key, the login, the right to
-push, and whether the app trusts the key. What is sent and then not believed is deleted again.
+The key, the login, the right to push and the app's trust in the key are checked before the packages are made and sent.
+An artifact whose signature does not verify is deleted again.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ async def _check(client: GpuaasClient, publisher: Publisher) -> set[str]:
 
 @asynccontextmanager
 async def _platform(publisher: Publisher) -> AsyncIterator[GpuaasClient]:
-    """What goes wrong with it, in words for the person in front of the program."""
+    """Open a client; turn its errors into words for the person in front of the program."""
     try:
         target = find_target(load(), context=publisher.context, api_url=publisher.api_url)
         # People wait in front of it: say sooner than a controller would that nobody answers.

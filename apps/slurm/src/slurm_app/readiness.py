@@ -19,7 +19,7 @@ REDEPLOY = "redeploy at once, on one machine"
 
 
 def _receipts(steps: list[Step]) -> str:
-    """What is missing; empty where every receipt is there and clean. As for the others below."""
+    """Say what is missing; empty where every receipt is there and clean. The others below do the same."""
     for step in steps:
         receipts = _evidence([step], "receipt")
         if step["title"] == DECOMMISSION and not receipts:
@@ -129,7 +129,7 @@ def judge(results: Results) -> list[Verdict]:
 
 
 def _named(step: Step, gate: Gate) -> str:
-    """As the gate names it; empty where it does not."""
+    """Return the name that the gate has for the step; empty where it has none."""
     title = f"{step['title']},"
     return next((name for name in gate.steps if title.startswith(f"{name},")), "")
 
@@ -194,6 +194,6 @@ def _shown_machine(machine: dict[str, Any]) -> str:
 
 
 def _code(text: str) -> str:
-    """On one line, and short: the whole is in the operation and in the results."""
+    """Shorten to one line: the whole is in the operation and in the results."""
     flat = " ".join(text.split()).replace("`", "'")
     return f"`{flat if len(flat) <= 120 else flat[:119] + '…'}`"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from gpuaas_sdk.machines.base import Machine
 from slurm_app import names
 from slurm_app.errors import RefusedError
-from slurm_app.slurm.going import Going
 from slurm_app.slurm.overrides import checked_overrides
+from slurm_app.slurm.role_removal import RoleRemoval
 from slurm_app.slurm.roles import Role
 
 MACHINE_USER = "gpuaas"
@@ -66,8 +66,8 @@ class Scope:
     def prepared(self) -> tuple[Machine, ...]:
         return self.machines if self.targets is None else self.targets
 
-    def going(self, machine: Machine) -> Going:
-        return Going(self.roles_of(machine), self.staying.get(machine.allocation_id, frozenset()))
+    def removal_from(self, machine: Machine) -> RoleRemoval:
+        return RoleRemoval(self.roles_of(machine), self.staying.get(machine.allocation_id, frozenset()))
 
     def roles_of(self, machine: Machine) -> frozenset[Role]:
         roles = set()

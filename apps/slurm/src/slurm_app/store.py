@@ -1,8 +1,8 @@
-"""What the app itself must know later, in its own database: SQLite in a file, or PostgreSQL by URL.
+"""The app's own database: SQLite in a file, or PostgreSQL by URL.
 
-The platform and the machines are the truth of what is wanted and what is there. Kept here is what neither has: which
-Slurm account a project became, under which name a member is known to slurmctld, and what was on a machine before the
-app came, should the machine lose its own copy.
+The platform knows what is wanted, the machines know what is there. This database has what neither knows: the Slurm
+account of each project, the name by which slurmctld knows a member, and a copy of each machine's baseline, should the
+machine lose its own.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from sqlalchemy import Column, DateTime, LargeBinary, MetaData, String, Table, c
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
-from slurm_app.errors import RefusedError
+from gpuaas_sdk import ControllerMisconfiguredError
 
 URL_SETTING = "SLURM_APP_DATABASE_URL"
 STATE_SETTING = "APP_STATE_DIR"
@@ -62,7 +62,7 @@ def default_url() -> str:
         return url
     directory = os.environ.get(STATE_SETTING) or os.environ.get("HOME")
     if not directory:
-        raise RefusedError("not_configured", f"{URL_SETTING} or {STATE_SETTING} must say where the app's database is")
+        raise ControllerMisconfiguredError(f"{URL_SETTING} or {STATE_SETTING} must say where the app's database is")
     return f"sqlite:///{Path(directory) / 'slurm-app.db'}"
 
 
@@ -130,7 +130,7 @@ class Store:
         return await self._run(lambda connection: connection.execute(query).scalar_one_or_none())
 
     async def forget(self, instance_id: str, allocation_id: str, member_ids: list[str]) -> None:
-        """After a clean receipt: nothing of the member is left anywhere."""
+        """Delete everything about the members of a machine, after a clean receipt."""
 
         def work(connection: Connection) -> None:
             of_machine = _baselines.c.allocation_id == allocation_id

@@ -30,6 +30,7 @@ from .machines.base import CommandResult as CommandResult
 from .machines.base import Machine as Machine
 from .machines.base import MachineUnreachableError as MachineUnreachableError
 from .machines.base import ObservedMachine as ObservedMachine
+from .machines.base import parse_values as parse_values
 from .machines.facts import MachineFacts as MachineFacts
 from .machines.facts import read_facts as read_facts
 from .machines.parallel import on_each as on_each
@@ -49,6 +50,8 @@ from .runtime.phases import run_phases as run_phases
 from .runtime.preflights import PreflightContext as PreflightContext
 from .runtime.preflights import preflight_handler as preflight_handler
 from .runtime.program import run_controller as run_controller
+from .runtime.receipts import MachineReceipt as MachineReceipt
+from .runtime.receipts import ReceiptCheck as ReceiptCheck
 from .runtime.receipts import probe as probe
-from .runtime.receipts import receipt_of as receipt_of
+from .runtime.receipts import prove_removal as prove_removal
 from .secret_value import SecretValue as SecretValue

@@ -1,17 +1,24 @@
 """For tests of programs that use the SDK: the one trivial fake at each seam, and time that jumps."""
 
 import asyncio
+import inspect
+import pkgutil
 import selectors
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from types import ModuleType
 
 import httpx
 
+import gpuaas_sdk
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import Credentials, StaticToken
 from gpuaas_sdk.machines.base import CommandError, CommandResult
 from gpuaas_sdk.retry import RetryPolicy
+from gpuaas_sdk.runtime.receipts import MARK
 
 Answer = httpx.Response | Exception
 _WALL_START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -71,7 +78,7 @@ class FakeMachine:
     """By a piece of the script, or by the name of the step. Success without a word where nothing fits."""
     reads: list[str] = field(default_factory=list)
     steps: dict[str, str] = field(default_factory=dict)
-    """The newest script of each step."""
+    """The newest script of each step, in the order in which they ran."""
     files: dict[str, tuple[str | bytes, int, str]] = field(default_factory=dict)
     """Content, mode and owner."""
 
@@ -88,6 +95,7 @@ class FakeMachine:
         return self._answer(script)
 
     async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
+        self.steps.pop(step, None)
         self.steps[step] = script
         answer = self._answer(step, script)
         if not answer.ok:
@@ -101,6 +109,24 @@ class FakeMachine:
 
     async def deliver(self, digest: str) -> str:
         return f"/artifacts/{digest}"
+
+
+def probed(checks: Iterable[str], **found: str) -> CommandResult:
+    """The answer of a machine to `gpuaas_sdk.probe`: nothing is left but what is given by the name of its check."""
+    return CommandResult(0, "".join(f"{MARK} {check} 0\n{found.get(check, '')}\n" for check in checks), "")
+
+
+def defined_again(package: ModuleType) -> list[str]:
+    """The public classes and functions of an app that have the name of one of the SDK's: use that one instead."""
+    names = set(dir(gpuaas_sdk))
+    found = []
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if module.name.endswith("__main__"):
+            continue
+        for name, value in vars(import_module(module.name)).items():
+            if name in names and inspect.getmodule(value) is sys.modules[module.name]:
+                found.append(f"{module.name}.{name}")
+    return sorted(found)
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

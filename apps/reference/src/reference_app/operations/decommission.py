@@ -2,7 +2,8 @@
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import MemberStatus
-from gpuaas_sdk import Machine, OperationContext, OperationFailed, on_each, probe, receipt_of
+from gpuaas_sdk import Machine, MachineReceipt, OperationContext, on_each, probe, prove_removal
+
 from reference_app import software
 from reference_app.cluster import Cluster
 from reference_app.operations.deploy import report_not_ready
@@ -19,19 +20,14 @@ async def reconcile(operation: OperationContext) -> JsonObject:
     async def remove(machine: Machine) -> None:
         await software.ensure_removed(machine, cluster.roles_on(machine.allocation_id), [])
 
+    async def look(machine: Machine) -> MachineReceipt:
+        return await probe(machine, checks(cluster.roles_on(machine.allocation_id), [], int(cluster.inputs["port"])))
+
     async with operation.step("remove-software", "Remove what the app brought"):
         await on_each(machines, remove)
     async with operation.step("prove-removal", "Look for what is left") as step:
-        port = int(cluster.inputs["port"])
-        found = {
-            machine.allocation_id: await probe(machine, checks(cluster.roles_on(machine.allocation_id), [], port))
-            for machine in machines
-        }
-        made = receipt_of(cluster.members, found)
-        step.evidence = {"clean": made["ok"]}
-        if not made["ok"]:
-            detail = "something is left, or could not be looked at; the receipt says what"
-            raise OperationFailed("teardown_incomplete", detail, retryable=True, result={"receipt": made})
+        found = await on_each(machines, look)
+        step.evidence = removed = prove_removal(cluster.members, found.values())
     # With the end of the operation, not before: a successor must still find what there is to take apart.
     operation.statuses_on_success.update({member.id: MemberStatus.REMOVED for member in cluster.members})
-    return {"receipt": made}
+    return removed

@@ -5,9 +5,11 @@ import asyncio
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import AccessNote, Condition, ConditionStatus, MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed, member_in_work, run_phases
+
 from reference_app import phases
 from reference_app.cluster import Cluster
 from reference_app.phases import PROVE, Work
+from reference_app.software import PROGRAM
 
 POLL_SECONDS = 0.3
 _UNFINISHED = {MemberStatus.PENDING, MemberStatus.CONFIGURING, MemberStatus.FAILED}
@@ -15,7 +17,7 @@ _UNFINISHED = {MemberStatus.PENDING, MemberStatus.CONFIGURING, MemberStatus.FAIL
 
 async def reconcile(operation: OperationContext) -> JsonObject:
     cluster = await Cluster.read(operation)
-    async with member_in_work(operation, cluster.controller.id):
+    async with member_in_work(operation, cluster.controller):
         evidence = await run_phases(operation, Work(cluster, cluster.controller), phases.ALL)
     await operation.report_member(cluster.controller.id, status=MemberStatus.READY, adapter_detail=evidence[PROVE.key])
     await _wait_for_workers(operation)
@@ -55,7 +57,7 @@ async def report_ready(operation: OperationContext, cluster: Cluster, version: s
         access_notes=[
             AccessNote(
                 title="Call the roll",
-                command=f"gpuaas ssh {machine.name} -- sudo /opt/rollcall/rollcall ask GET /health",
+                command=f"gpuaas ssh {machine.name} -- sudo {PROGRAM} ask GET /health",
             )
         ],
         observed_runtime=version,

@@ -3,6 +3,7 @@
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Member, MemberStatus
 from gpuaas_sdk import OperationContext, Phase, run_phases
+
 from reference_app import software
 from reference_app.cluster import Cluster
 from reference_app.operations.deploy import report_not_ready, report_ready
@@ -15,7 +16,7 @@ async def start(operation: OperationContext) -> JsonObject:
 
 
 async def restart(operation: OperationContext) -> JsonObject:
-    """What runs with the present token and configuration already is left alone; all else is started anew."""
+    """Stop every daemon, the controller last, and start them with the present token and configuration."""
     cluster = await Cluster.read(operation)
     for member in reversed(cluster.members):
         await _stop(operation, cluster, member)

@@ -5,7 +5,8 @@ import asyncio
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Member, MemberStatus
 from gpuaas_contract.operations import ResizeQuestion
-from gpuaas_sdk import OperationContext, OperationFailed, member_in_work, probe, receipt_of, run_phases
+from gpuaas_sdk import OperationContext, OperationFailed, member_in_work, probe, prove_removal, run_phases
+
 from reference_app import phases, software
 from reference_app.cluster import Cluster
 from reference_app.phases import PROVE, Work
@@ -23,7 +24,7 @@ async def add(operation: OperationContext) -> JsonObject:
 
 
 async def _join(operation: OperationContext, cluster: Cluster, member: Member) -> JsonObject:
-    async with member_in_work(operation, member.id):
+    async with member_in_work(operation, member):
         await _wait_for_controller(operation)
         evidence = await run_phases(operation, Work(cluster, member), phases.ALL)
     await operation.report_member(member.id, status=MemberStatus.READY, adapter_detail=evidence[PROVE.key])
@@ -54,7 +55,7 @@ async def _mark(operation: OperationContext, verb: str, status: MemberStatus) ->
     cluster = await Cluster.read(operation)
     member = cluster.member(operation.operation.member_id)
     name = cluster.machine(member).hostname
-    async with operation.step(verb, f"{verb.capitalize()} {name}") as step:
+    async with operation.step(verb, f"{verb.capitalize()} {name}", member_usable=True) as step:
         await software.ensure_told(cluster.controller_machine, verb, name)
         step.evidence = {"worker": await software.read_worker(cluster.controller_machine, name) or {}}
     operation.statuses_on_success[member.id] = status
@@ -77,13 +78,9 @@ async def _take_away(operation: OperationContext, cluster: Cluster, member: Memb
         await software.ensure_told(cluster.controller_machine, "forget", machine.hostname)
     async with operation.step("prove-removal", "Look for what is left") as step:
         found = await probe(machine, checks([role], staying, int(cluster.inputs["port"])))
-        made = receipt_of([member], {member.allocation_id: found})
-        step.evidence = {"receipt": made}
-        if not made["ok"]:
-            detail = f"something is left on {machine.hostname}"
-            raise OperationFailed("teardown_incomplete", detail, retryable=True, result={"receipt": made})
+        step.evidence = removed = prove_removal([member], [found])
     operation.statuses_on_success[member.id] = MemberStatus.REMOVED
-    return {"receipt": made}
+    return removed
 
 
 async def replace(operation: OperationContext) -> JsonObject:
@@ -98,7 +95,7 @@ async def recover(operation: OperationContext) -> JsonObject:
     """From whatever it is, to what it should be: every phase looks before it acts."""
     cluster = await Cluster.read(operation)
     member = cluster.member(operation.operation.member_id)
-    async with member_in_work(operation, member.id):
+    async with member_in_work(operation, member):
         evidence = await run_phases(operation, Work(cluster, member), phases.ALL)
     drained = evidence[PROVE.key].get("state") == "drained"
     operation.statuses_on_success[member.id] = MemberStatus.DRAINED if drained else MemberStatus.READY

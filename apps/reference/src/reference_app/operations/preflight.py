@@ -1,7 +1,8 @@
-"""Before a deploy or an addition: whether the machines are free of another roll call. Looks, and changes nothing."""
+"""Before a deploy or an addition: whether the machines are free of another instance. Looks, and changes nothing."""
 
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_sdk import PreflightContext
+
 from reference_app.software import CONFIG_DIR, PROGRAM_DIR, STATE_DIR, USER
 
 _LOOK = f"""

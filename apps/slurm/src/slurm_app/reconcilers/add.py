@@ -1,9 +1,9 @@
 """add: a worker joins the cluster."""
 
 from gpuaas_contract.base import JsonObject
-from gpuaas_sdk import OperationContext
+from gpuaas_sdk import OperationContext, member_in_work
 from slurm_app.reconcilers import workers
-from slurm_app.reconcilers.cluster import Cluster, member_in_work
+from slurm_app.reconcilers.cluster import Cluster
 from slurm_app.store import Store
 
 

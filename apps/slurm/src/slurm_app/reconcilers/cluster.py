@@ -1,18 +1,15 @@
 """The cluster that an operation is about, as the platform describes it, and the scope that phases work on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuaas_contract.access import PERSON_LOGIN
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Condition, ConditionStatus, Instance, Member, MemberStatus
 from gpuaas_sdk import Machine, MachineUnreachableError, OperationContext, OperationFailed
-from gpuaas_sdk.runtime.phases import COMES_BACK
 from slurm_app import bundle, names
 from slurm_app.absent import AbsentMachine, RememberingMachine
-from slurm_app.errors import SlurmAppError
 from slurm_app.scope import Scope
 from slurm_app.slurm.roles import Role
 from slurm_app.store import Store
@@ -44,14 +41,16 @@ class Cluster:
         controllers = [member for member in live if member.component_key == CONTROLLER]
         digests = [slot.digest for slot in version.manifest.artifacts if slot.name == bundle.ARTIFACT]
         if len(controllers) != 1 or len(digests) != 1 or digests[0] is None:
-            raise OperationFailed("instance_incomplete", "the instance has no controller, or its app no packages")
+            raise OperationFailed(
+                "instance_incomplete", "the instance has no controller, or its app version has no packages"
+            )
         workers = tuple(member for member in live if member.component_key == WORKER)
         account = await store.account_of(project.id, project.name)
         return cls(instance, controllers[0], workers, account, digests[0])
 
     @property
     def workers_beside(self) -> tuple[Member, ...]:
-        """Those on the controller's own machine, which is installed for both roles at once."""
+        """Workers on the controller's own machine, which is installed for both roles at once."""
         return tuple(w for w in self.workers if w.allocation_id == self.controller.allocation_id)
 
     @property
@@ -61,7 +60,7 @@ class Cluster:
     def member(self, member_id: str | None) -> Member:
         found = next((member for member in (self.controller, *self.workers) if member.id == member_id), None)
         if found is None:
-            raise OperationFailed("member_gone", "it is no longer a member of the instance")
+            raise OperationFailed("member_gone", "cannot work on the member: it is no longer part of the instance")
         return found
 
     def scope(
@@ -79,26 +78,23 @@ class Cluster:
         machines = {m.id: self._machine(operation, m, leaving=leaving) for m in (self.controller, *chosen)}
         inputs = self.instance.inputs
         stays = {self.controller.allocation_id: frozenset({Role.CONTROLLER})}
-        try:
-            return Scope(
-                cluster_name=inputs.get("cluster_name") or names.cluster_name_for(self.instance.name),
-                partition=self.partition,
-                account=self.account,
-                controller=machines[self.controller.id],
-                workers=tuple(machines[worker.id] for worker in chosen),
-                bundle_digest=self.bundle_digest,
-                users=(PERSON_LOGIN,),
-                node_comments={worker.allocation_id: worker.id for worker in chosen},
-                munge_key=munge_key,
-                targets=None if targets is None else tuple(machines[target.id] for target in targets),
-                staying=stays if leaving and targets is not None else {},
-                features=tuple(features),
-                overrides=inputs.get("slurm_conf", {}),
-                process_tracking=inputs.get("process_tracking", "auto"),
-                mpi=bool(inputs.get("mpi", False)),
-            )
-        except SlurmAppError as error:
-            raise OperationFailed(error.code, error.detail, retryable=error.retryable) from error
+        return Scope(
+            cluster_name=inputs.get("cluster_name") or names.cluster_name_for(self.instance.name),
+            partition=self.partition,
+            account=self.account,
+            controller=machines[self.controller.id],
+            workers=tuple(machines[worker.id] for worker in chosen),
+            bundle_digest=self.bundle_digest,
+            users=(PERSON_LOGIN,),
+            node_comments={worker.allocation_id: worker.id for worker in chosen},
+            munge_key=munge_key,
+            targets=None if targets is None else tuple(machines[target.id] for target in targets),
+            staying=stays if leaving and targets is not None else {},
+            features=tuple(features),
+            overrides=inputs.get("slurm_conf", {}),
+            process_tracking=inputs.get("process_tracking", "auto"),
+            mpi=bool(inputs.get("mpi", False)),
+        )
 
     def _machine(self, operation: OperationContext, member: Member, *, leaving: bool) -> Machine:
         try:
@@ -110,23 +106,23 @@ class Cluster:
         return RememberingMachine(machine) if leaving else machine
 
 
-def number_of(version: str) -> str:
-    """The number alone: distributions name the same release differently (`slurm-wlm 22.05.8`)."""
+def version_number(version: str) -> str:
+    """Return the number alone: distributions name the same release differently (`slurm-wlm 22.05.8`)."""
     return version.split()[-1]
 
 
 def node_name(member: Member) -> str:
-    """As Slurm knows it; a name that fits nothing where the member never got that far."""
+    """Return the name that Slurm knows it by; a name that fits nothing where the member never got that far."""
     return str(member.adapter_detail.get("node") or f"unknown-{member.id[-8:].lower()}")
 
 
 def error_of(member: Member) -> str:
-    """What its own operation failed with: whoever waits for it fails with these words, and not with "see there"."""
+    """Say why its own operation failed: whoever waits for it fails with these words, and not with "see there"."""
     return f"{member.component_key} {member.id}: {str(member.adapter_detail.get('error', 'no reason is known'))[:500]}"
 
 
 def wanted_features(member: Member, wanted: JsonObject) -> tuple[str, ...]:
-    """As the operation asks; else as the worker had them."""
+    """Features that the operation asks for; else those that the worker had."""
     return tuple(wanted.get("features") or member.adapter_detail.get("features") or ())
 
 
@@ -137,19 +133,3 @@ async def munge_key(operation: OperationContext) -> bytes:
 def condition(kind: str, holds: bool | None, reason: str, message: str, generation: int) -> Condition:
     status = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[holds]
     return Condition(type=kind, status=status, reason=reason, message=message, observed_generation=generation)
-
-
-@asynccontextmanager
-async def member_in_work(
-    operation: OperationContext, member: Member, status: MemberStatus = MemberStatus.CONFIGURING
-) -> AsyncIterator[None]:
-    """The member shows that it is being worked on, and that it failed where the operation does."""
-    await operation.report_member(member.id, status=status)
-    try:
-        yield
-    except COMES_BACK:
-        raise
-    except Exception as error:
-        detail = {**member.adapter_detail, "error": str(error)[:DETAIL_LIMIT], "operation_id": operation.operation_id}
-        await operation.report_member(member.id, status=MemberStatus.FAILED, adapter_detail=detail)
-        raise

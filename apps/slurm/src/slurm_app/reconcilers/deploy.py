@@ -5,22 +5,21 @@ from datetime import UTC, datetime
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import MemberStatus
-from gpuaas_sdk import OperationContext, OperationFailed
+from gpuaas_sdk import OperationContext, OperationFailed, Phase, member_in_work, run_phases
 from slurm_app.access_notes import access_notes
-from slurm_app.phases import CONTROLLER_PHASES, Phase, run_first_job
+from slurm_app.phases import CONTROLLER_PHASES, run_first_job
 from slurm_app.reconcilers.cluster import (
     DETAIL_LIMIT,
     PREPARED,
     Cluster,
     condition,
     error_of,
-    member_in_work,
     munge_key,
     node_name,
-    number_of,
+    version_number,
 )
-from slurm_app.reconcilers.records import keep_records
-from slurm_app.reconcilers.seam import run_phases
+from slurm_app.reconcilers.records import store_records
+from slurm_app.scope import Scope
 from slurm_app.slurm import facts
 from slurm_app.store import Store
 
@@ -35,7 +34,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         scope = cluster.scope(operation, cluster.workers_beside, munge_key=key)
         evidence = await run_phases(operation, scope, CONTROLLER_PHASES)
         versions = await facts.read_versions(scope.controller)
-    version = number_of(versions["slurmctld"])
+    version = version_number(versions["slurmctld"])
     await operation.client.members.report(
         cluster.controller.id,
         operation,
@@ -48,10 +47,10 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         },
         observed_runtime=version,
     )
-    await keep_records(operation, store, scope.prepared)
+    await store_records(operation, store, scope.prepared)
     cluster = await _wait_for_workers(operation, store)
     hosts = tuple(node_name(worker) for worker in cluster.workers)
-    first_job = Phase("run-first-job", "Run the first job", lambda scope: run_first_job(scope, hosts))
+    first_job: Phase[Scope] = Phase("run-first-job", "Run the first job", lambda scope: run_first_job(scope, hosts))
     job = await run_phases(operation, scope, [first_job])
     seconds = round((datetime.now(UTC) - operation.operation.created_at).total_seconds(), 1)
     await _report_ready(operation, cluster, version, seconds)

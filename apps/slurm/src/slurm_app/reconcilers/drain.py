@@ -5,10 +5,9 @@ import asyncio
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Member, MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed
-from slurm_app.draining import POLL_SECONDS, DrainWish, Evidence, ensure_drained
-from slurm_app.errors import NotReadyError, SlurmAppError
+from slurm_app.draining import POLL_SECONDS, DrainRequest, ensure_drained
+from slurm_app.errors import NotReadyError
 from slurm_app.reconcilers.cluster import Cluster, condition
-from slurm_app.reconcilers.seam import app_step
 from slurm_app.slurm import nodes
 from slurm_app.store import Store
 
@@ -24,16 +23,13 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     return {"drained": evidence}
 
 
-async def drain_member(operation: OperationContext, cluster: Cluster, member: Member, host: str) -> Evidence:
+async def drain_member(operation: OperationContext, cluster: Cluster, member: Member, host: str) -> JsonObject:
     """A failure leaves the drain where it is: the member still takes no new jobs, and that is what it shows."""
-    try:
-        wish = DrainWish.of(operation.operation.input, host, f"{operation.operation.kind} {operation.operation_id}")
-    except SlurmAppError as error:
-        raise OperationFailed(error.code, error.detail, member_usable=True) from error
+    request = DrainRequest.of(operation.operation.input, host, f"{operation.operation.kind} {operation.operation_id}")
     controller = operation.machine(cluster.controller.allocation_id)
     await operation.report_member(member.id, status=MemberStatus.DRAINING)
-    async with app_step(operation, "drain-node", f"Drain {host}", usable=True) as step:
-        step.evidence = evidence = await ensure_drained(controller, host, wish, step.progress)
+    async with operation.step("drain-node", f"Drain {host}", member_usable=True) as step:
+        step.evidence = evidence = await ensure_drained(controller, host, request, step.progress)
     return evidence
 
 
@@ -47,7 +43,9 @@ async def report_drained(
 async def node_of(store: Store, member: Member) -> str:
     host = await known_node(store, member)
     if host is None:
-        raise OperationFailed("not_joined", "the worker never joined the cluster: recover or remove it")
+        raise OperationFailed(
+            "not_joined", "cannot drain or resume the worker: it never joined the cluster. Recover or remove it"
+        )
     return host
 
 
@@ -61,13 +59,13 @@ async def resume(operation: OperationContext, store: Store) -> JsonObject:
     member = cluster.member(operation.operation.member_id)
     host = await node_of(store, member)
     controller = operation.machine(cluster.controller.allocation_id)
-    async with app_step(operation, "resume-node", f"Resume {host}", usable=True) as step:
+    async with operation.step("resume-node", f"Resume {host}", member_usable=True) as step:
         record = await nodes.ensure_resumed(controller, host)
         end = asyncio.get_running_loop().time() + USABLE_SECONDS
         while not record.usable:
             # A busy machine may miss one of slurmctld's calls; the next one is answered.
             if asyncio.get_running_loop().time() >= end:
-                raise NotReadyError("not_usable", f"{host} is {record.words}: recover it")
+                raise NotReadyError("not_usable", f"cannot resume {host}: its node is {record.words}. Recover it")
             await asyncio.sleep(POLL_SECONDS)
             record = await nodes.read_node(controller, host)
         step.evidence = {"node": record.words}

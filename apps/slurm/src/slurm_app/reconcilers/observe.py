@@ -1,5 +1,5 @@
-"""observe: what slurmctld says of the nodes, beside what the platform wants. It looks and says what it saw; putting it
-right is an operation that somebody asks for."""
+"""observe: compare the nodes of slurmctld with the members of the platform, and report the differences. A repair is an
+operation that somebody asks for."""
 
 from gpuaas_contract.instances import ConditionStatus, Member, MemberStatus
 from gpuaas_sdk import MachineUnreachableError, ObserveContext, ObservedMachine
@@ -12,7 +12,7 @@ _SETTLED = {MemberStatus.READY, MemberStatus.DRAINED}
 
 
 async def observe(context: ObserveContext) -> None:
-    """Only a cluster that was usable once: before that, its deploy says how it is."""
+    """Look only at a cluster that was usable once: before that, its deploy reports its state."""
     generation = context.instance.generation
     if not any(c.type == "Ready" and c.status == ConditionStatus.TRUE for c in context.instance.conditions):
         return

@@ -1,14 +1,21 @@
-"""preflight: everything that would stand in the way on the machines, found by looking alone."""
+"""preflight: find everything on the machines that would stand in the way, without changing anything."""
 
-import asyncio
 from collections.abc import Sequence
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.findings import Finding
-from gpuaas_sdk import MachineUnreachableError, PreflightContext
+from gpuaas_sdk import (
+    CommandError,
+    MachineUnreachableError,
+    ObservedMachine,
+    PreflightContext,
+    ProtocolError,
+    on_each,
+)
 from slurm_app.errors import SlurmAppError
 from slurm_app.reconcilers.cluster import CONTROLLER, WORKER
-from slurm_app.slurm import look
+from slurm_app.slurm import inspection
+from slurm_app.slurm.inspection import Inspection
 from slurm_app.slurm.overrides import checked_overrides
 from slurm_app.slurm.roles import Role
 
@@ -16,24 +23,25 @@ _ROLES = {CONTROLLER: Role.CONTROLLER, WORKER: Role.WORKER}
 
 
 async def check(context: PreflightContext) -> Sequence[Finding]:
-    """Machines at once; what is wrong with the inputs is said beside what is wrong with the machines."""
+    """Look at all machines at once; problems of the inputs are found beside those of the machines."""
     wanted = _wanted(context.preflight.request)
-    machines = [allocation_id for allocation_id in context.allocation_ids if allocation_id in wanted]
-    seen = await asyncio.gather(*(_look_at(context, allocation_id) for allocation_id in machines))
+    chosen = [allocation_id for allocation_id in context.allocation_ids if allocation_id in wanted]
+    seen = await _inspect(context, chosen)
     findings = list(_check_inputs(context.preflight.request.get("inputs") or {}))
-    clocks: dict[str, int] = {}
-    for allocation_id, (host, result) in zip(machines, seen, strict=True):
+    clocks: dict[str, float] = {}
+    for allocation_id in chosen:
         pointer, roles = wanted[allocation_id]
+        host, result = seen[allocation_id]
         if isinstance(result, str):
-            findings.append(look.unreadable(host, result, pointer))
+            findings.append(inspection.unreadable(host, result, pointer))
             continue
-        findings += look.judge(host, result, roles, pointer)
-        clocks[host] = result.facts.clock
-    return [*findings, *look.judge_clocks(clocks)]
+        findings += inspection.findings(host, result, roles, pointer)
+        clocks[host] = result.facts.clock_skew_seconds
+    return [*findings, *inspection.clock_findings(clocks)]
 
 
 def _wanted(request: JsonObject) -> dict[str, tuple[str, frozenset[Role]]]:
-    """By allocation: where the request names it, and for which roles."""
+    """Return, by allocation, where the request names it and for which roles."""
     found: dict[str, tuple[str, frozenset[Role]]] = {}
 
     def note(allocation_id: str, pointer: str, component: str) -> None:
@@ -51,19 +59,30 @@ def _wanted(request: JsonObject) -> dict[str, tuple[str, frozenset[Role]]]:
     return found
 
 
-async def _look_at(context: PreflightContext, allocation_id: str) -> tuple[str, look.Look | str]:
-    try:
-        machine = context.machine(allocation_id)
-        return machine.hostname, await look.read_look(machine)
-    except (MachineUnreachableError, SlurmAppError) as error:
-        return allocation_id, str(error)
+async def _inspect(context: PreflightContext, chosen: Sequence[str]) -> dict[str, tuple[str, Inspection | str]]:
+    """Return, by allocation, the name of its machine, and its inspection or the reason why there is none."""
+    seen: dict[str, tuple[str, Inspection | str]] = {}
+    machines: list[ObservedMachine] = []
+    for allocation_id in chosen:
+        try:
+            machines.append(context.machine(allocation_id))
+        except MachineUnreachableError as error:
+            seen[allocation_id] = allocation_id, str(error)
+
+    async def inspect(machine: ObservedMachine) -> None:
+        try:
+            seen[machine.allocation_id] = machine.hostname, await inspection.inspect(machine)
+        except (MachineUnreachableError, CommandError, ProtocolError) as error:
+            seen[machine.allocation_id] = machine.hostname, str(error)
+
+    await on_each(machines, inspect)
+    return seen
 
 
 def _check_inputs(inputs: JsonObject) -> list[Finding]:
     try:
         checked_overrides(inputs.get("slurm_conf") or {})
     except SlurmAppError as error:
-        return [
-            look.app_error(error.code, error.detail, "/inputs/slurm_conf", "leave it out, or choose an allowed one")
-        ]
+        action = "leave it out, or choose an allowed one"
+        return [inspection.app_error(error.code, error.detail, "/inputs/slurm_conf", action)]
     return []

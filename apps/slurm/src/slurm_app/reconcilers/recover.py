@@ -5,9 +5,9 @@ person did to the node is left alone, and said.
 """
 
 from gpuaas_contract.base import JsonObject
-from gpuaas_sdk import OperationContext
+from gpuaas_sdk import OperationContext, member_in_work
 from slurm_app.reconcilers import workers
-from slurm_app.reconcilers.cluster import Cluster, member_in_work
+from slurm_app.reconcilers.cluster import Cluster
 from slurm_app.store import Store
 
 

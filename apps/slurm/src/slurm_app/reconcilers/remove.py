@@ -2,40 +2,35 @@
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Member, MemberStatus
-from gpuaas_sdk import OperationContext, OperationFailed
+from gpuaas_sdk import OperationContext, prove_removal, run_phases
 from slurm_app.access_notes import refresh_access_notes
-from slurm_app.decommission_phases import PROVE_WORKER, REMOVE_PHASES, TeardownIncompleteError
+from slurm_app.decommission_phases import PROVE, REMOVE_PHASES, read_worker_receipts
 from slurm_app.reconcilers.cluster import Cluster
 from slurm_app.reconcilers.drain import drain_member, known_node
-from slurm_app.reconcilers.receipts import receipt_of
-from slurm_app.reconcilers.records import bring_records_back
-from slurm_app.reconcilers.seam import run_phases
+from slurm_app.reconcilers.records import restore_records
 from slurm_app.store import Store
 
 
 async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     cluster = await Cluster.read(operation, store)
     member = cluster.member(operation.operation.member_id)
-    receipt = await take_out(operation, store, cluster, member)
+    removed = await remove_worker(operation, store, cluster, member)
     # With the end of the operation, not before: a successor must still find what there is to take apart.
     operation.statuses_on_success[member.id] = MemberStatus.REMOVED
-    return {"receipt": receipt}
+    return removed
 
 
-async def take_out(operation: OperationContext, store: Store, cluster: Cluster, member: Member) -> JsonObject:
-    """Drained first: as long as it is not known that nothing runs there, nothing is stopped."""
+async def remove_worker(operation: OperationContext, store: Store, cluster: Cluster, member: Member) -> JsonObject:
+    """Drain first: as long as it is not known that nothing runs there, nothing is stopped."""
     if host := await known_node(store, member):
         await drain_member(operation, cluster, member, host)
     await operation.report_member(member.id, status=MemberStatus.REMOVING)
     scope = cluster.scope(operation, [member], targets=[member], leaving=True)
-    await bring_records_back(operation, store, scope)
-    try:
-        evidence = await run_phases(operation, scope, REMOVE_PHASES)
-    except OperationFailed as failure:
-        if isinstance(failure.__cause__, TeardownIncompleteError):
-            failure.result = {"receipt": receipt_of([member], failure.__cause__.evidence["receipts"])}
-        raise
+    await restore_records(operation, store, scope)
+    await run_phases(operation, scope, REMOVE_PHASES)
+    async with operation.step(*PROVE) as step:
+        step.evidence = removed = prove_removal([member], await read_worker_receipts(scope))
     await refresh_access_notes(operation, cluster)
-    if scope.going(scope.prepared[0]).whole_machine:
+    if scope.removal_from(scope.prepared[0]).whole_machine:
         await store.forget(cluster.instance.id, member.allocation_id, [member.id])
-    return receipt_of([member], evidence[PROVE_WORKER.key]["receipts"])
+    return removed

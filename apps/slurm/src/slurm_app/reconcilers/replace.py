@@ -2,10 +2,10 @@
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import MemberStatus
-from gpuaas_sdk import OperationContext, OperationFailed
+from gpuaas_sdk import OperationContext, OperationFailed, member_in_work
 from slurm_app.reconcilers import workers
-from slurm_app.reconcilers.cluster import Cluster, member_in_work, wanted_features
-from slurm_app.reconcilers.remove import take_out
+from slurm_app.reconcilers.cluster import Cluster, wanted_features
+from slurm_app.reconcilers.remove import remove_worker
 from slurm_app.store import Store
 
 
@@ -14,7 +14,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     old = cluster.member(operation.operation.member_id)
     new = cluster.member(operation.operation.replacement_member_id)
     if new.allocation_id == old.allocation_id:
-        raise OperationFailed("same_machine", "a worker cannot be replaced by its own machine: recover it")
+        raise OperationFailed("same_machine", "cannot replace a worker by its own machine. Recover it instead")
     if new.status != MemberStatus.READY:
         # It takes over the features too, unless others are asked for.
         inherited = new.model_copy(
@@ -22,6 +22,6 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         )
         async with member_in_work(operation, inherited):
             await workers.join(operation, store, cluster, inherited)
-    receipt = await take_out(operation, store, cluster, old)
+    removed = await remove_worker(operation, store, cluster, old)
     operation.statuses_on_success[old.id] = MemberStatus.REMOVED
-    return {"receipt": receipt, "replaced_by": new.id}
+    return {**removed, "replaced_by": new.id}

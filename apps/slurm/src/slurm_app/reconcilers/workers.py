@@ -1,15 +1,14 @@
-"""What several kinds of operations do with one worker: prepare it, join it, and say so."""
+"""Prepare a worker, join it, and report that: the part that several kinds of operations share."""
 
 import asyncio
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import ConditionStatus, Instance, Member, MemberStatus
-from gpuaas_sdk import OperationContext, OperationFailed
+from gpuaas_sdk import OperationContext, OperationFailed, run_phases
 from slurm_app.access_notes import refresh_access_notes
 from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, SAVE_WORKER, WORKER_CONFIGURATION, WORKERS
-from slurm_app.reconcilers.cluster import PREPARED, Cluster, error_of, munge_key, number_of, wanted_features
-from slurm_app.reconcilers.records import keep_records
-from slurm_app.reconcilers.seam import run_phases
+from slurm_app.reconcilers.cluster import PREPARED, Cluster, error_of, munge_key, version_number, wanted_features
+from slurm_app.reconcilers.records import store_records
 from slurm_app.scope import Scope
 from slurm_app.slurm import facts
 from slurm_app.store import Store
@@ -22,7 +21,7 @@ def is_ready(instance: Instance) -> bool:
 
 
 async def join(operation: OperationContext, store: Store, cluster: Cluster, member: Member) -> JsonObject:
-    """Touches that worker and the controller, and nothing else."""
+    """Join the worker; no machine but its own and the controller's is touched."""
     features = wanted_features(member, operation.operation.input)
     key = await munge_key(operation)
     scope = cluster.scope(operation, [member], targets=[member], munge_key=key, features=features)
@@ -49,17 +48,17 @@ async def join(operation: OperationContext, store: Store, cluster: Cluster, memb
 
 
 async def prepare(operation: OperationContext, store: Store, scope: Scope) -> dict[str, str]:
-    """All that needs no slurmctld; the versions of what is installed then."""
+    """Do all that needs no slurmctld; return the versions of the installed daemons."""
     await run_phases(operation, scope, PREPARE_PHASES)
     if operation.operation.kind != "recover":
         # Whether that of a worker that had joined before may be changed depends on its jobs.
         await run_phases(operation, scope, [WORKER_CONFIGURATION])
-    await keep_records(operation, store, scope.prepared)
+    await store_records(operation, store, scope.prepared)
     return await facts.read_versions(scope.workers[0])
 
 
 def is_prepared(operation: OperationContext, controller: Member, member: Member) -> bool:
-    """The first try of the add that came with the deploy, which has just done all this for both roles."""
+    """Whether this is the first try of the add that came with a deploy, which has just prepared both roles."""
     asked = operation.operation
     return asked.kind == "add" and asked.attempt == 1 and member.id in controller.adapter_detail.get(PREPARED, [])
 
@@ -73,12 +72,12 @@ async def report_joined(
         operation,
         status=MemberStatus.READY,
         adapter_detail={"node": worker.hostname, "features": list(features), "versions": versions},
-        observed_runtime=number_of(versions["slurmd"]),
+        observed_runtime=version_number(versions["slurmd"]),
     )
 
 
 async def wait_for_controller(operation: OperationContext, controller: Member) -> Member:
-    """Only that member is asked for: every worker of a deploy waits here, while the machines are busy installing."""
+    """Ask for that member alone: every worker of a deploy waits here, while the machines are busy installing."""
     async with operation.step("wait-for-controller", "Wait for the controller"):
         while (seen := await operation.client.members.get(controller.id)).status != MemberStatus.READY:
             if seen.status == MemberStatus.REMOVED or await operation.has_failed(seen):

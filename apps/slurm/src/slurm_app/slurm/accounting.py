@@ -43,7 +43,7 @@ async def ensure_associations_made(machine: Machine, *, cluster_name: str, accou
 
 
 def barrier_script(*, account: str, users: Sequence[str]) -> str:
-    """Asks slurmctld, not the database: only what slurmctld has loaded counts at submission."""
+    """Ask slurmctld, not the database: only what slurmctld has loaded counts at submission."""
     account = names.account_name(account)
     pieces = ['loaded() { timeout 10 scontrol show assoc_mgr users="$1" flags=assoc | grep -q "Account=$2 "; }']
     for user in users:
@@ -56,8 +56,9 @@ def barrier_script(*, account: str, users: Sequence[str]) -> str:
 
 
 async def read_associations_loaded(machine: Machine, *, account: str, users: Sequence[str]) -> list[str]:
-    """The barrier. It changes nothing; it waits until slurmctld itself knows every association."""
+    """Wait until slurmctld itself knows every association: a barrier, which changes nothing."""
     result = await machine.read(barrier_script(account=account, users=users), timeout=30 + 20 * len(users))
     if not result.ok:
-        raise NotReadyError("associations_not_loaded", result.stderr.strip() or "slurmctld gave no answer")
+        said = result.stderr.strip() or "slurmctld does not answer"
+        raise NotReadyError("associations_not_loaded", f"cannot use the account {account} yet: {said}")
     return result.stdout.split()

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuaas_sdk import MachineFacts
 from slurm_app import names
-from slurm_app.slurm.facts import Facts, NodeShape
+from slurm_app.slurm.facts import NodeShape
 from slurm_app.slurm.overrides import checked_overrides
 
 SLURMCTLD_PORT = 6817
@@ -14,6 +15,8 @@ STATE_SAVE = "/var/lib/slurm/slurmctld"
 SLURMD_SPOOL = "/var/lib/slurm/slurmd"
 LOGS = "/var/log/slurm"
 DATABASE = "slurm_acct_db"
+SLURMCTLD_DROP_IN = "/etc/systemd/system/slurmctld.service.d/gpuaas.conf"
+SLURMDBD_DROP_IN = "/etc/systemd/system/slurmdbd.service.d/gpuaas.conf"
 MACHINE_GRES_CONF = "/etc/slurm/gres.machine.conf"
 MAX_WORKERS = 256
 HEADER = "# Written by the GPUaaS Slurm app; changes made here are overwritten.\n"
@@ -38,8 +41,8 @@ class ProcessTracking:
 LINUXPROC = ProcessTracking("proctrack/linuxproc", "task/none", None, ())
 
 
-def choose_process_tracking(facts: Sequence[Facts], wanted: str = "auto") -> ProcessTracking:
-    """One setting for the whole cluster, so the machine that can least decides; a worker that can less is refused.
+def choose_process_tracking(facts: Sequence[MachineFacts], wanted: str = "auto") -> ProcessTracking:
+    """Choose one setting for the whole cluster: the weakest machine decides, and a weaker worker is refused.
 
     Tried on unprivileged slices: slurmd makes its cgroups, but slurmstepd may not move a process into them
     (Permission denied) nor restrict devices (Operation not permitted), and no job starts.
@@ -135,7 +138,7 @@ def render_slurmdbd_conf() -> str:
 
 
 def render_gres_conf(gpus: Sequence[str]) -> str:
-    """Of one worker, on that worker."""
+    """Render the GPUs of one worker, for the file on that worker."""
     files = ",".join(names.gpu_device(path) for path in gpus)
     return HEADER + (f"Name=gpu File={files}\n" if files else "")
 

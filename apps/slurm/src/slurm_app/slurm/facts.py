@@ -1,64 +1,22 @@
-"""What is true of a machine before anything is changed. Reading changes nothing."""
+"""Facts that decide whether a machine can be part of a cluster, and how. Reading them changes nothing."""
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from gpuaas_sdk.machines.base import CommandError, Machine
-from slurm_app import names
+from gpuaas_sdk import CommandError, Machine, MachineFacts, read_facts
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm.roles import Role, memory_needed
 from slurm_app.slurm.script import quoted
 
-FACTS_SCRIPT = """\
-export LC_ALL=C
-. /etc/os-release
-echo "hostname=$(hostname)"
-echo "os=${ID:-unknown}"
-echo "os_version=${VERSION_ID:-unknown}"
-echo "architecture=$(dpkg --print-architecture 2>/dev/null || uname -m)"
-echo "cpus=$(nproc)"
-while read -r key value _; do
-    if [ "$key" = MemTotal: ]; then echo "memory_kib=$value"; fi
-done </proc/meminfo
-for device in /dev/nvidia[0-9]*; do
-    if [ -c "$device" ]; then echo "gpu=$device"; fi
-done
-read -r inside outside _ </proc/self/uid_map
-echo "uid_map=$inside:$outside"
-if [ -e /sys/fs/cgroup/cgroup.controllers ]; then echo cgroup=v2; else echo cgroup=v1; fi
-echo "init=$(cat /proc/1/comm)"
-echo "clock=$(date +%s)"
-for user in slurm munge; do
-    if id=$(id -u "$user" 2>/dev/null); then echo "uid_$user=$id"; fi
-done
+_SLURM_USER = """
+if id=$(id -u slurm 2>/dev/null); then echo "uid_slurm=$id"; fi
 """
 
 # munge refuses a credential that is older than five minutes; a tenth of that already confuses whoever reads logs.
 LARGEST_SKEW_SECONDS = 30
 SLURM_UID = 64030
 """Debian's own reservation: the same on every machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    hostname: str
-    os: str
-    os_version: str
-    architecture: str
-    cpus: int
-    memory_mib: int
-    gpus: tuple[str, ...]
-    own_user_namespace: bool
-    """An unprivileged container: root in it may not move processes between cgroups or restrict devices."""
-    cgroup: str
-    init: str
-    clock: int
-    slurm_uid: int | None = None
-
-    def as_evidence(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,51 +32,13 @@ class NodeShape:
     gpus: tuple[str, ...]
 
 
-def _device_number(path: str) -> int:
-    return int(re.sub(r"\D", "", path))
+async def read_machine(machine: Machine) -> MachineFacts:
+    """Read the facts, with the id of the user slurm where the machine has one."""
+    return await read_facts(machine, _SLURM_USER)
 
 
-def parse_facts(text: str) -> Facts:
-    single: dict[str, str] = {}
-    gpus: list[str] = []
-    for line in text.splitlines():
-        key, separator, value = line.partition("=")
-        if not separator:
-            continue
-        if key == "gpu":
-            # /dev/nvidia0-ctl and the like are not devices that a job can be given.
-            if re.fullmatch(r"/dev/nvidia[0-9]{1,3}", value):
-                gpus.append(names.gpu_device(value))
-        else:
-            single[key] = value
-    try:
-        return Facts(
-            hostname=single["hostname"].split(".")[0],
-            os=single["os"],
-            os_version=single["os_version"],
-            architecture=single["architecture"],
-            cpus=int(single["cpus"]),
-            memory_mib=int(single["memory_kib"]) // 1024,
-            gpus=tuple(sorted(gpus, key=_device_number)),
-            own_user_namespace=single["uid_map"] != "0:0",
-            cgroup=single["cgroup"],
-            init=single["init"],
-            clock=int(single["clock"]),
-            slurm_uid=int(single["uid_slurm"]) if "uid_slurm" in single else None,
-        )
-    except (KeyError, ValueError) as error:
-        raise NotReadyError("facts_unreadable", f"cannot read the facts of the machine: {error!r}") from error
-
-
-async def read_facts(machine: Machine) -> Facts:
-    result = await machine.read(FACTS_SCRIPT)
-    if not result.ok:
-        raise CommandError(f"read the facts of {machine.hostname}", result)
-    return parse_facts(result.stdout)
-
-
-def refuse_unfit(machine: Machine, facts: Facts, roles: Iterable[Role]) -> None:
-    """What would fail later in a way that is harder to understand."""
+def refuse_unfit(machine: Machine, facts: MachineFacts, roles: Iterable[Role]) -> None:
+    """Refuse what would fail later in a way that is harder to understand."""
     if facts.init != "systemd":
         raise RefusedError("no_systemd", f"{machine.hostname} does not run systemd but {facts.init!r}")
     if (facts.os, facts.os_version) != ("debian", "12"):
@@ -133,15 +53,18 @@ def refuse_unfit(machine: Machine, facts: Facts, roles: Iterable[Role]) -> None:
         raise RefusedError(
             "too_little_memory", f"{machine.hostname} has {facts.memory_mib} MiB of memory; {memory} are needed"
         )
-    if facts.slurm_uid not in (None, SLURM_UID):
-        raise RefusedError(
-            "uid_mismatch",
-            f"the user slurm has uid {facts.slurm_uid} on {machine.hostname}; all machines need {SLURM_UID}",
-        )
+    for uid in facts.more.get("uid_slurm", []):
+        if uid != str(SLURM_UID):
+            raise RefusedError(
+                "uid_mismatch", f"the user slurm has uid {uid} on {machine.hostname}; all machines need {SLURM_UID}"
+            )
 
 
-def clock_difference(clocks: Mapping[str, int]) -> str:
-    """Of machines that were read at the same moment: by how much and on which, or nothing where they agree."""
+def clock_difference(clocks: Mapping[str, float]) -> str:
+    """Say by how much the clocks differ and on which machines; empty where they agree.
+
+    `clocks` has the seconds by which each is ahead of one and the same clock.
+    """
     if not clocks:
         return ""
     ordered = sorted(clocks, key=lambda host: (clocks[host], host))
@@ -153,14 +76,14 @@ def clock_difference(clocks: Mapping[str, int]) -> str:
     wrong = [host for host in ordered if abs(clocks[host] - clocks[middle]) > LARGEST_SKEW_SECONDS]
     named = [host for host in wrong or (ordered[0], ordered[-1]) if host != middle][:5]
     said = "; ".join(f"{host} is {say_seconds(clocks[host] - clocks[middle])} {middle}" for host in named)
-    return f"the clocks differ by {difference} s, and {LARGEST_SKEW_SECONDS} s are allowed: {said}"
+    return f"the clocks differ by {round(difference)} s, and {LARGEST_SKEW_SECONDS} s are allowed: {said}"
 
 
-def say_seconds(ahead: int) -> str:
-    return f"{ahead} s ahead of" if ahead >= 0 else f"{-ahead} s behind"
+def say_seconds(ahead: float) -> str:
+    return f"{round(ahead)} s ahead of" if ahead >= 0 else f"{round(-ahead)} s behind"
 
 
-def refuse_skew(clocks: Mapping[str, int]) -> None:
+def refuse_skew(clocks: Mapping[str, float]) -> None:
     if said := clock_difference(clocks):
         raise RefusedError("clock_skew", said)
 
@@ -168,25 +91,24 @@ def refuse_skew(clocks: Mapping[str, int]) -> None:
 SLURMD_SHAPE = re.compile(r"CPUs=(\d+) Boards=(\d+) SocketsPerBoard=(\d+) CoresPerSocket=(\d+) ThreadsPerCore=(\d+)")
 
 
-def parse_shape(slurmd_says: str, facts: Facts) -> NodeShape:
-    found = SLURMD_SHAPE.search(slurmd_says)
+def parse_shape(facts: MachineFacts) -> NodeShape:
+    """Take the shape from facts that were read together with `slurmd -C`."""
+    said = " ".join(facts.more.get("NodeName", []))
+    found = SLURMD_SHAPE.search(said)
     if found is None:
-        raise NotReadyError("facts_unreadable", f"cannot understand what slurmd -C said: {slurmd_says[:200]!r}")
+        raise NotReadyError("facts_unreadable", f"slurmd -C does not say the shape of {facts.hostname}: {said[:200]!r}")
     cpus, boards, sockets, cores, threads = (int(number) for number in found.groups())
     # slurmd -C reports the memory of the host, not of the slice: only /proc/meminfo knows the limit.
     return NodeShape(cpus, boards, sockets, cores, threads, facts.memory_mib, facts.gpus)
 
 
 async def read_node_shape(machine: Machine) -> NodeShape:
-    """Facts and `slurmd -C` in one round trip; slurmd must be installed."""
-    result = await machine.read(FACTS_SCRIPT + "slurmd -C\n")
-    if not result.ok:
-        raise CommandError(f"read the node shape of {machine.hostname}", result)
-    return parse_shape(result.stdout, parse_facts(result.stdout))
+    """Read facts and `slurmd -C` in one round trip; slurmd must be installed."""
+    return parse_shape(await read_facts(machine, "slurmd -C\n"))
 
 
 async def read_versions(machine: Machine) -> dict[str, str]:
-    """What each daemon that is installed says of itself: Debian's say `slurm-wlm 22.05.8`."""
+    """Ask each installed daemon for its version: Debian's answer `slurm-wlm 22.05.8`."""
     script = (
         "for daemon in slurmctld slurmdbd slurmd; do "
         'if command -v "$daemon" >/dev/null; then echo "$daemon=$(timeout 10 "$daemon" -V)"; fi; done'
@@ -194,11 +116,11 @@ async def read_versions(machine: Machine) -> dict[str, str]:
     result = await machine.read(script)
     if not result.ok:
         raise CommandError(f"read the versions of the daemons of {machine.hostname}", result)
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return result.values
 
 
 async def read_uid(machine: Machine, user: str) -> int | None:
-    """None where the machine says that it has no such user; no answer is not a no."""
+    """Return None where the machine says that it has no such user; no answer is not a no."""
     # 2 is getent's word for "not found".
     result = await machine.read(f"{{ getent passwd {quoted(user)} || [ $? -eq 2 ]; }} | cut -d: -f3; echo end")
     lines = result.stdout.split()

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpuaas_sdk.machines.base import Machine
+from gpuaas_sdk import Machine, parse_values
 from slurm_app import names
 from slurm_app.errors import NotReadyError
 from slurm_app.slurm.script import quoted, step
@@ -15,7 +15,7 @@ SECONDS_PER_JOB = 60
 
 @dataclass(frozen=True, slots=True)
 class FirstJob:
-    """What was seen: where srun ran, which batch job finished, and its row in sacct."""
+    """The hosts where srun ran, the batch job that finished, and its row in sacct."""
 
     srun_hosts: tuple[str, ...]
     gpus_visible: int
@@ -72,20 +72,12 @@ def first_job_script(*, user: str, partition: str, account: str, workers: tuple[
 
 
 def parse_first_job(text: str) -> FirstJob:
-    hosts: list[str] = []
-    gpus = 0
-    row: list[str] = []
-    for line in text.splitlines():
-        key, _, value = line.partition("=")
-        if key == "host":
-            hosts.append(value)
-        elif key == "gpus":
-            gpus = len([number for number in value.split(",") if number])
-        elif key == "row":
-            row = value.split("|")
+    values = parse_values(text)
+    gpus = len([number for said in values.get("gpus", []) for number in said.split(",") if number])
+    row = values.get("row", [""])[-1].split("|")
     if len(row) != 4 or not row[0].isdigit():
-        raise NotReadyError("first_job_unclear", f"cannot understand what the first job said: {text[-500:]!r}")
-    return FirstJob(tuple(sorted(hosts)), gpus, int(row[0]), row[1], row[2], row[3])
+        raise NotReadyError("first_job_unclear", f"cannot read the result of the first job: {text[-500:]!r}")
+    return FirstJob(tuple(sorted(values.get("host", []))), gpus, int(row[0]), row[1], row[2], row[3])
 
 
 def refuse_failed(job: FirstJob, *, workers: tuple[str, ...], gpus: int) -> None:

@@ -96,4 +96,4 @@ def start_script() -> str:
 
 async def ensure_mariadb_running(machine: Machine) -> dict[str, str]:
     result = await machine.run_step("start-database", start_script())
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return result.values

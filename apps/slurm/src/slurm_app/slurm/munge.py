@@ -37,12 +37,12 @@ def start_script() -> str:
 
 
 async def ensure_munge_running(machine: Machine, key: bytes | None = None) -> dict[str, str]:
-    """With a key, that one; without, the key that the machine has or makes itself."""
+    """Start munged with this key; without one, with the key that the machine has or makes itself."""
     if key is not None:
         # Not through the script: a key never stands in a script or an argument list.
         await machine.write_file(STAGED_KEY, key, mode=0o600)
     result = await machine.run_step("start-munge", start_script())
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return result.values
 
 
 _CREDENTIAL = re.compile(r"MUNGE:[A-Za-z0-9+/=]+:")
@@ -56,8 +56,8 @@ class Refusal:
 
 
 async def read_refusal(origin: ObservedMachine, judge: ObservedMachine) -> Refusal | None:
-    """Why munged on one machine refuses the credentials of another's. munged has a clock of its own: that of the
-    machine may be right, and Slurm then only says that a node does not answer. None: it takes them, or gave no answer.
+    """Find out why munged on one machine refuses the credentials of another's; None where it accepts them or gives no
+    answer. munged has a clock of its own: the machine's may be right, and Slurm only says that a node does not answer.
     """
     made = (await origin.read("timeout 10 munge --no-input")).stdout.strip()
     if not _CREDENTIAL.fullmatch(made):

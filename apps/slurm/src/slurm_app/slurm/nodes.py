@@ -1,4 +1,4 @@
-"""The node records of slurmctld: what they say, in three values, and what the app may do with them.
+"""The node records of slurmctld, read in three values, and the changes that the app may make to them.
 
 A drain that the app made carries its own prefix in the reason. Any other drain is a person's (or Slurm's) and
 is never undone here.
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuaas_sdk.machines.base import CommandResult, Machine, ObservedMachine
+from gpuaas_sdk.runtime.receipts import NOTHING, ReceiptCheck
 from slurm_app import names
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.slurm.config import STATE_SAVE
@@ -23,7 +24,7 @@ USABLE = "(IDLE|MIXED|ALLOCATED|COMPLETING)([+](COMPLETING|DYNAMIC_NORM|PLANNED)
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """What slurmctld says of a node; `present` is "unknown" where it gives no clear answer."""
+    """The record of one node in slurmctld; `present` is "unknown" where there is no clear answer."""
 
     present: Seen
     state: frozenset[str] = frozenset()
@@ -104,18 +105,25 @@ async def read_node(controller: ObservedMachine, host: str) -> NodeRecord:
     return parse_node(host, await controller.read(command))
 
 
+async def read_record_check(controller: ObservedMachine, host: str) -> ReceiptCheck:
+    """Check for the receipt of a worker that its record, which is on the controller, is gone."""
+    record = await read_node(controller, host)
+    gone = {"no": True, "yes": False, "unknown": None}[record.present]
+    return ReceiptCheck("node_record", f"scontrol show node {host}", NOTHING if gone else record.words, gone)
+
+
 async def read_nodes(controller: ObservedMachine) -> dict[str, NodeRecord]:
-    """All of them, by name. Raises where slurmctld gives no answer: no list is not an empty list."""
+    """Read all records, by name. Raise where slurmctld gives no answer: no list is not an empty list."""
     result = await controller.read("timeout 10 scontrol --oneliner show node")
     if not result.ok:
         said = (result.stderr or result.stdout).strip()
-        raise NotReadyError("slurmctld_unknown", f"slurmctld does not say which nodes there are: {said}")
+        raise NotReadyError("slurmctld_unknown", f"cannot read the nodes: slurmctld does not answer: {said}")
     lines = [line for line in result.stdout.splitlines() if line.startswith("NodeName=")]
     return {line.split(" ", 1)[0].removeprefix("NodeName="): _parse_line(line) for line in lines}
 
 
 async def read_jobs(controller: ObservedMachine, host: str) -> list[str]:
-    """The jobs that are on a node now, one line each: id, user, state, time used, name."""
+    """Read the jobs that are on a node now, one line each: id, user, state, time used, name."""
     states = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STOPPED"
     command = (
         f"timeout 10 squeue --noheader --nodelist={quoted(names.host_name(host))} --states={states} "
@@ -123,12 +131,14 @@ async def read_jobs(controller: ObservedMachine, host: str) -> list[str]:
     )
     result = await controller.read(command)
     if not result.ok:
-        raise NotReadyError("slurmctld_unknown", f"slurmctld does not say what runs on {host}: {result.stderr.strip()}")
+        raise NotReadyError(
+            "slurmctld_unknown", f"cannot read the jobs on {host}: slurmctld does not answer: {result.stderr.strip()}"
+        )
     return [line.strip() for line in result.stdout.splitlines() if line.strip()]
 
 
 async def ensure_drain_asked(controller: Machine, host: str, *, why: str) -> NodeRecord:
-    """No new jobs start there; those that run go on. A drain that is there already keeps its own reason."""
+    """Let no new jobs start there; those that run go on. A drain that is there already keeps its own reason."""
     host = names.host_name(host)
     reason = names.reason(f"{OWN_PREFIX} {why}")
     script = step(
@@ -141,7 +151,7 @@ async def ensure_drain_asked(controller: Machine, host: str, *, why: str) -> Nod
 
 
 async def ensure_jobs_cancelled_on(controller: Machine, host: str) -> None:
-    """Killed at once: without that, a job that does not listen is left alone for KillWait, half a minute."""
+    """Kill them at once: without that, a job that ignores signals is left alone for KillWait, half a minute."""
     host = names.host_name(host)
     script = step(
         f"jobs=$(timeout 10 squeue --noheader --nodelist={host} --format=%A)",
@@ -153,7 +163,7 @@ async def ensure_jobs_cancelled_on(controller: Machine, host: str) -> None:
 
 
 async def ensure_set_down(controller: Machine, host: str, *, why: str) -> None:
-    """slurmctld gives up the jobs of a node that does not answer; whether their processes live is not known."""
+    """Make slurmctld give up the jobs of a node that does not answer; whether their processes live is not known."""
     host = names.host_name(host)
     reason = names.reason(f"{OWN_PREFIX} {why}")
     await controller.run_step(
@@ -162,7 +172,7 @@ async def ensure_set_down(controller: Machine, host: str, *, why: str) -> None:
 
 
 async def ensure_resumed(controller: Machine, host: str) -> NodeRecord:
-    """Takes back a drain of the app's own, and no other."""
+    """Take back a drain of the app's own, and no other."""
     record = await read_node(controller, host)
     if record.present != "yes":
         raise NotReadyError("node_unknown", f"cannot resume {host}: its node record is {record.words}")
@@ -182,14 +192,14 @@ def refuse_held(host: str, record: NodeRecord) -> None:
     if record.held_by_person:
         raise RefusedError(
             "held_by_person",
-            f"{record.reason_by} took {host} out of service ({record.reason!r}); the app does not undo that: "
-            f"scontrol update nodename={host} state=RESUME, when it may be used again",
+            f"{record.reason_by} took {host} out of service ({record.reason!r}); the app does not undo that. "
+            f"When it may be used again: scontrol update nodename={host} state=RESUME",
         )
 
 
 async def ensure_node_saved(controller: Machine, host: str, *, comment: str) -> None:
-    """By its comment, which is in the file as it is. slurmctld writes its records down at most every five seconds;
-    killed before that, it knows nothing of a new node, and the node's slurmd does not register a second time."""
+    """Wait until the state file has the node's comment. slurmctld saves its records at most every five seconds; killed
+    before that, it knows nothing of a new node, and the node's slurmd does not register a second time."""
     saved = f"grep --text --fixed-strings --quiet {quoted(names.comment(comment))} {STATE_SAVE}/node_state"
     script = step(f"wait_for 60 {quoted(f'slurmctld to write node {host} down')} {saved}")
     await controller.run_step(f"save-node-{names.host_name(host)}", script)
@@ -214,6 +224,6 @@ def delete_node_script(host: str, *, seconds: int = 30) -> str:
 
 
 async def ensure_node_deleted(controller: Machine, host: str) -> dict[str, str]:
-    """Only after its slurmd was stopped, or the node comes back as a ghost."""
+    """Delete a record whose slurmd was stopped before: otherwise the node comes back as a ghost."""
     result = await controller.run_step(f"delete-node-{names.host_name(host)}", step(delete_node_script(host)))
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return result.values

@@ -47,7 +47,7 @@ ALLOWED: dict[str, str] = {
 
 
 def checked_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
-    """All that is wrong at once; names are compared as Slurm does it, without regard to case."""
+    """Refuse all problems at once; names are compared as Slurm does it, without regard to case."""
     known = {name.lower(): name for name in ALLOWED}
     problems, chosen = [], {}
     for key, value in overrides.items():

@@ -1,4 +1,4 @@
-"""By exact name: what the app brings to a machine, for each role. Removal and probe read the same lists."""
+"""Names of everything that the app brings to a machine, for each role. Removal and probe read the same lists."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -104,7 +104,7 @@ EVERYTHING = _SHARED | _ROLE[Role.CONTROLLER] | _ROLE[Role.WORKER] | _ROLE[Role.
 
 
 def belongings(leaving: Iterable[Role], staying: Iterable[Role] = ()) -> Belongings:
-    """What goes with these roles. Without a role that stays, it is everything, also of a role that is unknown here."""
+    """Everything that goes with these roles. Where no role stays, that includes roles that are unknown here."""
     if not set(staying):
         return EVERYTHING
     found = Belongings()

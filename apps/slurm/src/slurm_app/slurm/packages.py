@@ -30,7 +30,7 @@ class Baseline:
 
 
 async def ensure_baseline_recorded(machine: Machine) -> Baseline:
-    """Once, before anything else; a later run only reads it back."""
+    """Record it once, before anything else; a later run only reads it back."""
     script = step(
         SNAPSHOT,
         'mkdir -p "$state"',
@@ -56,14 +56,14 @@ def parse_baseline(text: str) -> Baseline:
 
 
 def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
-    """Another scheduler or database of somebody else: leave it alone, change nothing."""
+    """Refuse a machine with another scheduler or database: leave it alone, change nothing."""
     found = sorted(name for name in baseline.packages if FOREIGN_PACKAGES.match(name))
     found += sorted(baseline.paths)
     found += [f"port {port}" for port in sorted(baseline.ports & set(PORTS))]
     if found:
         raise RefusedError(
             "machine_not_clean",
-            f"{machine.hostname} has something of its own that the cluster would collide with: " + ", ".join(found),
+            f"cannot use {machine.hostname}: the cluster would collide with what is there: " + ", ".join(found),
         )
 
 
@@ -219,7 +219,7 @@ def install_script(bundle_path: str, roles: Iterable[Role]) -> str:
 
 
 async def ensure_packages_installed(machine: Machine, bundle_digest: str, roles: Iterable[Role]) -> dict[str, str]:
-    """Evidence: which packages were missing, how many the machine has now that it did not have before."""
+    """Install what the roles need; return which packages were missing and how many were added since the baseline."""
     path = await machine.deliver(bundle_digest)
     try:
         result = await machine.run_step("install-packages", install_script(path, roles), timeout=600)
@@ -231,7 +231,6 @@ async def ensure_packages_installed(machine: Machine, bundle_digest: str, roles:
             f"the packages were not made for the image of {machine.hostname}, and nothing was changed on it; make them "
             f"anew with its dpkg status and publish a version with them: {error.result.stderr.strip()[-1_000:]}",
         ) from error
-    evidence = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
-    if "added" not in evidence:
+    if "added" not in result.values:
         raise CommandError("install the packages", result)
-    return evidence
+    return result.values

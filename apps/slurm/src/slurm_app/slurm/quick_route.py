@@ -13,7 +13,7 @@ from slurm_app.slurm.script import STATE_DIRECTORY, quoted
 
 KEPT_ROUTE = f"{STATE_DIRECTORY}/route"
 
-PUT_BACK = f"""
+RESTORE_ROUTE = f"""
 if [ -e {KEPT_ROUTE} ]; then
     ip route change table local $(cat {KEPT_ROUTE}) || true
     rm -f {KEPT_ROUTE}

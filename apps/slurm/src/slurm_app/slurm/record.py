@@ -1,4 +1,4 @@
-"""The record that a machine keeps of what was there before: a copy of it, and its return where it got lost."""
+"""The baseline record of a machine: read a copy of it, and restore it where it got lost."""
 
 import base64
 
@@ -32,8 +32,8 @@ async def read_record(machine: Machine) -> bytes:
     return base64.b64decode(result.stdout)
 
 
-async def ensure_record_there(machine: Machine, record: bytes) -> bool:
-    """Says whether it had to be brought back. A record that is there is never overwritten."""
+async def ensure_record_restored(machine: Machine, record: bytes) -> bool:
+    """Return whether it had to be restored. A record that is there is never overwritten."""
     present = await machine.read(f"[ -d {STATE_DIRECTORY}/baseline ] && [ -d {STATE_DIRECTORY}/bundle ]")
     if present.ok:
         return False

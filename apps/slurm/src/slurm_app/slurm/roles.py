@@ -1,4 +1,4 @@
-"""What a machine is for, and the Debian packages that this takes."""
+"""The roles of machines, and the Debian packages that each role takes."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -12,7 +12,7 @@ class Role(StrEnum):
 
 
 MEMORY_MIB = {Role.CONTROLLER: 900, Role.WORKER: 400}
-"""What a machine needs at least, for each role that it has."""
+"""The memory that a machine needs at least, for each role that it has."""
 
 
 def memory_needed(roles: Iterable[Role]) -> int:

@@ -71,6 +71,14 @@ ensure_unit_current() {{
 }}
 """
 
+# The mpi/pmix plugin opens libpmix.so, which only the development package ships. One link makes --mpi=pmix
+# work and keeps an error out of every daemon's log.
+PMIX_LINK = """
+for library in /usr/lib/*/pmix2/lib/libpmix.so.2; do
+    if [ -e "$library" ]; then ln -sfn libpmix.so.2 "${library%.2}"; fi
+done
+"""
+
 
 def quoted(*words: str) -> str:
     return " ".join(shlex.quote(word) for word in words)

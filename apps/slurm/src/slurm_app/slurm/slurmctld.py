@@ -4,24 +4,20 @@ import os
 from collections.abc import Mapping
 
 from gpuaas_sdk.machines.base import CommandResult, Machine
-from slurm_app.slurm.config import HEADER, MACHINE_GRES_CONF, ProcessTracking, render_slurm_conf
-from slurm_app.slurm.quick_route import PUT_BACK
-from slurm_app.slurm.script import put_file, quoted, restart_policy, step
+from slurm_app.slurm.config import (
+    HEADER,
+    MACHINE_GRES_CONF,
+    SLURMCTLD_DROP_IN,
+    SLURMDBD_DROP_IN,
+    ProcessTracking,
+    render_slurm_conf,
+)
+from slurm_app.slurm.quick_route import RESTORE_ROUTE
+from slurm_app.slurm.script import PMIX_LINK, put_file, quoted, restart_policy, step
 
 CONFIGURATION = "/etc/slurm/slurm.conf"
 CGROUP_CONF = "/etc/slurm/cgroup.conf"
 GRES_CONF = "/etc/slurm/gres.conf"
-DROP_IN = "/etc/systemd/system/slurmctld.service.d/gpuaas.conf"
-SLURMDBD_DROP_IN = "/etc/systemd/system/slurmdbd.service.d/gpuaas.conf"
-
-
-# The mpi/pmix plugin opens libpmix.so, which only the development package ships. One link makes --mpi=pmix
-# work and keeps an error out of every daemon's log.
-PMIX_LINK = """
-for library in /usr/lib/*/pmix2/lib/libpmix.so.2; do
-    if [ -e "$library" ]; then ln -sfn libpmix.so.2 "${library%.2}"; fi
-done
-"""
 
 
 def configuration_script(
@@ -54,8 +50,8 @@ def configuration_script(
         f"[ -e {MACHINE_GRES_CONF} ] || {put_file(MACHINE_GRES_CONF, HEADER)}",
         # All drop-ins of the controller at once: one daemon-reload for all. slurmctld ends at once where
         # slurmdbd is not there yet, and slurmdbd without its database, which happens at every boot.
-        f"mkdir -p {quoted(os.path.dirname(DROP_IN), os.path.dirname(SLURMDBD_DROP_IN))}",
-        put_file(DROP_IN, restart_policy(["slurmdbd.service"])),
+        f"mkdir -p {quoted(os.path.dirname(SLURMCTLD_DROP_IN), os.path.dirname(SLURMDBD_DROP_IN))}",
+        put_file(SLURMCTLD_DROP_IN, restart_policy(["slurmdbd.service"])),
         put_file(SLURMDBD_DROP_IN, restart_policy(["slurm-mariadb.service"])),
         of_slurmd,
     )
@@ -70,7 +66,7 @@ async def ensure_cluster_configured(
     overrides: Mapping[str, str],
     of_slurmd: str = "",
 ) -> None:
-    """Before slurmdbd's clients are used: sacctmgr does not start without a slurm.conf."""
+    """Write the configuration before slurmdbd's clients are used: sacctmgr does not start without a slurm.conf."""
     script = configuration_script(
         cluster_name=cluster_name,
         partition=partition,
@@ -85,20 +81,20 @@ async def ensure_cluster_configured(
 
 def start_script() -> str:
     return step(
-        f"ensure_unit_current slurmctld.service {CONFIGURATION} {DROP_IN}",
+        f"ensure_unit_current slurmctld.service {CONFIGURATION} {SLURMCTLD_DROP_IN}",
         "up() { timeout 10 scontrol ping | grep -q 'is UP'; }",
         "wait_for 30 'slurmctld to answer' up",
-        PUT_BACK,
+        RESTORE_ROUTE,
         "slurmctld -V | sed 's/.* /slurmctld=/'",
     )
 
 
 async def read_tracking(controller: Machine) -> str:
-    """How the cluster holds jobs together, which every worker must be able to do; empty where it is not known yet."""
+    """Read how the cluster tracks processes, which every worker must support; empty where it is not configured yet."""
     result: CommandResult = await controller.read(f"sed -n 's/^ProctrackType=//p' {CONFIGURATION} 2>/dev/null || true")
     return result.stdout.strip()
 
 
 async def ensure_slurmctld_running(machine: Machine) -> dict[str, str]:
     result = await machine.run_step("start-slurmctld", start_script())
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return result.values

@@ -1,17 +1,13 @@
 """slurmd: a worker joins as a dynamic node. Nothing else in the cluster is restarted or told."""
 
-import asyncio
 from collections.abc import Sequence
 
-from gpuaas_sdk.machines.base import CommandError, Machine
+from gpuaas_sdk.machines.base import Machine
 from slurm_app import names
-from slurm_app.errors import NotReadyError
 from slurm_app.slurm.config import MACHINE_GRES_CONF, render_gres_conf, render_slurmd_unit
 from slurm_app.slurm.facts import NodeShape, read_node_shape
-from slurm_app.slurm.munge import read_refusal
-from slurm_app.slurm.nodes import USABLE, ensure_node_deleted, ensure_resumed, read_jobs, read_node, refuse_held
-from slurm_app.slurm.script import put_file, quoted, step
-from slurm_app.slurm.slurmctld import PMIX_LINK
+from slurm_app.slurm.nodes import USABLE
+from slurm_app.slurm.script import PMIX_LINK, put_file, quoted, step
 
 DROP_IN_DIRECTORY = "/etc/systemd/system/slurmd.service.d"
 DROP_IN = f"{DROP_IN_DIRECTORY}/gpuaas.conf"
@@ -32,7 +28,7 @@ def unit_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] =
 
 
 async def configuration_script(worker: Machine, *, conf_server: str, features: Sequence[str] = ()) -> str:
-    """What needs no slurmctld, so that slurmd has only to be started when there is one. One that runs is left alone."""
+    """Do all that needs no slurmctld, so that slurmd only has to be started then. One that runs is left alone."""
     shape = await read_node_shape(worker)
     script = unit_script(shape=shape, conf_server=conf_server, features=features)
     return f"if ! systemctl is-active --quiet {UNIT}; then\n{script}\nfi"
@@ -73,42 +69,3 @@ def registered_script(*, host: str, comment: str) -> str:
             "node | grep -Eo '(State|CfgTRES|Version|RealMemory|AvailableFeatures)=[^ ]*'",
         ]
     )
-
-
-async def ensure_worker_joined(
-    controller: Machine, worker: Machine, *, comment: str, features: Sequence[str] = ()
-) -> dict[str, str]:
-    """slurmd on the worker, then its record in slurmctld. No other machine is touched, nothing is restarted."""
-    host = worker.hostname
-    shape, record = await asyncio.gather(read_node_shape(worker), read_node(controller, host))
-    refuse_held(host, record)
-    other_gpus = record.present == "yes" and record.gpus != len(shape.gpus)
-    if other_gpus and (running := await read_jobs(controller, host)):
-        raise NotReadyError(
-            "gpus_changed",
-            f"{host} has {len(shape.gpus)} GPUs and joined with {record.gpus}, while jobs run there: {running[0]}. "
-            "Drain it, then recover it",
-        )
-    if record.refused_by_slurm or other_gpus:
-        # slurmctld refuses a node with fewer GPUs than its record has, and the record keeps the refusal also when
-        # the cause is gone: begin anew.
-        await worker.run_step(f"stop-slurmd-{host}", step(f"systemctl stop {UNIT}"))
-        await ensure_node_deleted(controller, host)
-        record = await read_node(controller, host)
-    if record.present == "yes" and record.reason.startswith("gpuaas:"):
-        await ensure_resumed(controller, host)
-    anew = record.present == "no" or (record.present == "yes" and not record.responding)
-    start = start_script(shape=shape, conf_server=controller.address, features=features, anew=anew)
-    registered = registered_script(host=host, comment=comment)
-    if worker.allocation_id == controller.allocation_id:
-        # One machine, one round trip.
-        result = await worker.run_step(f"join-worker-{host}", step(start, registered))
-    else:
-        try:
-            await worker.run_step(f"start-slurmd-{host}", step(start))
-            result = await controller.run_step(f"register-node-{host}", step(registered))
-        except CommandError:
-            if refusal := await read_refusal(worker, controller):
-                raise NotReadyError(refusal.code, f"{host} cannot join: {refusal.detail}") from None
-            raise
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)

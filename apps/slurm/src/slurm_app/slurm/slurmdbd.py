@@ -1,9 +1,8 @@
 """slurmdbd: the door to the accounting database."""
 
 from gpuaas_sdk.machines.base import Machine
-from slurm_app.slurm.config import SLURMDBD_PORT, render_slurmdbd_conf
+from slurm_app.slurm.config import SLURMDBD_DROP_IN, SLURMDBD_PORT, render_slurmdbd_conf
 from slurm_app.slurm.script import put_file, step
-from slurm_app.slurm.slurmctld import SLURMDBD_DROP_IN
 
 CONFIGURATION = "/etc/slurm/slurmdbd.conf"
 
@@ -20,4 +19,4 @@ def start_script() -> str:
 
 async def ensure_slurmdbd_running(machine: Machine) -> dict[str, str]:
     result = await machine.run_step("start-slurmdbd", start_script())
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return result.values

@@ -1,4 +1,4 @@
-"""What was on a machine before the app came, as sorted lists that what is there later is compared with."""
+"""The state of a machine before the app came, as sorted lists to compare its later state with."""
 
 from slurm_app.slurm.script import STATE_DIRECTORY
 

@@ -7,9 +7,9 @@ from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, Machine
 from slurm_app import names
 from slurm_app.slurm import owned
 from slurm_app.slurm.dpkg import DPKG_FUNCTIONS, POLICY_FUNCTIONS
-from slurm_app.slurm.going import OWNED_PATHS, Going
 from slurm_app.slurm.nodes import delete_node_script
-from slurm_app.slurm.quick_route import PUT_BACK
+from slurm_app.slurm.quick_route import RESTORE_ROUTE
+from slurm_app.slurm.role_removal import OWNED_PATHS, RoleRemoval
 from slurm_app.slurm.script import STATE_DIRECTORY, quoted, step
 from slurm_app.slurm.snapshot import BASELINE
 
@@ -19,10 +19,6 @@ if [ ! -d {BASELINE} ] || [ ! -d "$state/bundle" ]; then
     exit 0
 fi
 """
-
-
-def _evidence(text: str) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
 # A controller that does not answer leaves the jobs unknown. That is said, and does not stop a decommission:
@@ -52,7 +48,7 @@ echo "jobs=$(wc -w <<<"$queue") cancelled, $(timeout 10 squeue --noheader | wc -
 
 async def ensure_jobs_cancelled(controller: Machine, *, partition: str) -> dict[str, str]:
     script = step(_ONLY_IF_OURS, f"partition={quoted(names.partition_name(partition))}", _CANCEL)
-    return _evidence((await controller.run_step("cancel-jobs", script)).stdout)
+    return (await controller.run_step("cancel-jobs", script)).values
 
 
 def _stop(units: tuple[str, ...]) -> str:
@@ -79,13 +75,13 @@ for unit in {quoted(*units)}; do echo "$unit=$(systemctl is-active "$unit" || tr
 
 
 async def ensure_worker_stopped(worker: Machine) -> dict[str, str]:
-    """Stopped and disabled before its record is deleted, or the node comes back as a ghost."""
+    """Stop and disable slurmd before its record is deleted, or the node comes back as a ghost."""
     script = step(_ONLY_IF_OURS, _stop(("slurmd.service",)))
-    return _evidence((await worker.run_step("stop-slurmd", script)).stdout)
+    return (await worker.run_step("stop-slurmd", script)).values
 
 
 async def ensure_node_deleted(controller: Machine, host: str) -> dict[str, str]:
-    """In a decommission a record that slurmctld does not let go is only noted: it goes with slurmctld's state."""
+    """Delete a record; one that slurmctld does not let go is only noted, since it goes with slurmctld's state."""
     script = step(
         _ONLY_IF_OURS,
         f"if said=$( exec 2>&1\n{delete_node_script(host, seconds=10)}\n); then",
@@ -94,12 +90,12 @@ async def ensure_node_deleted(controller: Machine, host: str) -> dict[str, str]:
         '    echo "node=goes with the controller: $(tail -n 1 <<<"$said")"',
         "fi",
     )
-    return _evidence((await controller.run_step(f"delete-node-{names.host_name(host)}", script)).stdout)
+    return (await controller.run_step(f"delete-node-{names.host_name(host)}", script)).values
 
 
-async def ensure_daemons_stopped(machine: Machine, going: Going) -> dict[str, str]:
-    script = step(_ONLY_IF_OURS, _stop(going.belongings.units), PUT_BACK)
-    return _evidence((await machine.run_step("stop-daemons", script)).stdout)
+async def ensure_daemons_stopped(machine: Machine, removal: RoleRemoval) -> dict[str, str]:
+    script = step(_ONLY_IF_OURS, _stop(removal.belongings.units), RESTORE_ROUTE)
+    return (await machine.run_step("stop-daemons", script)).values
 
 
 # Also of an install that ended before it began: the copy is made first.
@@ -111,20 +107,20 @@ if [ -d {BASELINE} ] && [ -z "$staying" ]; then rm -rf {COPIED_ARTIFACTS}; fi
 # that a person made meanwhile is ever taken for ours, also where the install was interrupted.
 _PURGE = f"""
 allow_daemon_starts
-going_packages() {{
+leaving_packages() {{
     if [ -n "$staying" ]; then (cd "$state/bundle" && sort -u $leaving | comm -23 - <(sort -u $staying))
     else cat "$state/bundle/names"; fi
 }}
 added=$(comm -13 {BASELINE}/package_names <(dpkg-query -W -f '${{binary:Package}}\\n' | sort) |
     while read -r package; do
-        if going_packages | grep -Fxq "${{package%%:*}}"; then echo "$package"; fi
+        if leaving_packages | grep -Fxq "${{package%%:*}}"; then echo "$package"; fi
     done)
 # An install that was killed leaves its repository behind, and files that dpkg does not yet, or no longer, list.
 half_unpacked() {{
     [ -d "$state/repository" ] || return 0
     for deb in "$state"/repository/*.deb; do
         package=${{deb##*/}}
-        if going_packages | grep -Fxq "${{package%%_*}}"; then dpkg-deb --fsys-tarfile "$deb" | tar -t; fi
+        if leaving_packages | grep -Fxq "${{package%%_*}}"; then dpkg-deb --fsys-tarfile "$deb" | tar -t; fi
     done | sed -E 's#^[.]##; s#/$##; p; s#$#.dpkg-new#p; s#new$#tmp#'
 }}
 # By their real place: /lib is a link to /usr/lib, and the baseline knows what lies there, not the link.
@@ -196,13 +192,13 @@ echo "paths=$removed"
 """
 
 
-def clean_script(going: Going) -> str:
-    mine = going.belongings
+def clean_script(removal: RoleRemoval) -> str:
+    mine = removal.belongings
     arrays = {"trees": mine.trees, "files": mine.files, "directories": mine.directories, "users": mine.users}
     return step(
         POLICY_FUNCTIONS,
         DPKG_FUNCTIONS,
-        f"leaving={quoted(going.leaving_lists)} staying={quoted(going.staying_lists)}",
+        f"leaving={quoted(removal.leaving_lists)} staying={quoted(removal.staying_lists)}",
         _REMOVE_COPIES,
         _ONLY_IF_OURS,
         *(f"{name}=({quoted(*values)})" for name, values in arrays.items()),
@@ -211,8 +207,8 @@ def clean_script(going: Going) -> str:
     )
 
 
-async def ensure_machine_cleaned(machine: Machine, going: Going) -> dict[str, str]:
-    return _evidence((await machine.run_step("remove-packages", clean_script(going), timeout=600)).stdout)
+async def ensure_machine_cleaned(machine: Machine, removal: RoleRemoval) -> dict[str, str]:
+    return (await machine.run_step("remove-packages", clean_script(removal), timeout=600)).values
 
 
 async def ensure_record_forgotten(machine: Machine) -> None:

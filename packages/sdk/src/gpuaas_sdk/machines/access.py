@@ -31,7 +31,7 @@ class GrantedAccess(ABC):
 
     @abstractmethod
     async def _ask(self, public_key: str) -> AccessGrant:
-        """For another grant."""
+        """Ask for another grant."""
 
     @abstractmethod
     async def stored_key(self, credential_id: str) -> asyncssh.SSHKey:

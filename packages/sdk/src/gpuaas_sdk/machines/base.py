@@ -22,6 +22,21 @@ class CommandResult:
     def ok(self) -> bool:
         return self.exit_status == 0
 
+    @property
+    def values(self) -> dict[str, str]:
+        """The lines `KEY=VALUE` of its output; the last one where a key is there twice."""
+        return {key: values[-1] for key, values in parse_values(self.stdout).items()}
+
+
+def parse_values(text: str) -> dict[str, list[str]]:
+    """The lines `KEY=VALUE` by their key, in their order. Other lines are left out."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, separator, value = line.partition("=")
+        if separator:
+            found.setdefault(key, []).append(value)
+    return found
+
 
 class CommandError(Exception):
     """A command ran and answered with a failure; the message carries the end of what it said."""

@@ -38,5 +38,5 @@ class Breakers:
             logger.warning("%s: %s attempts failed; next one in %.0f s", key, state.failures, self._open_seconds)
 
     def succeeded(self, key: str) -> None:
-        """Also after a failure that was reported: the machine and the platform answered."""
+        """Close the breaker, also after a failure that was reported: the machine and the platform answered."""
         self._states.pop(key, None)

@@ -62,6 +62,11 @@ def words_for(error: BaseException) -> str:
     return f"{type(error).__name__} in the controller; its log has the details"
 
 
+def command_failed(error: CommandError, *, member_usable: bool = False) -> OperationFailed:
+    """A machine answered and refused: the message has the end of its output."""
+    return OperationFailed("command_failed", str(error), retryable=True, member_usable=member_usable)
+
+
 def bounded(text: str) -> str:
     clean = text.replace("\x00", "")
     return clean if len(clean) <= MESSAGE_LIMIT else "… " + clean[-(MESSAGE_LIMIT - 2) :]
@@ -113,6 +118,15 @@ def _note(command: RemoteCommand) -> None:
         step.note(command)
 
 
+def _failure_of(error: Exception, *, member_usable: bool) -> Exception:
+    """The failure of an operation whose member works as before, where it does; else the error as it is."""
+    if member_usable and isinstance(error, CommandError):
+        return command_failed(error, member_usable=True)
+    if member_usable and isinstance(error, OperationFailed):
+        error.member_usable = True
+    return error
+
+
 class OperationContext:
     """One claimed operation: its facts, its steps, its machines and its reports."""
 
@@ -133,7 +147,7 @@ class OperationContext:
         self._looks: Counter[str] = Counter()
 
     def request_cancel(self) -> None:
-        """Whether the operation is being cancelled: no further step begins."""
+        """Cancel the operation: no further step begins."""
         self.cancel_requested = True
 
     def check_cancelled(self) -> None:
@@ -197,11 +211,12 @@ class OperationContext:
         return await self._secrets.credential(credential_id, version=version)
 
     @asynccontextmanager
-    async def step(self, key: str, title: str) -> AsyncIterator[StepHandle]:
+    async def step(self, key: str, title: str, *, member_usable: bool = False) -> AsyncIterator[StepHandle]:
         """A step is announced before its effect, so that a successor looks before it repeats.
 
         An exception is reported as the step's failure and goes on; where the operation will come back by
-        itself (RetryLater, a machine or a platform that does not answer), the message says so.
+        itself (RetryLater, a machine or a platform that does not answer), the message says so. With `member_usable`
+        the member counts as usable also where the step fails: a drain that was refused breaks nothing.
         """
         self.check_cancelled()
         step = StepHandle(self, key, title)
@@ -219,9 +234,14 @@ class OperationContext:
             await step._report(StepStatus.FAILED, f"will be tried again: {words_for(error)}")
             raise
         except Exception as error:
-            said = words_for(error)
+            failure = _failure_of(error, member_usable=member_usable)
+            if isinstance(failure, OperationFailed) and failure.evidence:
+                step.evidence = failure.evidence
+            said = words_for(failure)
             await step._report(StepStatus.FAILED, f"{step.message}: {said}" if step.message else said)
-            raise
+            if failure is error:
+                raise
+            raise failure from error
         finally:
             _step.set(before)
         await step._report(StepStatus.SUCCEEDED)

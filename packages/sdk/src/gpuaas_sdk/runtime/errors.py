@@ -35,13 +35,16 @@ class OperationFailed(Exception):  # noqa: N818 - the outcome of an operation
         retryable: bool = False,
         member_usable: bool = False,
         result: JsonObject | None = None,
+        evidence: JsonObject | None = None,
     ) -> None:
+        """`evidence` is shown with the step that raises this; `member_usable` says that the member works as before."""
         super().__init__(detail)
         self.code = code
         self.detail = detail
         self.retryable = retryable
         self.member_usable = member_usable
         self.result = result or {}
+        self.evidence = evidence or {}
 
 
 class ControllerMisconfiguredError(Exception):

@@ -104,7 +104,7 @@ class ObserveContext:
         conditions: Sequence[Condition] | None = None,
         adapter_detail: JsonObject | None = None,
     ) -> Member:
-        """As for the instance."""
+        """Report a member, where something changed."""
         known = next((member for member in self.members if member.id == member_id), None)
         if known is not None and self._all_known(known, conditions) and adapter_detail in (None, known.adapter_detail):
             return known

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.instances import MemberStatus
+from gpuaas_contract.instances import Member, MemberStatus
 from gpuaas_sdk.errors import ANSWERS_LATER, LeaseLostError
 from gpuaas_sdk.machines.base import MachineUnreachableError
 from gpuaas_sdk.runtime.context import OperationContext, words_for
@@ -20,8 +20,8 @@ _DETAIL_LIMIT = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Phase(Generic[Scope]):
-    """Idempotent: it reads what it needs anew and changes only what is not yet as it should be. What it returns is
-    shown as the step's evidence; never a secret."""
+    """Idempotent: it reads what it needs anew and changes only what is not yet as it should be. Its return value is
+    shown as the step's evidence: never a secret."""
 
     key: str
     title: str
@@ -31,7 +31,7 @@ class Phase(Generic[Scope]):
 async def run_phases(
     operation: OperationContext, scope: Scope, phases: Iterable[Phase[Scope]]
 ) -> dict[str, JsonObject]:
-    """In their order, each announced before it begins; returns the evidence of each by its key."""
+    """Run them in their order, each announced before it begins; return the evidence of each by its key."""
     evidence: dict[str, JsonObject] = {}
     for phase in phases:
         async with operation.step(phase.key, phase.title) as step:
@@ -41,15 +41,19 @@ async def run_phases(
 
 @asynccontextmanager
 async def member_in_work(
-    operation: OperationContext, member_id: str, status: MemberStatus = MemberStatus.CONFIGURING
+    operation: OperationContext, member: Member, status: MemberStatus = MemberStatus.CONFIGURING
 ) -> AsyncIterator[None]:
-    """The member shows that it is being worked on, and that it failed where the operation does."""
-    await operation.report_member(member_id, status=status)
+    """Show that the member is being worked on, and that it failed where the operation does; its other detail stays."""
+    await operation.report_member(member.id, status=status)
     try:
         yield
     except COMES_BACK:
         raise
     except Exception as error:
-        detail = {"error": words_for(error)[:_DETAIL_LIMIT], "operation_id": operation.operation_id}
-        await operation.report_member(member_id, status=MemberStatus.FAILED, adapter_detail=detail)
+        detail = {
+            **member.adapter_detail,
+            "error": words_for(error)[:_DETAIL_LIMIT],
+            "operation_id": operation.operation_id,
+        }
+        await operation.report_member(member.id, status=MemberStatus.FAILED, adapter_detail=detail)
         raise

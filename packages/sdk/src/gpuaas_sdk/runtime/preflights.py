@@ -27,7 +27,7 @@ class PreflightContext:
         return self.preflight.allocation_ids
 
     def machine(self, allocation_id: str) -> ObservedMachine:
-        """As an observer, who is not root."""
+        """Return the machine for an observer, who is not root."""
         return self._context.machine(allocation_id)
 
 

@@ -17,8 +17,8 @@ URL_SETTING = "GPUAAS_API_URL"
 
 
 def run_controller(handlers: Mapping[str, Handler], **options: Any) -> None:
-    """Until SIGTERM or SIGINT. `options` go to the Controller. The account's file is the only credential; it also says
-    where the platform is, unless GPUAAS_API_URL does."""
+    """Run until SIGTERM or SIGINT. `options` go to the Controller. The account's file is the only credential; it also
+    says where the platform is, unless GPUAAS_API_URL does."""
     account = os.environ.get(ACCOUNT_SETTING)
     if not account:
         raise ControllerMisconfiguredError(

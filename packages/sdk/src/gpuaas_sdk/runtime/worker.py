@@ -23,7 +23,7 @@ from gpuaas_sdk.errors import (
 )
 from gpuaas_sdk.machines.base import CommandError, MachineUnreachableError
 from gpuaas_sdk.retry import RetryPolicy
-from gpuaas_sdk.runtime.context import MachineAccess, OperationContext, bounded, words_for
+from gpuaas_sdk.runtime.context import MachineAccess, OperationContext, bounded, command_failed, words_for
 from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, PlatformAway, RetryLater
 from gpuaas_sdk.runtime.lease import Lease
 
@@ -92,8 +92,7 @@ class Worker:
         except DeliveryFailedError as error:
             await self._fail(OperationFailed("delivery_failed", str(error), retryable=True))
         except CommandError as error:
-            # The machine answered and said no: the evidence is in the message.
-            await self._fail(OperationFailed("command_failed", str(error), retryable=True))
+            await self._fail(command_failed(error))
         except TransportError as error:
             return await self._give_way(PlatformAway(error))
         except ANSWERS_LATER as error:

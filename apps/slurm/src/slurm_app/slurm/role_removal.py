@@ -1,4 +1,4 @@
-"""Which roles leave a machine and which stay there: that decides what is removed and what the probe expects."""
+"""The roles that leave a machine and those that stay: they decide what is removed and what the probe expects."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ OWNED_PATHS = f"{STATE_DIRECTORY}/owned_paths"
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class RoleRemoval:
     leaving: frozenset[Role]
     staying: frozenset[Role] = frozenset()
 
@@ -33,7 +33,7 @@ class Going:
         return _lists(self.staying)
 
 
-EVERYTHING = Going(frozenset(Role))
+EVERYTHING = RoleRemoval(frozenset(Role))
 
 
 def _lists(roles: frozenset[Role]) -> str:

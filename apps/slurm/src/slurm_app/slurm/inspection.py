@@ -1,24 +1,23 @@
-"""A look at a machine before anything is asked for: all that would stand in the way, found without any right.
+"""Inspection of a machine before an operation is requested: everything that would stand in the way.
 
-The observer that looks may be nobody: what it cannot read is said to be unknown, and not taken for absent.
+The observer may have no rights on the machine: paths that it cannot read count as present, not as absent.
 """
 
 from dataclasses import dataclass
 
 from gpuaas_contract.findings import Finding, FindingSource, Severity
-from gpuaas_sdk.machines.base import ObservedMachine
-from slurm_app.errors import SlurmAppError
-from slurm_app.slurm.facts import FACTS_SCRIPT, Facts, clock_difference, parse_facts
+from gpuaas_sdk import MachineFacts, ObservedMachine, read_facts
+from slurm_app.slurm.facts import clock_difference
 from slurm_app.slurm.packages import FOREIGN_PACKAGES, FOREIGN_TREES, PORTS
 from slurm_app.slurm.roles import Role, memory_needed
 from slurm_app.slurm.script import STATE_DIRECTORY, quoted
 from slurm_app.slurm.snapshot import LISTENING_PORTS
 
-RELEASE = ("debian", "12", "amd64")
-"""What the packages of the bundle are made for."""
+RELEASE = ("debian", "12", "x86_64")
+"""The system that the packages of the bundle are made for."""
 DISK_MIB = {Role.CONTROLLER: 1500, Role.WORKER: 700}
 
-_LOOK = f"""
+_SCRIPT = f"""
 {LISTENING_PORTS}
 listening_ports | sed 's/^/port=/'
 dpkg-query -W -f '${{db:Status-Status}} ${{Package}}\\n' | sed -n 's/^installed /package=/p'
@@ -28,18 +27,16 @@ for tree in {quoted(*FOREIGN_TREES)}; do
     fi
 done
 if [ -e {STATE_DIRECTORY} ]; then echo "record=yes"; fi
-echo "disk_mib=$(df --output=avail -m / | tail -n 1 | tr -d ' ')"
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    facts: Facts
+class Inspection:
+    facts: MachineFacts
     ports: frozenset[int]
     packages: frozenset[str]
     paths: tuple[str, ...]
     ours: bool
-    disk_mib: int
 
 
 def app_error(code: str, message: str, pointer: str, action: str) -> Finding:
@@ -53,24 +50,9 @@ def app_error(code: str, message: str, pointer: str, action: str) -> Finding:
     )
 
 
-def parse_look(text: str) -> Look:
-    values: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition("=")
-        values.setdefault(key, []).append(value)
-    return Look(
-        facts=parse_facts(text),
-        ports=frozenset(int(port) for port in values.get("port", [])),
-        packages=frozenset(values.get("package", [])),
-        paths=tuple(sorted(values.get("path", []) + values.get("unreadable", []))),
-        ours="record" in values,
-        disk_mib=int(values["disk_mib"][0]),
-    )
-
-
-def judge(host: str, look: Look, roles: frozenset[Role], pointer: str) -> list[Finding]:
-    """Of a machine on which the app is not: what is its own there is no finding."""
-    facts = look.facts
+def findings(host: str, seen: Inspection, roles: frozenset[Role], pointer: str) -> list[Finding]:
+    """Everything at once. On a machine that the app is on already, its own files and packages are no finding."""
+    facts = seen.facts
     found = []
     if (facts.os, facts.os_version, facts.architecture) != RELEASE:
         found.append(
@@ -94,35 +76,39 @@ def judge(host: str, look: Look, roles: frozenset[Role], pointer: str) -> list[F
         message = f"{host} has {facts.memory_mib} MiB of memory; {memory} are needed"
         found.append(app_error("too_little_memory", message, pointer, "choose a larger machine, or resize this one"))
     disk = sum(DISK_MIB.get(role, 0) for role in roles)
-    if look.disk_mib < disk:
-        message = f"{host} has {look.disk_mib} MiB of disk free; {disk} are needed"
+    if facts.disk_free_mib < disk:
+        message = f"{host} has {facts.disk_free_mib} MiB of disk free; {disk} are needed"
         found.append(app_error("too_little_disk", message, pointer, "make room, or choose a larger machine"))
-    if look.ours:
+    if seen.ours:
         return found
-    if others := sorted(name for name in look.packages if FOREIGN_PACKAGES.match(name)):
+    if others := sorted(name for name in seen.packages if FOREIGN_PACKAGES.match(name)):
         message = f"{host} has another scheduler or database: {', '.join(others)}"
         found.append(app_error("other_scheduler", message, pointer, "remove it, or choose another machine"))
-    if look.paths:
-        message = f"{host} has files of its own: {', '.join(look.paths)}"
+    if seen.paths:
+        message = f"{host} has files of its own: {', '.join(seen.paths)}"
         found.append(app_error("foreign_files", message, pointer, "move them away, or choose another machine"))
-    if taken := sorted(look.ports & set(PORTS)):
+    if taken := sorted(seen.ports & set(PORTS)):
         message = f"on {host} something listens on {', '.join(map(str, taken))}"
         found.append(app_error("port_taken", message, pointer, "stop it, or choose another machine"))
     return found
 
 
-def judge_clocks(clocks: dict[str, int]) -> list[Finding]:
-    """Read at the same moment."""
+def clock_findings(clocks: dict[str, float]) -> list[Finding]:
     message = clock_difference(clocks)
     return [app_error("clock_skew", message, "", "set the clocks by the same time servers")] if message else []
 
 
 def unreadable(host: str, why: str, pointer: str) -> Finding:
-    return app_error("machine_unknown", f"cannot look at {host}: {why}", pointer, "see that it runs and answers")
+    return app_error("machine_unknown", f"cannot look at {host}: {why}", pointer, "make sure that it runs and answers")
 
 
-async def read_look(machine: ObservedMachine) -> Look:
-    result = await machine.read(FACTS_SCRIPT + _LOOK)
-    if not result.ok:
-        raise SlurmAppError("look_failed", f"the look ended with {result.exit_status}: {result.stderr.strip()[-300:]}")
-    return parse_look(result.stdout)
+async def inspect(machine: ObservedMachine) -> Inspection:
+    facts = await read_facts(machine, _SCRIPT)
+    more = facts.more
+    return Inspection(
+        facts=facts,
+        ports=frozenset(int(port) for port in more.get("port", [])),
+        packages=frozenset(more.get("package", [])),
+        paths=tuple(sorted([*more.get("path", []), *more.get("unreadable", [])])),
+        ours="record" in more,
+    )
