@@ -125,7 +125,7 @@ async def test_pauses_grow_and_a_broken_target_is_left_alone_for_a_while() -> No
         await asyncio.sleep(pauses[-1])
     for number, pause in enumerate(pauses[:-1]):
         longest = min(TRY_AGAIN.first_delay * 2**number, TRY_AGAIN.longest_delay)
-        assert longest * 0.7 < pause < longest * 1.1
+        assert longest * (1 - TRY_AGAIN.jitter) * 0.99 < pause < longest * 1.1
     assert pauses[-1] == pytest.approx(OPEN_SECONDS)
 
 
