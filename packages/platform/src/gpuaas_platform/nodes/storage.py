@@ -4,6 +4,7 @@ from typing import Any
 
 from gpuaas_contract import ids
 from gpuaas_contract.base import Resource
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.core.database import Row, Transaction, json_list
 from gpuaas_platform.core.wakeups import NODE_TASKS
 
@@ -287,9 +288,10 @@ async def insert_task(
     return task_id
 
 
-async def order(tx: Transaction, allocation: Row, spec: Resource) -> str:
+async def order(tx: Transaction, allocation: AllocationRecord, spec: Resource) -> str:
     """Give the node of an allocation something to do about it; returns the task's id."""
-    return await insert_task(tx, allocation["node_id"], spec, allocation_id=allocation["id"])
+    assert allocation.node_id is not None, f"{allocation.id} is on no node"
+    return await insert_task(tx, allocation.node_id, spec, allocation_id=allocation.id)
 
 
 async def list_open_tasks(tx: Transaction, node_id: str) -> list[Row]:

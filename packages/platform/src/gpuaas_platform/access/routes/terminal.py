@@ -13,6 +13,7 @@ from fastapi import WebSocket, WebSocketDisconnect
 from gpuaas_platform.access.adapters.terminal import ShellLogin, make_key, open_shell
 from gpuaas_platform.access.routes.streams import Joined, StreamBroker
 from gpuaas_platform.access.service.people import TerminalAccess
+from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.core.database import Row
 from gpuaas_platform.identity.rules.policy import Caller
 from gpuaas_platform.platform import Platform
@@ -68,7 +69,7 @@ class Terminal:
         websocket: WebSocket,
         shell: "asyncssh.SSHClientProcess[bytes]",
         joined: Joined,
-        machine: Row,
+        machine: AllocationView,
         access: Row,
     ) -> None:
         started = time.monotonic()
@@ -125,7 +126,7 @@ class Terminal:
                 return
             await asyncio.sleep(left)
 
-    async def _note(self, action: str, machine: Row, detail: dict[str, object]) -> None:
+    async def _note(self, action: str, machine: AllocationView, detail: dict[str, object]) -> None:
         try:
             async with self._platform.database.transaction(self._caller.id, self._correlation_id) as tx:
                 await tx.audit_owned(action, machine, detail)

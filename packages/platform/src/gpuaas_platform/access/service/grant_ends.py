@@ -5,6 +5,7 @@ from gpuaas_contract.grants import LIVE_STATUSES, GrantStatus
 from gpuaas_platform.access.service.machine_users import order_users
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.access.storage import grants as store
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Row, Transaction
 
@@ -30,8 +31,8 @@ async def end(tx: Transaction, row: Row, reason: str) -> None:
     await tell(tx, ended, "revoked", "revoke", user_id=row["user_id"], reason=reason)
 
 
-async def order_where_active(tx: Transaction, allocation: Row) -> None:
-    if allocation["status"] == AllocationStatus.ACTIVE:
+async def order_where_active(tx: Transaction, allocation: AllocationRecord) -> None:
+    if allocation.status == AllocationStatus.ACTIVE:
         await order_users(tx, allocation)
 
 

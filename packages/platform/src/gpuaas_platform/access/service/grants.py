@@ -29,14 +29,14 @@ async def create_grant(tx: Transaction, caller: Caller, allocation_id: str, body
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         detail = "expires_at has passed already"
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/expires_at", detail=detail)])
-    user = await _find_person(tx, body, allocation["tenant_id"])
+    user = await _find_person(tx, body, allocation.tenant_id)
     await _end_expired(tx, allocation_id, user["id"])
     unix = await _ensure_unix_user(tx, user)
     row = await store.insert(
         tx, ids.new_id(ids.GRANT), allocation, user, unix, sudo=body.sudo, expires_at=body.expires_at
     )
     if row is None:
-        detail = f"{user['email']} has a grant on {allocation['name']} already; revoke it first to change it"
+        detail = f"{user['email']} has a grant on {allocation.name} already; revoke it first to change it"
         raise Refusal(Code.NAME_TAKEN, detail)
     await tell(tx, row, "created", "create", user_id=user["id"], login=row["login"], sudo=row["sudo"])
     await order_users(tx, allocation)

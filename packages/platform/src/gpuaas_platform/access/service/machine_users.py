@@ -4,18 +4,19 @@ from gpuaas_contract.agent_link import MachineUser, SetUsers
 from gpuaas_contract.grants import GrantStatus
 from gpuaas_platform.access.storage import grants as store
 from gpuaas_platform.accounts.storage import ssh_keys as key_store
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.nodes import storage as node_store
 
 
-async def order_users(tx: Transaction, allocation: Row) -> None:
+async def order_users(tx: Transaction, allocation: AllocationRecord) -> None:
     """The last word counts: what was said before and was not heard yet is not said any more. Hold the machine."""
-    grants = await store.list_live(tx, allocation["id"])
+    grants = await store.list_live(tx, allocation.id)
     keys: dict[str, list[str]] = {grant["user_id"]: [] for grant in grants}
     for key in await key_store.list_of_users(tx, list(keys)):
         keys[key["user_id"]].append(key["public_key"])
     spec = SetUsers(
-        allocation_id=allocation["id"],
+        allocation_id=allocation.id,
         users=[
             MachineUser(
                 login=grant["login"],
@@ -27,9 +28,9 @@ async def order_users(tx: Transaction, allocation: Row) -> None:
             for grant in grants
         ],
     )
-    await node_store.cancel_tasks(tx, allocation["id"], kind=spec.kind)
+    await node_store.cancel_tasks(tx, allocation.id, kind=spec.kind)
     task_id = await node_store.order(tx, allocation, spec)
-    await store.wait_for_task(tx, allocation["id"], task_id)
+    await store.wait_for_task(tx, allocation.id, task_id)
 
 
 async def users_set(tx: Transaction, task_id: str, ok: bool, message: str) -> None:

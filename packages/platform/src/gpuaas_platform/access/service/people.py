@@ -12,6 +12,7 @@ from gpuaas_platform.access.service.authorities import Authorities, check_ssh_ke
 from gpuaas_platform.access.service.streams import require_active
 from gpuaas_platform.access.storage import access as store
 from gpuaas_platform.access.storage import grants as grant_store
+from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.allocations import require_allocation
 from gpuaas_platform.allocations.storage import allocations as allocation_store
@@ -51,13 +52,13 @@ class PersonAccess:
 @dataclass(frozen=True, slots=True)
 class TerminalAccess:
     access: Row
-    machine: Row
+    machine: AllocationView
     grant: AccessGrant
 
 
 async def find_right(
     tx: Transaction, caller: Caller, allocation_id: str, *, administrator: bool = False
-) -> tuple[Row, Row | None]:
+) -> tuple[AllocationView, Row | None]:
     """The machine, and the grant that opens it; none for those who administer it and log in as its own user."""
     held = None
     if caller.kind == PrincipalKind.USER and not administrator:
@@ -72,15 +73,15 @@ async def find_right(
     return machine, held
 
 
-async def _require_role(tx: Transaction, caller: Caller, allocation_id: str) -> Row:
+async def _require_role(tx: Transaction, caller: Caller, allocation_id: str) -> AllocationView:
     machine = require_allocation(
         await allocation_store.get(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_READ
     )
-    scope = Scope(tenant_id=machine["tenant_id"], project_id=machine["project_id"])
+    scope = Scope(tenant_id=machine.tenant_id, project_id=machine.project_id)
     if not caller.may(Permission.ALLOCATION_ACCESS, scope):
         detail = (
-            f"{caller.name} has no grant on {machine['name']}; who administers the project gives one: "
-            f"gpuaas grant create {machine['name']} {caller.name}"
+            f"{caller.name} has no grant on {machine.name}; who administers the project gives one: "
+            f"gpuaas grant create {machine.name} {caller.name}"
         )
         raise Refusal(Code.FORBIDDEN, detail, denied=True)
     return machine
@@ -93,7 +94,7 @@ def _require_applied(held: Row) -> None:
         raise Refusal(Code.INVALID_STATE, f"the machine could not make your user: {held['reason']}")
 
 
-async def insert_access(tx: Transaction, machine: Row, held: Row | None, seconds: int) -> Row:
+async def insert_access(tx: Transaction, machine: AllocationView, held: Row | None, seconds: int) -> Row:
     """For as long as was asked, and never past the end of the grant."""
     if held is not None and held["expires_at"] is not None:
         left = int((held["expires_at"] - datetime.now(UTC)).total_seconds())
@@ -101,9 +102,9 @@ async def insert_access(tx: Transaction, machine: Row, held: Row | None, seconds
     access = await store.insert(
         tx,
         ids.new_id(ids.ACCESS_GRANT),
-        machine["project_id"],
-        machine["owner_id"],
-        [machine["id"]],
+        machine.project_id,
+        machine.owner_id,
+        [machine.id],
         PERSON_LOGIN if held is None else held["login"],
         seconds,
         grant_id=None if held is None else held["id"],

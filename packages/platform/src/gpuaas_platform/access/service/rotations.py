@@ -13,6 +13,7 @@ from gpuaas_contract.ssh_authorities import (
 from gpuaas_platform.access.rules.ssh_keys import read_public_key
 from gpuaas_platform.access.service.authorities import Authorities
 from gpuaas_platform.access.storage import authorities as store
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
@@ -148,19 +149,19 @@ async def _order_all(tx: Transaction, owner_id: str) -> None:
         await _order(tx, machine)
 
 
-async def _order(tx: Transaction, machine: Row) -> None:
-    active = [row["version"] for row in await store.list_active(tx, machine["owner_id"])]
+async def _order(tx: Transaction, machine: AllocationRecord) -> None:
+    active = [row["version"] for row in await store.list_active(tx, machine.owner_id)]
     if not active:
         return
-    spec = RenewTrust(allocation_id=machine["id"], oldest=active[0], newest=active[-1])
-    await node_store.cancel_tasks(tx, machine["id"], kind=spec.kind)
+    spec = RenewTrust(allocation_id=machine.id, oldest=active[0], newest=active[-1])
+    await node_store.cancel_tasks(tx, machine.id, kind=spec.kind)
     await order(tx, machine, spec)
 
 
-async def catch_up(tx: Transaction, machine: Row) -> None:
+async def catch_up(tx: Transaction, machine: AllocationRecord) -> None:
     """A machine that was being made while the authority changed."""
-    active = [row["version"] for row in await store.list_active(tx, machine["owner_id"])]
-    if active and (machine["authority_oldest"], machine["authority_newest"]) != (active[0], active[-1]):
+    active = [row["version"] for row in await store.list_active(tx, machine.owner_id)]
+    if active and (machine.authority_oldest, machine.authority_newest) != (active[0], active[-1]):
         await _order(tx, machine)
 
 

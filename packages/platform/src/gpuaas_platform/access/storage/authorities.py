@@ -1,5 +1,6 @@
 """SSH authorities: which keys there are, and which machines know of them. The keys themselves lie in OpenBao."""
 
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.core.database import Row, Transaction
 
 
@@ -72,9 +73,10 @@ async def list_retiring(tx: Transaction) -> list[Row]:
     return await tx.all("SELECT * FROM ssh_authorities WHERE state = 'retiring' ORDER BY owner_id, version LIMIT 100")
 
 
-async def list_machines(tx: Transaction, owner_id: str) -> list[Row]:
+async def list_machines(tx: Transaction, owner_id: str) -> list[AllocationRecord]:
     """Those that have a sshd of the platform's making, locked in one order."""
-    return await tx.all(
+    return await tx.fetch_all(
+        AllocationRecord,
         """SELECT a.*, n.status AS node_status FROM allocations a LEFT JOIN nodes n ON n.id = a.node_id
            WHERE a.owner_id = %(owner)s AND a.status = 'active' AND a.shape->>'kind' <> 'external'
            ORDER BY a.id FOR UPDATE OF a""",

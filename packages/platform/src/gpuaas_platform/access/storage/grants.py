@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.core.database import Row, Transaction
 
 _SELECT = "SELECT g.*, a.name AS allocation_name FROM grants g JOIN allocations a ON a.id = g.allocation_id"
@@ -45,7 +46,14 @@ async def has_role_in(tx: Transaction, user_id: str, tenant_id: str) -> bool:
 
 
 async def insert(
-    tx: Transaction, id: str, allocation: Row, user: Row, unix: Row, *, sudo: bool, expires_at: datetime | None
+    tx: Transaction,
+    id: str,
+    allocation: AllocationRecord,
+    user: Row,
+    unix: Row,
+    *,
+    sudo: bool,
+    expires_at: datetime | None,
 ) -> Row | None:
     """None where the person has a live one on the machine."""
     inserted = await tx.one(
@@ -55,9 +63,9 @@ async def insert(
                    %(expires)s, %(by)s)
            ON CONFLICT DO NOTHING RETURNING id""",
         id=id,
-        allocation=allocation["id"],
-        tenant=allocation["tenant_id"],
-        project=allocation["project_id"],
+        allocation=allocation.id,
+        tenant=allocation.tenant_id,
+        project=allocation.project_id,
         user=user["id"],
         email=user["email"],
         login=unix["login"],

@@ -6,6 +6,7 @@ from gpuaas_contract.allocations import Shape, ShapeKind
 from gpuaas_contract.base import Resource
 from gpuaas_contract.nodes import Capacity, Inventory
 from gpuaas_contract.problems import Code
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.core.database import Row
 from gpuaas_platform.core.errors import Refusal
 
@@ -23,18 +24,14 @@ _UNSUPPORTED = {
 }
 
 
-def kind_of(row: Row) -> ShapeKind:
-    return ShapeKind(row["shape"]["kind"])
+def supports(row: AllocationRecord, action: str) -> bool:
+    return (row.shape.kind, action) not in _UNSUPPORTED
 
 
-def supports(row: Row, action: str) -> bool:
-    return (kind_of(row), action) not in _UNSUPPORTED
-
-
-def require_support(row: Row, action: str) -> None:
+def require_support(row: AllocationRecord, action: str) -> None:
     if not supports(row, action):
-        kind = kind_of(row)
-        detail = f"{row['name']} is {_NAMES[kind]}: {action} is not possible, {_UNSUPPORTED[kind, action]}"
+        kind = row.shape.kind
+        detail = f"{row.name} is {_NAMES[kind]}: {action} is not possible, {_UNSUPPORTED[kind, action]}"
         raise Refusal(Code.SHAPE_UNSUPPORTED, detail, context={"kind": kind, "action": action})
 
 
@@ -64,16 +61,16 @@ def growth(old: Shape, new: Shape) -> dict[str, int]:
     return {name: size - before[name] for name, size in sizes(new).items()}
 
 
-def removal(row: Row) -> Resource:
-    if kind_of(row) == ShapeKind.HOST:
-        return ClearHost(allocation_id=row["id"])
-    return DeleteSlice(allocation_id=row["id"])
+def removal(row: AllocationRecord) -> Resource:
+    if row.shape.kind == ShapeKind.HOST:
+        return ClearHost(allocation_id=row.id)
+    return DeleteSlice(allocation_id=row.id)
 
 
-def restart(row: Row) -> Resource:
-    if kind_of(row) == ShapeKind.HOST:
-        return RestartHost(allocation_id=row["id"])
-    return RestartSlice(allocation_id=row["id"])
+def restart(row: AllocationRecord) -> Resource:
+    if row.shape.kind == ShapeKind.HOST:
+        return RestartHost(allocation_id=row.id)
+    return RestartSlice(allocation_id=row.id)
 
 
 def shortage(node: Row, shape: Shape, image: str | None = None) -> list[str]:

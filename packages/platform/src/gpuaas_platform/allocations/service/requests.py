@@ -56,11 +56,11 @@ async def _create(
         each = shapes.sizes(body.shape) | {"allocations": 1}
         await require_quota(tx, body.project_id, {what: number * len(names) for what, number in each.items()})
     await _require_image(tx, body.image)
-    shape = body.shape.model_dump(mode="json")
     # Ids of one moment come in no order: lists show the machines in that of their names.
     made = dict(zip(sorted(ids.new_id(ids.ALLOCATION) for _ in names), names, strict=True))
     rows = [
-        await store.insert(tx, id, tenant_id, body.project_id, name, shape, body.image) for id, name in made.items()
+        await store.insert(tx, id, tenant_id, body.project_id, name, body.shape, body.image)
+        for id, name in made.items()
     ]
     if taken := [name for name, row in zip(names, rows, strict=True) if row is None]:
         raise name_taken(*taken)

@@ -8,7 +8,7 @@ from gpuaas_contract.problems import Code
 from gpuaas_contract.reconcile import RECONCILE_LEASE_SECONDS, ReconcileClaim, ReconcileLease
 from gpuaas_platform.access.service.authorities import Authorities, check_ssh_key
 from gpuaas_platform.access.storage import access as access_store
-from gpuaas_platform.allocations.rules import shapes
+from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Database, Row, Transaction
 from gpuaas_platform.core.errors import Refusal
@@ -85,7 +85,7 @@ class ObserverAccess:
                 ids.new_id(ids.ACCESS_GRANT),
                 instance["project_id"],
                 instance["project_id"],
-                [row["id"] for row in machines],
+                [row.id for row in machines],
                 OBSERVER_LOGIN,
                 CERTIFICATE_SECONDS,
                 reconciled_instance_id=instance_id,
@@ -96,9 +96,7 @@ class ObserverAccess:
         return await self._authorities.certify(grant, machines, body.public_key, key_id)
 
 
-async def observable(tx: Transaction, allocation_ids: list[str]) -> list[Row]:
+async def observable(tx: Transaction, allocation_ids: list[str]) -> list[AllocationView]:
     """Machines that have an observer. An external one has none: its stored key opens more than that."""
     rows = [row for id in allocation_ids if (row := await allocation_store.get(tx, id)) is not None]
-    return [
-        row for row in rows if row["status"] == AllocationStatus.ACTIVE and shapes.kind_of(row) != ShapeKind.EXTERNAL
-    ]
+    return [row for row in rows if row.status == AllocationStatus.ACTIVE and row.shape.kind != ShapeKind.EXTERNAL]

@@ -130,7 +130,7 @@ async def drain_node(tx: Transaction, caller: Caller, node_id: str) -> Node:
             await record(tx, allocation, "node_draining", "its node is to be emptied: move what is on it, release it")
         for volume in await volume_store.lock_of_node(tx, node_id, []):
             message = "its node is to be emptied: copy what is on it, delete it"
-            await tx.changed("volume", volume, "node_draining", message=message, project_id=volume["project_id"])
+            await tx.changed("volume", volume, "node_draining", message=message, project_id=volume.project_id)
     return await _shown(tx, node_id)
 
 
