@@ -15,9 +15,10 @@ from gpuaas_platform.allocations.rules.networks import bridge_name, free_address
 from gpuaas_platform.allocations.storage import allocations as store
 from gpuaas_platform.allocations.storage import usage as usage_store
 from gpuaas_platform.allocations.storage.allocations import record
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.identity.service.quotas import over_quota
 from gpuaas_platform.nodes import storage as node_store
+from gpuaas_platform.nodes.records import NodeView
 from gpuaas_platform.volumes.service.placement import WantedVolumes, lock_wanted, mounts_of_new_machine, read_wanted
 
 NODES_NAMED = 10
@@ -57,7 +58,7 @@ class Search:
         self.found = False
         """Whether the last search was not in vain."""
 
-    async def find(self, shape: Shape, row: AllocationView, volumes: WantedVolumes) -> Row | str | None:
+    async def find(self, shape: Shape, row: AllocationView, volumes: WantedVolumes) -> NodeView | str | None:
         """A node, locked, or why there is none; None where only nodes have room that others hold just now."""
         key = f"{shape.model_dump_json()} {row.image} {volumes.places()}"
         self.found = False
@@ -74,7 +75,9 @@ class Search:
             return self._in_vain[key]
         return node
 
-    async def _try(self, shape: Shape, row: AllocationView, volumes: WantedVolumes) -> tuple[Row | None, list[str]]:
+    async def _try(
+        self, shape: Shape, row: AllocationView, volumes: WantedVolumes
+    ) -> tuple[NodeView | None, list[str]]:
         """The first that can be had without waiting, and those that could not be looked at."""
         busy: list[str] = []
         passed_over: list[str] = []
@@ -85,17 +88,17 @@ class Search:
                 busy.append(id)
             else:
                 self.holds = True
-                if node["status"] == NodeStatus.READY and not shapes.shortage(node, shape, row.image):
+                if node.status == NodeStatus.READY and not shapes.shortage(node, shape, row.image):
                     return node, busy
             passed_over.append(id)
         return None, busy
 
     async def _why(self, shape: Shape, row: AllocationView, volumes: WantedVolumes) -> str:
         places, bond = volumes.places(), volumes.bond()
-        ready = [node for node in await node_store.list_ready(self._tx) if places is None or node["id"] in places]
+        ready = [node for node in await node_store.list_ready(self._tx) if places is None or node.id in places]
         if not ready:
             return f"{bond}, which cannot take it now" if bond else "no node is ready"
-        lacks = {node["name"]: shapes.shortage(node, shape, row.image) for node in ready[:NODES_NAMED]}
+        lacks = {node.name: shapes.shortage(node, shape, row.image) for node in ready[:NODES_NAMED]}
         named = [f"{name}: {', '.join(lacking)}" for name, lacking in lacks.items()]
         if len(ready) > NODES_NAMED:
             named.append(f"and {len(ready) - NODES_NAMED} more nodes")
@@ -124,12 +127,12 @@ async def _place(tx: Transaction, row: AllocationView, search: Search, plan: Add
         await _keep_waiting(tx, row, f"waiting for capacity: {node}")
         return
     volumes = await lock_wanted(tx, row)
-    if volumes.places() not in (None, [node["id"]]) or shapes.shortage(node, volumes.room(row.shape), row.image):
+    if volumes.places() not in (None, [node.id]) or shapes.shortage(node, volumes.room(row.shape), row.image):
         return  # Somebody gave one of them a place meanwhile: the next turn sees that.
-    await volumes.take_place(tx, node["id"])
-    placed = await store.place(tx, row.id, node["id"], address, node["inventory"].get("default_image"))
+    await volumes.take_place(tx, node.id)
+    placed = await store.place(tx, row.id, node.id, address, shapes.inventory_of(node).default_image)
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
-    await record(tx, placed, "provisioning", f"on node {node['name']} at {address}")
+    await record(tx, placed, "provisioning", f"on node {node.name} at {address}")
     await order_machine(tx, replace(row, node_id=placed.node_id, address=placed.address, image=placed.image), plan)
 
 
@@ -147,12 +150,12 @@ async def _place_on_host(tx: Transaction, row: AllocationView, search: Search, p
     if over is None:
         return
     if over:
-        reason = f"waiting: the project's quota does not allow all of {node['name']}: {'; '.join(over)}"
+        reason = f"waiting: the project's quota does not allow all of {node.name}: {'; '.join(over)}"
         await _keep_waiting(tx, row, reason)
         return
-    placed = await store.place_on_host(tx, row.id, node["id"], whole)
+    placed = await store.place_on_host(tx, row.id, node.id, whole)
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
-    await record(tx, placed, "provisioning", f"node {node['name']} as a whole")
+    await record(tx, placed, "provisioning", f"node {node.name} as a whole")
     await order_machine(tx, replace(row, node_id=placed.node_id, shape=placed.shape), plan)
 
 

@@ -12,7 +12,7 @@ from gpuaas_contract.allocations import (
     Shape,
     ShapeKind,
 )
-from gpuaas_contract.nodes import Capacity, Inventory
+from gpuaas_contract.nodes import Capacity
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.service import externals
@@ -102,7 +102,7 @@ async def _require_image(tx: Transaction, image: str | None) -> None:
     """One that only nodes have which are not ready now is waited for; one that none has is a mistake."""
     if image is None:
         return
-    known = sorted({name for node in await node_store.list_enrolled(tx) for name in node["inventory"]["images"]})
+    known = sorted({name for node in await node_store.list_enrolled(tx) for name in node.inventory.images})
     if image not in known:
         detail = f"no node has an image {image}; there is: {', '.join(known) or 'none'}"
         pointer = FieldError(pointer="/image", detail=detail)
@@ -111,7 +111,7 @@ async def _require_image(tx: Transaction, image: str | None) -> None:
 
 async def _require_possible(tx: Transaction, shape: Shape, image: str | None) -> None:
     """Waiting must have an end: refuse what no node could carry, however much is given back."""
-    nodes = [Inventory.model_validate(node["inventory"]) for node in await node_store.list_enrolled(tx)]
+    nodes = [node.inventory for node in await node_store.list_enrolled(tx)]
     nodes = [node for node in nodes if shape.kind in node.offers and (image is None or image in node.images)]
     lacking = [(_too_small(node.capacity, shape), node.capacity) for node in nodes]
     # With no node yet, nothing is known of what the first will have.

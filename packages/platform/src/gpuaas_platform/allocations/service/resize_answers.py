@@ -1,4 +1,4 @@
-"""What becomes of a machine when the apps on it have said whether it may have another size."""
+"""Answers of apps to whether a machine of theirs may have another size."""
 
 from gpuaas_contract.agent_link import ResizeSlice
 from gpuaas_contract.allocations import Activity, Shape

@@ -1,4 +1,4 @@
-"""What node agents report about machines, and what that makes of the allocations."""
+"""Results of tasks about machines, applied to their allocations."""
 
 from gpuaas_contract.allocations import Activity, AllocationStatus
 from gpuaas_contract.usage import UsageKind

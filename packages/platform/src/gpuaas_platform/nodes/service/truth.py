@@ -49,7 +49,7 @@ async def compare(
             found.append(NodeDifference(allocation_id=allocation_id, finding=Finding.UNKNOWN, message=message, at=now))
     if volume_ids is not None:
         found += await compare_volumes(tx, node_id, volume_ids)
-    changed = await store.set_differences(tx, node_id, [difference.model_dump(mode="json") for difference in found])
+    changed = await store.set_differences(tx, node_id, found)
     if changed is not None:
         await tx.changed("node", changed, "compared", message=f"{len(found)} differences")
 

@@ -157,16 +157,16 @@ async def _bring_together(tx: Transaction, volume: VolumeView, node_id: str) -> 
     node = await node_store.get(tx, node_id)
     assert node is not None
     if volume.node_id is not None:
-        detail = f"the volume {volume.name} is on node {volume.node_name}, the machine on {node['name']}"
+        detail = f"the volume {volume.name} is on node {volume.node_name}, the machine on {node.name}"
         raise Refusal(Code.INVALID_STATE, detail)
-    if node["intent"] != NodeStatus.READY:
-        raise Refusal(Code.NO_CAPACITY, f"the machine's node is {node['intent']} and takes nothing new")
+    if node.intent != NodeStatus.READY:
+        raise Refusal(Code.NO_CAPACITY, f"the machine's node is {node.intent} and takes nothing new")
     nothing = Shape.model_construct(cpus=0, memory_mib=0, disk_gib=volume.size_gib, gpus=0)
     if lacking := shortage(node, nothing):
         detail = f"the machine's node has no room for the volume: {', '.join(lacking)}"
         raise Refusal(Code.NO_CAPACITY, detail, context={"lacks": lacking})
     placed = await store.place(tx, volume.id, node_id)
-    await tell(tx, placed, "placed", f"on node {node['name']}")
+    await tell(tx, placed, "placed", f"on node {node.name}")
     return placed
 
 
