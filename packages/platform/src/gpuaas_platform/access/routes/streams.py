@@ -13,11 +13,11 @@ from starlette.websockets import WebSocketState
 from gpuaas_contract import ids
 from gpuaas_contract.agent_link import OpenStream
 from gpuaas_contract.problems import Code
+from gpuaas_platform.access.records import AccessGrantRecord
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.problems import problem_of, problem_response
-from gpuaas_platform.core.database import Row
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.wakeups import ACCESS
 from gpuaas_platform.observability.metrics import Metrics
@@ -76,7 +76,7 @@ class StreamBroker:
         return len(self._open)
 
     async def serve_client(
-        self, websocket: WebSocket, access: Row, machine: AllocationView, correlation_id: str
+        self, websocket: WebSocket, access: AccessGrantRecord, machine: AllocationView, correlation_id: str
     ) -> None:
         try:
             async with self.join(access, machine, correlation_id) as joined:
@@ -90,9 +90,11 @@ class StreamBroker:
             await _close(websocket)
 
     @asynccontextmanager
-    async def join(self, access: Row, machine: AllocationView, correlation_id: str) -> AsyncIterator[Joined]:
+    async def join(
+        self, access: AccessGrantRecord, machine: AllocationView, correlation_id: str
+    ) -> AsyncIterator[Joined]:
         """A stream through the machine's agent: counted, cut when the right ends, its end written down."""
-        node_id, principal_id = machine.node_id, access["principal_id"]
+        node_id, principal_id = machine.node_id, access.principal_id
         assert node_id is not None, "a machine with an agent is on a node"
         self._require_room(principal_id)
         if not self._links.is_connected(node_id):
@@ -105,7 +107,7 @@ class StreamBroker:
         joined = None
         try:
             agent = await self._ask_agent(node_id, stream_id, machine, correlation_id, waiting)
-            joined = self._open[stream_id] = Joined(agent, access["id"], principal_id, asyncio.Event())
+            joined = self._open[stream_id] = Joined(agent, access.id, principal_id, asyncio.Event())
             self._metrics.streams_opened.inc()
             yield joined
         finally:

@@ -10,12 +10,13 @@ from gpuaas_contract.access import CERTIFICATE_SECONDS, AccessGrant, DirectAcces
 from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
 from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.problems import Code, FieldError
+from gpuaas_platform.access.records import AccessGrantRecord, AuthorityVersionRecord, KeyState
 from gpuaas_platform.access.rules.logins import certificate_principal
 from gpuaas_platform.access.rules.ssh_keys import read_public_key
 from gpuaas_platform.access.storage import authorities as store
 from gpuaas_platform.allocations.records import AllocationRecord, AllocationView
 from gpuaas_platform.allocations.storage import allocations as allocation_store
-from gpuaas_platform.core.database import Database, Row
+from gpuaas_platform.core.database import Database
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.openbao import OpenBao
 from gpuaas_platform.identity.rules.policy import Caller
@@ -28,7 +29,7 @@ class Authorities:
         self._database = database
         self._openbao = openbao
 
-    async def _active(self, owner_id: str) -> list[Row]:
+    async def _active(self, owner_id: str) -> list[AuthorityVersionRecord]:
         """The valid versions of the SSH authority of a project or tenant, oldest first; one is made on first use."""
         async with self._database.system_transaction() as tx:
             found = await store.list_active(tx, owner_id)
@@ -37,7 +38,7 @@ class Authorities:
         key = read_public_key(await self.make(owner_id, 1))
         async with self._database.system_transaction() as tx:
             await store.lock(tx, owner_id)
-            await store.insert(tx, owner_id, 1, "active", key.public_key, key.fingerprint)
+            await store.insert(tx, owner_id, 1, KeyState.ACTIVE, key.public_key, key.fingerprint)
             return await store.list_active(tx, owner_id)
 
     async def make(self, owner_id: str, version: int) -> str:
@@ -50,13 +51,13 @@ class Authorities:
         async with self._database.system_transaction() as tx:
             retiring = await store.list_retiring(tx)
         for row in retiring:
-            await self._openbao.destroy_authority(row["owner_id"], row["version"])
+            await self._openbao.destroy_authority(row.owner_id, row.version)
             async with self._database.system_transaction() as tx:
-                await store.set_state(tx, row["owner_id"], row["version"], "retired")
+                await store.set_state(tx, row.owner_id, row.version, KeyState.RETIRED)
 
     async def certify(
         self,
-        grant: Row,
+        grant: AccessGrantRecord,
         machines: Sequence[AllocationView],
         public_key: str,
         key_id: str,
@@ -65,21 +66,21 @@ class Authorities:
     ) -> AccessGrant:
         """Sign a certificate for the machines that trust one; the others are opened by the access credential of an
         external machine, or by the one that is chosen for an allocation."""
-        owner_id, chosen = grant["owner_id"], chosen or {}
+        owner_id, chosen = grant.owner_id, chosen or {}
         active = await self._active(owner_id)
         certified = [row for row in machines if row.shape.kind != ShapeKind.EXTERNAL and row.id not in chosen]
-        principals = [grant["grant_id"] or certificate_principal(grant["login"], row.id) for row in certified]
+        principals = [grant.grant_id or certificate_principal(grant.login, row.id) for row in certified]
         certificate = ""
         if principals:
             version = _version_for(certified, active)
             certificate = await self._openbao.sign_user_key(owner_id, version, public_key, principals, seconds, key_id)
         return AccessGrant(
-            id=grant["id"],
-            login=grant["login"],
+            id=grant.id,
+            login=grant.login,
             certificate=certificate,
             host_authority=_public_keys(active),
             machines=[_address_of(row, chosen.get(row.id)) for row in machines],
-            expires_at=grant["expires_at"],
+            expires_at=grant.expires_at,
         )
 
     async def certify_host(self, node: Caller, correlation_id: str, body: HostCertificateRequest) -> HostCertificate:
@@ -90,7 +91,7 @@ class Authorities:
             check_ssh_key(body.public_key)
             await tx.audit_owned("access.certify_host", row)
         active = await self._active(row.owner_id)
-        oldest, newest = active[0]["version"], active[-1]["version"]
+        oldest, newest = active[0].version, active[-1].version
         certificate = await self._openbao.sign_host_key(row.owner_id, newest, body.public_key, row.id)
         if row.status != AllocationStatus.ACTIVE:
             # It is being made, with exactly these; one that is there says so when it has them.
@@ -99,14 +100,14 @@ class Authorities:
         return HostCertificate(certificate=certificate, user_authority=_public_keys(active))
 
 
-def _public_keys(active: Sequence[Row]) -> str:
-    return "\n".join(row["public_key"] for row in active)
+def _public_keys(active: Sequence[AuthorityVersionRecord]) -> str:
+    return "\n".join(row.public_key for row in active)
 
 
-def _version_for(machines: Sequence[AllocationRecord], active: Sequence[Row]) -> int:
+def _version_for(machines: Sequence[AllocationRecord], active: Sequence[AuthorityVersionRecord]) -> int:
     """The newest that all of the machines trust already; one that was retired opens nothing any more."""
     known = min(machine.authority_newest for machine in machines)
-    return int(max(active[0]["version"], min(known, active[-1]["version"])))
+    return max(active[0].version, min(known, active[-1].version))
 
 
 def _address_of(row: AllocationView, chosen_credential_id: str | None) -> MachineAddress:

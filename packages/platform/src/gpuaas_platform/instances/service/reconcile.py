@@ -6,6 +6,7 @@ from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.operations import ClaimRequest
 from gpuaas_contract.problems import Code
 from gpuaas_contract.reconcile import RECONCILE_LEASE_SECONDS, ReconcileClaim, ReconcileLease
+from gpuaas_platform.access.records import NewAccessGrant
 from gpuaas_platform.access.service.authorities import Authorities, check_ssh_key
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.allocations.records import AllocationView
@@ -83,14 +84,16 @@ class ObserverAccess:
             grant = await access_store.insert(
                 tx,
                 ids.new_id(ids.ACCESS_GRANT),
-                instance["project_id"],
-                instance["project_id"],
-                [row.id for row in machines],
-                OBSERVER_LOGIN,
-                CERTIFICATE_SECONDS,
-                reconciled_instance_id=instance_id,
+                NewAccessGrant(
+                    project_id=instance["project_id"],
+                    owner_id=instance["project_id"],
+                    allocation_ids=[row.id for row in machines],
+                    login=OBSERVER_LOGIN,
+                    seconds=CERTIFICATE_SECONDS,
+                    reconciled_instance_id=instance_id,
+                ),
             )
-            detail = {"grant": grant["id"], "machines": grant["allocation_ids"], "login": OBSERVER_LOGIN}
+            detail = {"grant": grant.id, "machines": list(grant.allocation_ids), "login": OBSERVER_LOGIN}
             await tx.audit("access.grant", instance_id, project_id=instance["project_id"], detail=detail)
         key_id = f"{instance_id}/{body.fencing_token}/{correlation_id}"
         return await self._authorities.certify(grant, machines, body.public_key, key_id)
