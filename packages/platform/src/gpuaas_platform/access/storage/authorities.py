@@ -108,7 +108,7 @@ async def list_waiting(tx: Transaction, owner_id: str, oldest: int, newest: int)
 
 
 async def set_known(tx: Transaction, allocation_id: str, oldest: int, newest: int) -> None:
-    """What a machine trusts: from which version to which."""
+    """Note the versions that a machine trusts: from the oldest to the newest."""
     await tx.run(
         """UPDATE allocations SET authority_oldest = %(oldest)s, authority_newest = %(newest)s
            WHERE id = %(id)s""",

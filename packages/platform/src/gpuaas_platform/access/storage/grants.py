@@ -177,7 +177,7 @@ async def set_status(tx: Transaction, id: str, status: str, reason: str = "", *,
 
 
 async def wait_for_task(tx: Transaction, allocation_id: str, task_id: str) -> None:
-    """What the machine has not done yet is done, or not, by this task."""
+    """Let this task decide about all that the machine has not done yet."""
     await tx.run(
         """UPDATE grants SET task_id = %(task)s
            WHERE allocation_id = %(allocation)s AND status IN ('pending', 'failed', 'revoking')""",

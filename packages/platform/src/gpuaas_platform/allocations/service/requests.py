@@ -82,7 +82,7 @@ async def _create(
 
 
 async def _require_kind(tx: Transaction, body: AllocationCreate, count: int) -> None:
-    """What makes no sense for this kind of machine is a mistake, not something to leave out silently."""
+    """Refuse what makes no sense for this kind of machine: it is a mistake, not something to leave out silently."""
     if body.image is not None and body.shape.kind != ShapeKind.SLICE:
         raise _invalid("/image", "only slices are made from an image")
     if body.shape.external is None:
@@ -124,5 +124,5 @@ async def _require_possible(tx: Transaction, shape: Shape, image: str | None) ->
 
 
 def _too_small(capacity: Capacity, shape: Shape) -> dict[str, int]:
-    """What even an empty node has too little of, and how much it has."""
+    """List the sizes of which even an empty node has too little, and how much it has."""
     return {name: has for name, has in capacity.model_dump().items() if has < getattr(shape, name)}

@@ -103,7 +103,7 @@ async def list_matching(
 
 
 async def list_of_node(tx: Transaction, node_id: str, also: list[str]) -> list[AllocationView]:
-    """What a node carries, and the others that are named, locked in one order."""
+    """Lock, in one order, the allocations that a node carries and the others that are named."""
     return await tx.fetch_all(
         AllocationView,
         _SELECT

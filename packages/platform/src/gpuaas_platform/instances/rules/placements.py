@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """What is known of the machines that a request names."""
+    """The machines that a request names, and who uses them."""
 
     found: Mapping[str, AllocationRecord]
     """Allocations of the owner, by id. One that is somebody else's is not there."""
