@@ -1,12 +1,13 @@
 """Which machines suit which components, and which mode a placement is of."""
 
-from typing import Any
+from datetime import UTC, datetime
 
 import pytest
 
-from gpuaas_contract.allocations import AllocationStatus
+from gpuaas_contract.allocations import AllocationStatus, Shape
 from gpuaas_contract.instances import Placement
 from gpuaas_contract.manifest import Component, Manifest
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.instances.rules.placements import Machines, check_counts, check_placements, check_size, choose_mode
 
 MANIFEST = Manifest.model_validate(
@@ -29,10 +30,37 @@ MANIFEST = Manifest.model_validate(
         "operations": [{"kind": "deploy", "title": "Deploy"}, {"kind": "decommission", "title": "End"}],
     }
 )
+MADE = datetime(2026, 1, 1, tzinfo=UTC)
+MIDDLING = Shape(cpus=2, memory_mib=1024)
 
 
-def machine(name: str, /, status: str = AllocationStatus.ACTIVE, **shape: Any) -> dict[str, Any]:
-    return {"name": name, "status": status, "shape": {"cpus": 2, "memory_mib": 1024, "disk_gib": 8, **shape}}
+def machine(name: str, status: AllocationStatus = AllocationStatus.ACTIVE, shape: Shape = MIDDLING) -> AllocationRecord:
+    return AllocationRecord(
+        id=f"alc_{name}",
+        tenant_id="ten_1",
+        project_id="prj_1",
+        owner_id="prj_1",
+        name=name,
+        hostname=name,
+        shape=shape,
+        image=None,
+        status=status,
+        reason="",
+        activity=None,
+        wanted_shape=None,
+        asked_operation_ids=(),
+        node_id="nod_1",
+        address="10.0.0.10",
+        network_id=None,
+        network_policy_id=None,
+        project_network_id=None,
+        authority_oldest=1,
+        authority_newest=1,
+        correlation_id="cor_1",
+        revision=1,
+        created_at=MADE,
+        updated_at=MADE,
+    )
 
 
 def place(*words: str) -> list[Placement]:
@@ -117,10 +145,10 @@ def test_machines_that_are_used_already(
         ({"cpus": 1, "memory_mib": 512, "gpus": 0}, ["shape_too_small", "too_few_gpus"]),
     ],
 )
-def test_the_size(shape: dict[str, Any], problems: list[str]) -> None:
+def test_the_size(shape: dict[str, int], problems: list[str]) -> None:
     needs = {"cpus": 4, "memory_mib": 2048, "gpus": 1}
     component = Component.model_validate({"key": "big", "title": "Big", "requires_capacity_shape": needs})
-    assert [finding.code for finding in check_size(component, machine("a", **shape), "/p")] == problems
+    assert [finding.code for finding in check_size(component, machine("a", shape=Shape(**shape)), "/p")] == problems
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,21 @@
 """Nodes, join tokens, and the tasks that agents carry out."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from gpuaas_contract import ids
 from gpuaas_contract.base import Resource
-from gpuaas_platform.core.database import Row, Transaction, json_list
+from gpuaas_contract.nodes import Inventory, NodeDifference
+from gpuaas_platform.allocations.records import AllocationRecord
+from gpuaas_platform.core.database import Transaction, json_list
 from gpuaas_platform.core.wakeups import NODE_TASKS
+from gpuaas_platform.nodes.records import (
+    EnrolledNode,
+    JoinTokenRecord,
+    JoinTokenView,
+    NodeRecord,
+    NodeTaskRecord,
+    NodeView,
+)
 
 _WITH_USE = """
     FROM nodes n
@@ -28,15 +38,16 @@ _WITH_USE = """
 
 _ALLOCATED = (
     """
-    SELECT n.*, n.revoked_at AS identity_revoked_at, a.ids AS allocation_ids,
+    SELECT n.*, a.ids AS allocation_ids,
            a.cpus, a.memory_mib, a.disk_gib + v.disk_gib AS disk_gib, a.gpus,
            v.ids AS volume_ids, v.names AS volume_names"""
     + _WITH_USE
 )
 
 
-async def insert_join_token(tx: Transaction, id: str, node_name: str, token_hash: str, minutes: int) -> Row:
-    row = await tx.one(
+async def insert_join_token(tx: Transaction, id: str, node_name: str, token_hash: str, minutes: int) -> JoinTokenRecord:
+    return await tx.fetch(
+        JoinTokenRecord,
         """INSERT INTO join_tokens (id, node_name, token_hash, expires_at)
            VALUES (%(id)s, %(name)s, %(hash)s, now() + make_interval(mins => %(minutes)s)) RETURNING *""",
         id=id,
@@ -44,12 +55,11 @@ async def insert_join_token(tx: Transaction, id: str, node_name: str, token_hash
         hash=token_hash,
         minutes=minutes,
     )
-    assert row is not None
-    return row
 
 
-async def lock_join_token(tx: Transaction, token_hash: str) -> Row | None:
-    return await tx.one(
+async def lock_join_token(tx: Transaction, token_hash: str) -> JoinTokenView | None:
+    return await tx.find(
+        JoinTokenView,
         "SELECT *, expires_at > now() AS valid FROM join_tokens WHERE token_hash = %(hash)s FOR UPDATE",
         hash=token_hash,
     )
@@ -59,8 +69,9 @@ async def mark_join_token_used(tx: Transaction, id: str, node_id: str) -> None:
     await tx.run("UPDATE join_tokens SET used_by_node_id = %(node)s WHERE id = %(id)s", id=id, node=node_id)
 
 
-async def insert(tx: Transaction, id: str, name: str, public_key_pem: str) -> Row | None:
-    return await tx.one(
+async def insert(tx: Transaction, id: str, name: str, public_key_pem: str) -> NodeRecord | None:
+    return await tx.find(
+        NodeRecord,
         """INSERT INTO nodes (id, name, public_key_pem, status)
            VALUES (%(id)s, %(name)s, %(key)s, 'enrolling') ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
@@ -69,24 +80,27 @@ async def insert(tx: Transaction, id: str, name: str, public_key_pem: str) -> Ro
     )
 
 
-async def get(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(_ALLOCATED + " WHERE n.id = %(id)s", id=id)
+async def get(tx: Transaction, id: str) -> NodeView | None:
+    return await tx.find(NodeView, _ALLOCATED + " WHERE n.id = %(id)s", id=id)
 
 
-async def get_identity(tx: Transaction, id: str) -> Row | None:
+async def get_identity(tx: Transaction, id: str) -> NodeRecord | None:
     """Without what is allocated of it, which takes longer to find."""
-    return await tx.one("SELECT * FROM nodes WHERE id = %(id)s", id=id)
+    return await tx.find(NodeRecord, "SELECT * FROM nodes WHERE id = %(id)s", id=id)
 
 
-async def list_all(tx: Transaction, after: str, limit: int) -> list[Row]:
-    return await tx.all(_ALLOCATED + " WHERE n.id > %(after)s ORDER BY n.id LIMIT %(limit)s", after=after, limit=limit)
+async def list_all(tx: Transaction, after: str, limit: int) -> list[NodeView]:
+    return await tx.fetch_all(
+        NodeView, _ALLOCATED + " WHERE n.id > %(after)s ORDER BY n.id LIMIT %(limit)s", after=after, limit=limit
+    )
 
 
-async def list_enrolled(tx: Transaction) -> list[Row]:
+async def list_enrolled(tx: Transaction) -> list[EnrolledNode]:
     """Nodes that have said what they have, whether or not they can take allocations now."""
-    return await tx.all(
+    return await tx.fetch_all(
+        EnrolledNode,
         """SELECT id, name, inventory FROM nodes
-           WHERE inventory IS NOT NULL AND intent <> 'retired' AND revoked_at IS NULL ORDER BY id"""
+           WHERE inventory IS NOT NULL AND intent <> 'retired' AND revoked_at IS NULL ORDER BY id""",
     )
 
 
@@ -122,11 +136,11 @@ async def find_with_room(
     return row["id"] if row else None
 
 
-async def list_ready(tx: Transaction) -> list[Row]:
-    return await tx.all(_ALLOCATED + " WHERE n.status = 'ready' ORDER BY n.id")
+async def list_ready(tx: Transaction) -> list[NodeView]:
+    return await tx.fetch_all(NodeView, _ALLOCATED + " WHERE n.status = 'ready' ORDER BY n.id")
 
 
-async def lock(tx: Transaction, id: str) -> Row | None:
+async def lock(tx: Transaction, id: str) -> NodeView | None:
     """With what is allocated of it, as of now that nobody else can claim any.
 
     The lock lets through what only refers to a node, as a task does: who orders something waits for nobody."""
@@ -134,36 +148,39 @@ async def lock(tx: Transaction, id: str) -> Row | None:
     return await get(tx, id)
 
 
-async def try_lock(tx: Transaction, id: str) -> Row | None:
+async def try_lock(tx: Transaction, id: str) -> NodeView | None:
     """The same, but without waiting: None where somebody else has it."""
     query = "SELECT 1 FROM nodes WHERE id = %(id)s FOR NO KEY UPDATE SKIP LOCKED"
     return await get(tx, id) if await tx.one(query, id=id) else None
 
 
-async def connected(tx: Transaction, id: str, inventory: dict[str, Any]) -> Row | None:
-    """What operators want of it is its status again; None where nothing is new."""
-    return await tx.one(
+async def connected(tx: Transaction, id: str, inventory: Inventory) -> NodeRecord | None:
+    """Give it the status that operators want of it; None where nothing is new."""
+    return await tx.find(
+        NodeRecord,
         """UPDATE nodes SET status = intent, inventory = %(inventory)s, last_seen_at = now(),
                revision = revision + 1, updated_at = now()
            WHERE id = %(id)s AND revoked_at IS NULL AND intent <> 'retired'
              AND (status <> intent OR inventory IS DISTINCT FROM %(inventory)s)
            RETURNING *""",
         id=id,
-        inventory=inventory,
+        inventory=inventory.model_dump(mode="json"),
     )
 
 
-async def disconnected(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(
+async def disconnected(tx: Transaction, id: str) -> NodeRecord | None:
+    return await tx.find(
+        NodeRecord,
         """UPDATE nodes SET status = 'offline', revision = revision + 1, updated_at = now()
            WHERE id = %(id)s AND status IN ('ready', 'cordoned', 'draining') RETURNING *""",
         id=id,
     )
 
 
-async def set_intent(tx: Transaction, id: str, intent: str) -> Row:
+async def set_intent(tx: Transaction, id: str, intent: str) -> NodeRecord:
     """Its status too, unless it is not connected; retired it is at once."""
-    row = await tx.one(
+    return await tx.fetch(
+        NodeRecord,
         """UPDATE nodes SET intent = %(intent)s, revision = revision + 1, updated_at = now(),
                status = CASE WHEN %(intent)s <> 'retired' AND status IN ('offline', 'enrolling') THEN status
                              ELSE %(intent)s END
@@ -171,24 +188,22 @@ async def set_intent(tx: Transaction, id: str, intent: str) -> Row:
         id=id,
         intent=intent,
     )
-    assert row is not None
-    return row
 
 
-async def revoke_identity(tx: Transaction, id: str) -> Row:
-    row = await tx.one(
+async def revoke_identity(tx: Transaction, id: str) -> NodeRecord:
+    return await tx.fetch(
+        NodeRecord,
         """UPDATE nodes SET revoked_at = now(), next_public_key_pem = NULL, rotation_requested_at = NULL,
                status = CASE status WHEN 'retired' THEN status ELSE 'offline' END,
                revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
         id=id,
     )
-    assert row is not None
-    return row
 
 
-async def enrol_again(tx: Transaction, name: str, public_key_pem: str) -> Row | None:
+async def enrol_again(tx: Transaction, name: str, public_key_pem: str) -> NodeRecord | None:
     """Only a node whose identity was revoked gets another one; it stays the node that it was."""
-    return await tx.one(
+    return await tx.find(
+        NodeRecord,
         """UPDATE nodes SET public_key_pem = %(key)s, next_public_key_pem = NULL, revoked_at = NULL,
                status = 'enrolling', revision = revision + 1, updated_at = now()
            WHERE name = %(name)s AND status <> 'retired' AND revoked_at IS NOT NULL RETURNING *""",
@@ -197,19 +212,19 @@ async def enrol_again(tx: Transaction, name: str, public_key_pem: str) -> Row | 
     )
 
 
-async def request_rotation(tx: Transaction, id: str) -> Row:
-    row = await tx.one(
+async def request_rotation(tx: Transaction, id: str) -> NodeRecord:
+    return await tx.fetch(
+        NodeRecord,
         """UPDATE nodes SET rotation_requested_at = now(), revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
     )
-    assert row is not None
-    return row
 
 
-async def offer_key(tx: Transaction, id: str, public_key_pem: str) -> Row | None:
+async def offer_key(tx: Transaction, id: str, public_key_pem: str) -> NodeRecord | None:
     """None where that key is known already."""
-    return await tx.one(
+    return await tx.find(
+        NodeRecord,
         """UPDATE nodes SET next_public_key_pem = %(key)s, revision = revision + 1, updated_at = now()
            WHERE id = %(id)s AND public_key_pem <> %(key)s AND next_public_key_pem IS DISTINCT FROM %(key)s
            RETURNING *""",
@@ -218,9 +233,10 @@ async def offer_key(tx: Transaction, id: str, public_key_pem: str) -> Row | None
     )
 
 
-async def take_offered_key(tx: Transaction, id: str) -> Row | None:
+async def take_offered_key(tx: Transaction, id: str) -> NodeRecord | None:
     """The new key was used, so the old one is worthless from now on."""
-    return await tx.one(
+    return await tx.find(
+        NodeRecord,
         """UPDATE nodes SET public_key_pem = next_public_key_pem, next_public_key_pem = NULL,
                rotation_requested_at = NULL, revision = revision + 1, updated_at = now()
            WHERE id = %(id)s AND next_public_key_pem IS NOT NULL RETURNING *""",
@@ -228,13 +244,14 @@ async def take_offered_key(tx: Transaction, id: str) -> Row | None:
     )
 
 
-async def set_differences(tx: Transaction, id: str, differences: list[dict[str, Any]]) -> Row | None:
+async def set_differences(tx: Transaction, id: str, differences: Sequence[NodeDifference]) -> NodeRecord | None:
     """None where there were none before either."""
-    return await tx.one(
+    return await tx.find(
+        NodeRecord,
         """UPDATE nodes SET differences = %(differences)s, revision = revision + 1, updated_at = now()
            WHERE id = %(id)s AND (differences <> '[]' OR %(differences)s <> '[]'::jsonb) RETURNING *""",
         id=id,
-        differences=json_list(differences),
+        differences=json_list([difference.model_dump(mode="json") for difference in differences]),
     )
 
 
@@ -252,12 +269,14 @@ async def touch(tx: Transaction, id: str) -> None:
     await tx.run("UPDATE nodes SET last_seen_at = now() WHERE id = %(id)s", id=id)
 
 
-async def list_silent(tx: Transaction, seconds: int) -> list[Row]:
-    return await tx.all(
-        """SELECT * FROM nodes WHERE status IN ('ready', 'cordoned', 'draining')
+async def list_silent(tx: Transaction, seconds: int) -> list[str]:
+    """List the ids of connected nodes that were not heard of for so long, locked."""
+    rows = await tx.all(
+        """SELECT id FROM nodes WHERE status IN ('ready', 'cordoned', 'draining')
              AND last_seen_at < now() - make_interval(secs => %(seconds)s) FOR UPDATE SKIP LOCKED""",
         seconds=seconds,
     )
+    return [row["id"] for row in rows]
 
 
 async def insert_task(
@@ -287,27 +306,34 @@ async def insert_task(
     return task_id
 
 
-async def order(tx: Transaction, allocation: Row, spec: Resource) -> str:
+async def order(tx: Transaction, allocation: AllocationRecord, spec: Resource) -> str:
     """Give the node of an allocation something to do about it; returns the task's id."""
-    return await insert_task(tx, allocation["node_id"], spec, allocation_id=allocation["id"])
+    assert allocation.node_id is not None, f"{allocation.id} is on no node"
+    return await insert_task(tx, allocation.node_id, spec, allocation_id=allocation.id)
 
 
-async def list_open_tasks(tx: Transaction, node_id: str) -> list[Row]:
+async def list_open_tasks(tx: Transaction, node_id: str) -> list[NodeTaskRecord]:
     """Who may be on a machine comes before anything else that is to be done to it."""
-    return await tx.all(
+    return await tx.fetch_all(
+        NodeTaskRecord,
         """SELECT * FROM node_tasks WHERE node_id = %(node)s AND state = 'queued'
            ORDER BY spec->>'kind' <> 'set_users', id""",
         node=node_id,
     )
 
 
-async def get_task(tx: Transaction, id: str, node_id: str) -> Row | None:
-    return await tx.one("SELECT * FROM node_tasks WHERE id = %(id)s AND node_id = %(node)s", id=id, node=node_id)
+async def get_task(tx: Transaction, id: str, node_id: str) -> NodeTaskRecord | None:
+    return await tx.find(
+        NodeTaskRecord, "SELECT * FROM node_tasks WHERE id = %(id)s AND node_id = %(node)s", id=id, node=node_id
+    )
 
 
-async def lock_task(tx: Transaction, id: str, node_id: str) -> Row | None:
-    return await tx.one(
-        "SELECT * FROM node_tasks WHERE id = %(id)s AND node_id = %(node)s FOR UPDATE", id=id, node=node_id
+async def lock_task(tx: Transaction, id: str, node_id: str) -> NodeTaskRecord | None:
+    return await tx.find(
+        NodeTaskRecord,
+        "SELECT * FROM node_tasks WHERE id = %(id)s AND node_id = %(node)s FOR UPDATE",
+        id=id,
+        node=node_id,
     )
 
 

@@ -13,10 +13,11 @@ from starlette.websockets import WebSocketState
 from gpuaas_contract import ids
 from gpuaas_contract.agent_link import OpenStream
 from gpuaas_contract.problems import Code
+from gpuaas_platform.access.records import AccessGrantRecord
 from gpuaas_platform.access.storage import access as access_store
+from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.problems import problem_of, problem_response
-from gpuaas_platform.core.database import Row
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.wakeups import ACCESS
 from gpuaas_platform.observability.metrics import Metrics
@@ -78,7 +79,9 @@ class StreamBroker:
     def count(self) -> int:
         return len(self._open)
 
-    async def serve_client(self, websocket: WebSocket, access: Row, machine: Row, correlation_id: str) -> None:
+    async def serve_client(
+        self, websocket: WebSocket, access: AccessGrantRecord, machine: AllocationView, correlation_id: str
+    ) -> None:
         try:
             async with self.join(access, machine, correlation_id) as joined:
                 try:
@@ -91,9 +94,12 @@ class StreamBroker:
             await _close(websocket)
 
     @asynccontextmanager
-    async def join(self, access: Row, machine: Row, correlation_id: str) -> AsyncIterator[Joined]:
+    async def join(
+        self, access: AccessGrantRecord, machine: AllocationView, correlation_id: str
+    ) -> AsyncIterator[Joined]:
         """A stream through the machine's agent: counted, cut when the right ends, its end written down."""
-        node_id, principal_id = machine["node_id"], access["principal_id"]
+        node_id, principal_id = machine.node_id, access.principal_id
+        assert node_id is not None, "a machine with an agent is on a node"
         self._require_room(principal_id)
         if not self._links.is_connected(node_id):
             raise Refusal(Code.NODE_OFFLINE, "the machine's node is offline", retry_after=5)
@@ -105,7 +111,7 @@ class StreamBroker:
         joined = None
         try:
             agent = await self._ask_agent(node_id, stream_id, machine, correlation_id, waiting)
-            joined = self._open[stream_id] = Joined(agent, access["id"], principal_id, asyncio.Event())
+            joined = self._open[stream_id] = Joined(agent, access.id, principal_id, asyncio.Event())
             self._metrics.streams_opened.inc()
             yield joined
         finally:
@@ -122,7 +128,7 @@ class StreamBroker:
             detail = f"nobody has more than {most} streams open at a time; close some first"
             raise Refusal(Code.RATE_LIMITED, detail, retry_after=5)
 
-    async def _note_end(self, joined: Joined, machine: Row, correlation_id: str, seconds: float) -> None:
+    async def _note_end(self, joined: Joined, machine: AllocationView, correlation_id: str, seconds: float) -> None:
         was_cut = joined.cut.is_set()
         self._metrics.stream_ended(was_cut, joined.to_machine, joined.from_machine, seconds)
         detail = {
@@ -139,12 +145,12 @@ class StreamBroker:
             log.exception("cannot_note_end_of_stream", **detail)
 
     async def _ask_agent(
-        self, node_id: str, stream_id: str, machine: Row, correlation_id: str, waiting: _Waiting
+        self, node_id: str, stream_id: str, machine: AllocationView, correlation_id: str, waiting: _Waiting
     ) -> WebSocket:
         message = OpenStream(
             stream_id=stream_id,
-            allocation_id=machine["id"],
-            address=machine["address"],
+            allocation_id=machine.id,
+            address=machine.address,
             port=SSH_PORT,
             correlation_id=correlation_id,
         )

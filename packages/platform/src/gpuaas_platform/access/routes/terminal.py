@@ -11,9 +11,10 @@ import structlog
 from fastapi import WebSocket, WebSocketDisconnect
 
 from gpuaas_platform.access.adapters.terminal import ShellLogin, make_key, open_shell
+from gpuaas_platform.access.records import AccessGrantRecord
 from gpuaas_platform.access.routes.streams import Joined, StreamBroker, carry
 from gpuaas_platform.access.service.people import TerminalAccess
-from gpuaas_platform.core.database import Row
+from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.identity.rules.policy import Caller
 from gpuaas_platform.platform import Platform
 
@@ -68,11 +69,11 @@ class Terminal:
         websocket: WebSocket,
         shell: "asyncssh.SSHClientProcess[bytes]",
         joined: Joined,
-        machine: Row,
-        access: Row,
+        machine: AllocationView,
+        access: AccessGrantRecord,
     ) -> None:
         started = time.monotonic()
-        await self._note("terminal.open", machine, {"grant": access["id"], "login": access["login"]})
+        await self._note("terminal.open", machine, {"grant": access.id, "login": access.login})
         reason = GONE
         try:
             reason = await self._until_over(websocket, shell, joined)
@@ -81,7 +82,7 @@ class Terminal:
                 await websocket.send_text(json.dumps({"type": "end", "reason": reason, "exit_status": status}))
                 await websocket.close()
         finally:
-            detail = {"grant": access["id"], "login": access["login"], "reason": reason}
+            detail = {"grant": access.id, "login": access.login, "reason": reason}
             await self._note("terminal.close", machine, {**detail, "seconds": round(time.monotonic() - started, 1)})
 
     async def _until_over(self, websocket: WebSocket, shell: "asyncssh.SSHClientProcess[bytes]", joined: Joined) -> str:
@@ -125,7 +126,7 @@ class Terminal:
                 return
             await asyncio.sleep(left)
 
-    async def _note(self, action: str, machine: Row, detail: dict[str, object]) -> None:
+    async def _note(self, action: str, machine: AllocationView, detail: dict[str, object]) -> None:
         try:
             async with self._platform.database.transaction(self._caller.id, self._correlation_id) as tx:
                 await tx.audit_owned(action, machine, detail)

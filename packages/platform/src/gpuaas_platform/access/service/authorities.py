@@ -1,6 +1,6 @@
 """The SSH authority of each owner of machines: what it signs, and what it takes for a key."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -10,12 +10,13 @@ from gpuaas_contract.access import CERTIFICATE_SECONDS, AccessGrant, DirectAcces
 from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
 from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.problems import Code, FieldError
+from gpuaas_platform.access.records import AccessGrantRecord, AuthorityVersionRecord, KeyState
 from gpuaas_platform.access.rules.logins import certificate_principal
 from gpuaas_platform.access.rules.ssh_keys import read_public_key
 from gpuaas_platform.access.storage import authorities as store
-from gpuaas_platform.allocations.rules import shapes
+from gpuaas_platform.allocations.records import AllocationRecord, AllocationView
 from gpuaas_platform.allocations.storage import allocations as allocation_store
-from gpuaas_platform.core.database import Database, Row
+from gpuaas_platform.core.database import Database
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.openbao import OpenBao
 from gpuaas_platform.identity.rules.policy import Caller
@@ -28,7 +29,7 @@ class Authorities:
         self._database = database
         self._openbao = openbao
 
-    async def _active(self, owner_id: str) -> list[Row]:
+    async def _active(self, owner_id: str) -> list[AuthorityVersionRecord]:
         """The valid versions of the SSH authority of a project or tenant, oldest first; one is made on first use."""
         async with self._database.system_transaction() as tx:
             found = await store.list_active(tx, owner_id)
@@ -37,7 +38,7 @@ class Authorities:
         key = read_public_key(await self.make(owner_id, 1))
         async with self._database.system_transaction() as tx:
             await store.lock(tx, owner_id)
-            await store.insert(tx, owner_id, 1, "active", key.public_key, key.fingerprint)
+            await store.insert(tx, owner_id, 1, KeyState.ACTIVE, key.public_key, key.fingerprint)
             return await store.list_active(tx, owner_id)
 
     async def make(self, owner_id: str, version: int) -> str:
@@ -50,72 +51,76 @@ class Authorities:
         async with self._database.system_transaction() as tx:
             retiring = await store.list_retiring(tx)
         for row in retiring:
-            await self._openbao.destroy_authority(row["owner_id"], row["version"])
+            await self._openbao.destroy_authority(row.owner_id, row.version)
             async with self._database.system_transaction() as tx:
-                await store.set_state(tx, row["owner_id"], row["version"], "retired")
+                await store.set_state(tx, row.owner_id, row.version, KeyState.RETIRED)
 
     async def certify(
-        self, grant: Row, machines: Sequence[Row], public_key: str, key_id: str, seconds: int = CERTIFICATE_SECONDS
+        self,
+        grant: AccessGrantRecord,
+        machines: Sequence[AllocationView],
+        public_key: str,
+        key_id: str,
+        seconds: int = CERTIFICATE_SECONDS,
+        chosen: Mapping[str, str] | None = None,
     ) -> AccessGrant:
-        owner_id = grant["owner_id"]
+        """Sign a certificate for the machines that trust one; the others are opened by the access credential of an
+        external machine, or by the one that is chosen for an allocation."""
+        owner_id, chosen = grant.owner_id, chosen or {}
         active = await self._active(owner_id)
-        certified = [
-            row for row in machines if shapes.kind_of(row) != ShapeKind.EXTERNAL and not row.get("credential_id")
-        ]
-        principals = [grant["grant_id"] or certificate_principal(grant["login"], row["id"]) for row in certified]
+        certified = [row for row in machines if row.shape.kind != ShapeKind.EXTERNAL and row.id not in chosen]
+        principals = [grant.grant_id or certificate_principal(grant.login, row.id) for row in certified]
         certificate = ""
         if principals:
             version = _version_for(certified, active)
             certificate = await self._openbao.sign_user_key(owner_id, version, public_key, principals, seconds, key_id)
         return AccessGrant(
-            id=grant["id"],
-            login=grant["login"],
+            id=grant.id,
+            login=grant.login,
             certificate=certificate,
             host_authority=_public_keys(active),
-            machines=[
-                MachineAddress(
-                    allocation_id=row["id"],
-                    hostname=row["hostname"],
-                    address=row["address"],
-                    host_principal=row["id"],
-                    direct=_direct(row),
-                    credential_id=None if _direct(row) else row.get("credential_id"),
-                )
-                for row in machines
-            ],
-            expires_at=grant["expires_at"],
+            machines=[_address_of(row, chosen.get(row.id)) for row in machines],
+            expires_at=grant.expires_at,
         )
 
     async def certify_host(self, node: Caller, correlation_id: str, body: HostCertificateRequest) -> HostCertificate:
         async with self._database.transaction(node.id, correlation_id) as tx:
             row = await allocation_store.get(tx, body.allocation_id)
-            if row is None or row["node_id"] != node.id or row["status"] == AllocationStatus.RELEASED:
+            if row is None or row.node_id != node.id or row.status == AllocationStatus.RELEASED:
                 raise not_found("allocation", body.allocation_id)
             check_ssh_key(body.public_key)
             await tx.audit_owned("access.certify_host", row)
-        active = await self._active(row["owner_id"])
-        oldest, newest = active[0]["version"], active[-1]["version"]
-        certificate = await self._openbao.sign_host_key(row["owner_id"], newest, body.public_key, row["id"])
-        if row["status"] != AllocationStatus.ACTIVE:
+        active = await self._active(row.owner_id)
+        oldest, newest = active[0].version, active[-1].version
+        certificate = await self._openbao.sign_host_key(row.owner_id, newest, body.public_key, row.id)
+        if row.status != AllocationStatus.ACTIVE:
             # It is being made, with exactly these; one that is there says so when it has them.
             async with self._database.transaction(node.id, correlation_id) as tx:
-                await store.set_known(tx, row["id"], oldest, newest)
+                await store.set_known(tx, row.id, oldest, newest)
         return HostCertificate(certificate=certificate, user_authority=_public_keys(active))
 
 
-def _public_keys(active: Sequence[Row]) -> str:
-    return "\n".join(row["public_key"] for row in active)
+def _public_keys(active: Sequence[AuthorityVersionRecord]) -> str:
+    return "\n".join(row.public_key for row in active)
 
 
-def _version_for(machines: Sequence[Row], active: Sequence[Row]) -> int:
+def _version_for(machines: Sequence[AllocationRecord], active: Sequence[AuthorityVersionRecord]) -> int:
     """The newest that all of the machines trust already; one that was retired opens nothing any more."""
-    known = min(machine["authority_newest"] for machine in machines)
-    return int(max(active[0]["version"], min(known, active[-1]["version"])))
+    known = min(machine.authority_newest for machine in machines)
+    return max(active[0].version, min(known, active[-1].version))
 
 
-def _direct(row: Row) -> DirectAccess | None:
-    external = row["shape"].get("external")
-    return None if external is None else DirectAccess.model_validate(external)
+def _address_of(row: AllocationView, chosen_credential_id: str | None) -> MachineAddress:
+    external = row.shape.external
+    assert row.address is not None, "an active machine has an address"
+    return MachineAddress(
+        allocation_id=row.id,
+        hostname=row.hostname,
+        address=row.address,
+        host_principal=row.id,
+        direct=None if external is None else DirectAccess.model_validate(external.model_dump()),
+        credential_id=chosen_credential_id if external is None else None,
+    )
 
 
 def check_ssh_key(public_key: str) -> None:

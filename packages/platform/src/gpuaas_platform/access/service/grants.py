@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from gpuaas_contract import ids
 from gpuaas_contract.grants import LIVE_STATUSES, Grant, GrantCreate, GrantPage
 from gpuaas_contract.problems import Code, FieldError
+from gpuaas_platform.access.records import GrantView, UnixUserRecord
 from gpuaas_platform.access.rules.logins import login_for
 from gpuaas_platform.access.service.grant_ends import NOUN, end, order_where_active, tell
 from gpuaas_platform.access.service.machine_users import order_users
@@ -17,6 +18,7 @@ from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 
 
@@ -29,18 +31,18 @@ async def create_grant(tx: Transaction, caller: Caller, allocation_id: str, body
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         detail = "expires_at has passed already"
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/expires_at", detail=detail)])
-    user = await _find_person(tx, body, allocation["tenant_id"])
+    user = await _find_person(tx, body, allocation.tenant_id)
     await _end_expired(tx, allocation_id, user["id"])
     unix = await _ensure_unix_user(tx, user)
     row = await store.insert(
         tx, ids.new_id(ids.GRANT), allocation, user, unix, sudo=body.sudo, expires_at=body.expires_at
     )
     if row is None:
-        detail = f"{user['email']} has a grant on {allocation['name']} already; revoke it first to change it"
+        detail = f"{user['email']} has a grant on {allocation.name} already; revoke it first to change it"
         raise Refusal(Code.NAME_TAKEN, detail)
-    await tell(tx, row, "created", "create", user_id=user["id"], login=row["login"], sudo=row["sudo"])
+    await tell(tx, row, "created", "create", user_id=user["id"], login=row.login, sudo=row.sudo)
     await order_users(tx, allocation)
-    return Grant.model_validate(row)
+    return to_wire(Grant, row)
 
 
 async def _find_person(tx: Transaction, body: GrantCreate, tenant_id: str) -> Row:
@@ -60,11 +62,11 @@ async def _find_person(tx: Transaction, body: GrantCreate, tenant_id: str) -> Ro
 async def _end_expired(tx: Transaction, allocation_id: str, user_id: str) -> None:
     """One that nobody has swept yet does not stand in the way of the next."""
     for row in await store.list_live(tx, allocation_id):
-        if row["user_id"] == user_id and row["expires_at"] is not None and row["expires_at"] <= datetime.now(UTC):
+        if row.user_id == user_id and row.expires_at is not None and row.expires_at <= datetime.now(UTC):
             await end(tx, row, "it expired")
 
 
-async def _ensure_unix_user(tx: Transaction, user: Row) -> Row:
+async def _ensure_unix_user(tx: Transaction, user: Row) -> UnixUserRecord:
     found = await store.get_unix_user(tx, user["id"])
     if found is None:
         uid = await store.next_uid(tx)
@@ -78,21 +80,21 @@ async def _ensure_unix_user(tx: Transaction, user: Row) -> Row:
     return found
 
 
-async def require_grant(tx: Transaction, caller: Caller, grant_id: str, permission: Permission) -> Row:
+async def require_grant(tx: Transaction, caller: Caller, grant_id: str, permission: Permission) -> GrantView:
     """One's own, or those of the machines that one may read or administer."""
     row = await store.get(tx, grant_id)
     if row is None:
         raise not_found(NOUN, grant_id)
-    if row["user_id"] != caller.id:
-        scope = Scope(tenant_id=row["tenant_id"], project_id=row["project_id"])
-        if row["project_id"] is None and not caller.may(Permission.ALLOCATION_READ, scope):
+    if row.user_id != caller.id:
+        scope = Scope(tenant_id=row.tenant_id, project_id=row.project_id)
+        if row.project_id is None and not caller.may(Permission.ALLOCATION_READ, scope):
             raise not_found(NOUN, grant_id, denied=True)
         caller.require(permission, scope, NOUN, grant_id)
     return row
 
 
 async def get_grant(tx: Transaction, caller: Caller, grant_id: str) -> Grant:
-    return Grant.model_validate(await require_grant(tx, caller, grant_id, Permission.ALLOCATION_READ))
+    return to_wire(Grant, await require_grant(tx, caller, grant_id, Permission.ALLOCATION_READ))
 
 
 async def list_grants(
@@ -101,22 +103,22 @@ async def list_grants(
     require_allocation(await allocation_store.get(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_READ)
     rows = await store.list_of_allocation(tx, allocation_id, user_id, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
-    return GrantPage(items=[Grant.model_validate(row) for row in rows], next_cursor=after)
+    return GrantPage(items=[to_wire(Grant, row) for row in rows], next_cursor=after)
 
 
 async def list_own(tx: Transaction, caller: Caller, cursor: str | None, limit: int) -> GrantPage:
     rows, after = cut_page(await store.list_of_user(tx, caller.id, decode_cursor(cursor), limit + 1), limit)
-    return GrantPage(items=[Grant.model_validate(row) for row in rows], next_cursor=after)
+    return GrantPage(items=[to_wire(Grant, row) for row in rows], next_cursor=after)
 
 
 async def revoke_grant(tx: Transaction, caller: Caller, grant_id: str) -> Grant:
     """Those who give grants, and the person who has it. One that has ended stays as it is."""
     row = await require_grant(tx, caller, grant_id, Permission.GRANT_MANAGE)
-    allocation = await allocation_store.lock(tx, row["allocation_id"])
+    allocation = await allocation_store.lock(tx, row.allocation_id)
     assert allocation is not None
     row = await require_grant(tx, caller, grant_id, Permission.GRANT_MANAGE)
     tx.match(row)
-    if row["status"] in LIVE_STATUSES:
+    if row.status in LIVE_STATUSES:
         await end(tx, row, f"revoked by {caller.name}")
         await order_where_active(tx, allocation)
     return await get_grant(tx, caller, grant_id)

@@ -8,14 +8,16 @@ from gpuaas_contract.access import CERTIFICATE_SECONDS, PERSON_LOGIN, AccessGran
 from gpuaas_contract.grants import GrantStatus
 from gpuaas_contract.identity import PrincipalKind
 from gpuaas_contract.problems import Code
+from gpuaas_platform.access.records import AccessGrantRecord, GrantRecord, NewAccessGrant
 from gpuaas_platform.access.service.authorities import Authorities, check_ssh_key
 from gpuaas_platform.access.service.streams import require_active
 from gpuaas_platform.access.storage import access as store
 from gpuaas_platform.access.storage import grants as grant_store
+from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.allocations import require_allocation
 from gpuaas_platform.allocations.storage import allocations as allocation_store
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 
@@ -50,14 +52,14 @@ class PersonAccess:
 
 @dataclass(frozen=True, slots=True)
 class TerminalAccess:
-    access: Row
-    machine: Row
+    access: AccessGrantRecord
+    machine: AllocationView
     grant: AccessGrant
 
 
 async def find_right(
     tx: Transaction, caller: Caller, allocation_id: str, *, administrator: bool = False
-) -> tuple[Row, Row | None]:
+) -> tuple[AllocationView, GrantRecord | None]:
     """The machine, and the grant that opens it; none for those who administer it and log in as its own user."""
     held = None
     if caller.kind == PrincipalKind.USER and not administrator:
@@ -72,46 +74,50 @@ async def find_right(
     return machine, held
 
 
-async def _require_role(tx: Transaction, caller: Caller, allocation_id: str) -> Row:
+async def _require_role(tx: Transaction, caller: Caller, allocation_id: str) -> AllocationView:
     machine = require_allocation(
         await allocation_store.get(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_READ
     )
-    scope = Scope(tenant_id=machine["tenant_id"], project_id=machine["project_id"])
+    scope = Scope(tenant_id=machine.tenant_id, project_id=machine.project_id)
     if not caller.may(Permission.ALLOCATION_ACCESS, scope):
         detail = (
-            f"{caller.name} has no grant on {machine['name']}; who administers the project gives one: "
-            f"gpuaas grant create {machine['name']} {caller.name}"
+            f"{caller.name} has no grant on {machine.name}; who administers the project gives one: "
+            f"gpuaas grant create {machine.name} {caller.name}"
         )
         raise Refusal(Code.FORBIDDEN, detail, denied=True)
     return machine
 
 
-def _require_applied(held: Row) -> None:
-    if held["status"] == GrantStatus.PENDING:
+def _require_applied(held: GrantRecord) -> None:
+    if held.status == GrantStatus.PENDING:
         raise Refusal(Code.UNAVAILABLE, "the machine is being told of your grant; try again", retry_after=1)
-    if held["status"] == GrantStatus.FAILED:
-        raise Refusal(Code.INVALID_STATE, f"the machine could not make your user: {held['reason']}")
+    if held.status == GrantStatus.FAILED:
+        raise Refusal(Code.INVALID_STATE, f"the machine could not make your user: {held.reason}")
 
 
-async def insert_access(tx: Transaction, machine: Row, held: Row | None, seconds: int) -> Row:
+async def insert_access(
+    tx: Transaction, machine: AllocationView, held: GrantRecord | None, seconds: int
+) -> AccessGrantRecord:
     """For as long as was asked, and never past the end of the grant."""
-    if held is not None and held["expires_at"] is not None:
-        left = int((held["expires_at"] - datetime.now(UTC)).total_seconds())
+    if held is not None and held.expires_at is not None:
+        left = int((held.expires_at - datetime.now(UTC)).total_seconds())
         seconds = max(1, min(seconds, left))
     access = await store.insert(
         tx,
         ids.new_id(ids.ACCESS_GRANT),
-        machine["project_id"],
-        machine["owner_id"],
-        [machine["id"]],
-        PERSON_LOGIN if held is None else held["login"],
-        seconds,
-        grant_id=None if held is None else held["id"],
+        NewAccessGrant(
+            project_id=machine.project_id,
+            owner_id=machine.owner_id,
+            allocation_ids=[machine.id],
+            login=PERSON_LOGIN if held is None else held.login,
+            seconds=seconds,
+            grant_id=None if held is None else held.id,
+        ),
     )
-    detail = {"grant": access["id"], "login": access["login"], "by": "role" if held is None else held["id"]}
+    detail = {"grant": access.id, "login": access.login, "by": "role" if held is None else held.id}
     await tx.audit_owned("access.grant", machine, detail)
     return access
 
 
-def seconds_left(access: Row) -> int:
-    return int(max(1, (access["expires_at"] - access["created_at"]).total_seconds()))
+def seconds_left(access: AccessGrantRecord) -> int:
+    return int(max(1, (access.expires_at - access.created_at).total_seconds()))

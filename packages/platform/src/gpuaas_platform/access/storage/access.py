@@ -1,43 +1,33 @@
 """Access grants."""
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.access.records import AccessGrantRecord, AccessGrantView, NewAccessGrant
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.wakeups import ACCESS
 
 
-async def insert(
-    tx: Transaction,
-    id: str,
-    project_id: str | None,
-    owner_id: str,
-    allocation_ids: list[str],
-    login: str,
-    seconds: int,
-    operation_id: str | None = None,
-    reconciled_instance_id: str | None = None,
-    grant_id: str | None = None,
-) -> Row:
-    row = await tx.one(
+async def insert(tx: Transaction, id: str, new: NewAccessGrant) -> AccessGrantRecord:
+    return await tx.fetch(
+        AccessGrantRecord,
         """INSERT INTO access_grants (id, principal_id, project_id, owner_id, allocation_ids, login,
                                       operation_id, reconciled_instance_id, grant_id, expires_at)
            VALUES (%(id)s, %(principal)s, %(project)s, %(owner)s, %(allocations)s, %(login)s, %(operation)s,
                    %(reconciled)s, %(grant)s, now() + make_interval(secs => %(seconds)s)) RETURNING *""",
         id=id,
         principal=tx.principal_id,
-        project=project_id,
-        owner=owner_id,
-        allocations=allocation_ids,
-        login=login,
-        operation=operation_id,
-        grant=grant_id,
-        reconciled=reconciled_instance_id,
-        seconds=seconds,
+        project=new.project_id,
+        owner=new.owner_id,
+        allocations=new.allocation_ids,
+        login=new.login,
+        operation=new.operation_id,
+        grant=new.grant_id,
+        reconciled=new.reconciled_instance_id,
+        seconds=new.seconds,
     )
-    assert row is not None
-    return row
 
 
-async def get(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(
+async def get(tx: Transaction, id: str) -> AccessGrantView | None:
+    return await tx.find(
+        AccessGrantView,
         "SELECT *, ended_at IS NULL AND expires_at > now() AS open FROM access_grants WHERE id = %(id)s",
         id=id,
     )

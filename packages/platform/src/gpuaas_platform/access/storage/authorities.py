@@ -1,35 +1,43 @@
 """SSH authorities: which keys there are, and which machines know of them. The keys themselves lie in OpenBao."""
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.access.records import AuthorityVersionRecord, KeyState, UninformedMachine
+from gpuaas_platform.allocations.records import AllocationRecord
+from gpuaas_platform.core.database import Transaction
 
 
-async def list_all(tx: Transaction, owner_id: str) -> list[Row]:
+async def list_all(tx: Transaction, owner_id: str) -> list[AuthorityVersionRecord]:
     """Oldest first, without those that are only being made."""
-    return await tx.all(
+    return await tx.fetch_all(
+        AuthorityVersionRecord,
         "SELECT * FROM ssh_authorities WHERE owner_id = %(owner)s AND state <> 'making' ORDER BY version",
         owner=owner_id,
     )
 
 
-async def list_active(tx: Transaction, owner_id: str) -> list[Row]:
-    return await tx.all(
+async def list_active(tx: Transaction, owner_id: str) -> list[AuthorityVersionRecord]:
+    return await tx.fetch_all(
+        AuthorityVersionRecord,
         "SELECT * FROM ssh_authorities WHERE owner_id = %(owner)s AND state = 'active' ORDER BY version",
         owner=owner_id,
     )
 
 
-async def lock(tx: Transaction, owner_id: str) -> list[Row]:
+async def lock(tx: Transaction, owner_id: str) -> list[AuthorityVersionRecord]:
     """One who changes it at a time; all of its versions, also one that is being made."""
     await tx.run("SELECT pg_advisory_xact_lock(hashtextextended(%(owner)s, 3))", owner=owner_id)
-    return await tx.all("SELECT * FROM ssh_authorities WHERE owner_id = %(owner)s ORDER BY version", owner=owner_id)
+    return await tx.fetch_all(
+        AuthorityVersionRecord,
+        "SELECT * FROM ssh_authorities WHERE owner_id = %(owner)s ORDER BY version",
+        owner=owner_id,
+    )
 
 
 async def insert(
-    tx: Transaction, owner_id: str, version: int, state: str, public_key: str, fingerprint: str
-) -> Row | None:
-    return await tx.one(
+    tx: Transaction, owner_id: str, version: int, state: KeyState, public_key: str, fingerprint: str
+) -> None:
+    await tx.run(
         """INSERT INTO ssh_authorities (owner_id, version, state, public_key, fingerprint)
-           VALUES (%(owner)s, %(version)s, %(state)s, %(key)s, %(fingerprint)s) ON CONFLICT DO NOTHING RETURNING *""",
+           VALUES (%(owner)s, %(version)s, %(state)s, %(key)s, %(fingerprint)s) ON CONFLICT DO NOTHING""",
         owner=owner_id,
         version=version,
         state=state,
@@ -58,7 +66,7 @@ async def abandon(tx: Transaction, owner_id: str, version: int) -> None:
     )
 
 
-async def set_state(tx: Transaction, owner_id: str, version: int, state: str) -> None:
+async def set_state(tx: Transaction, owner_id: str, version: int, state: KeyState) -> None:
     await tx.run(
         """UPDATE ssh_authorities SET state = %(state)s, retired_at = coalesce(retired_at, now())
            WHERE owner_id = %(owner)s AND version = %(version)s""",
@@ -68,13 +76,17 @@ async def set_state(tx: Transaction, owner_id: str, version: int, state: str) ->
     )
 
 
-async def list_retiring(tx: Transaction) -> list[Row]:
-    return await tx.all("SELECT * FROM ssh_authorities WHERE state = 'retiring' ORDER BY owner_id, version LIMIT 100")
+async def list_retiring(tx: Transaction) -> list[AuthorityVersionRecord]:
+    return await tx.fetch_all(
+        AuthorityVersionRecord,
+        "SELECT * FROM ssh_authorities WHERE state = 'retiring' ORDER BY owner_id, version LIMIT 100",
+    )
 
 
-async def list_machines(tx: Transaction, owner_id: str) -> list[Row]:
+async def list_machines(tx: Transaction, owner_id: str) -> list[AllocationRecord]:
     """Those that have a sshd of the platform's making, locked in one order."""
-    return await tx.all(
+    return await tx.fetch_all(
+        AllocationRecord,
         """SELECT a.*, n.status AS node_status FROM allocations a LEFT JOIN nodes n ON n.id = a.node_id
            WHERE a.owner_id = %(owner)s AND a.status = 'active' AND a.shape->>'kind' <> 'external'
            ORDER BY a.id FOR UPDATE OF a""",
@@ -82,8 +94,9 @@ async def list_machines(tx: Transaction, owner_id: str) -> list[Row]:
     )
 
 
-async def list_waiting(tx: Transaction, owner_id: str, oldest: int, newest: int) -> list[Row]:
-    return await tx.all(
+async def list_waiting(tx: Transaction, owner_id: str, oldest: int, newest: int) -> list[UninformedMachine]:
+    return await tx.fetch_all(
+        UninformedMachine,
         """SELECT a.id, a.name, n.name AS node_name, n.status AS node_status
            FROM allocations a LEFT JOIN nodes n ON n.id = a.node_id
            WHERE a.owner_id = %(owner)s AND a.status = 'active' AND a.shape->>'kind' <> 'external'
@@ -95,7 +108,7 @@ async def list_waiting(tx: Transaction, owner_id: str, oldest: int, newest: int)
 
 
 async def set_known(tx: Transaction, allocation_id: str, oldest: int, newest: int) -> None:
-    """What a machine trusts: from which version to which."""
+    """Note the versions that a machine trusts: from the oldest to the newest."""
     await tx.run(
         """UPDATE allocations SET authority_oldest = %(oldest)s, authority_newest = %(newest)s
            WHERE id = %(id)s""",

@@ -2,14 +2,16 @@
 
 from datetime import datetime
 
+from gpuaas_platform.access.records import GrantRecord, GrantView, UnixUserRecord
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.core.database import Row, Transaction
 
 _SELECT = "SELECT g.*, a.name AS allocation_name FROM grants g JOIN allocations a ON a.id = g.allocation_id"
 _LIVE = "g.status IN ('pending', 'active', 'failed')"
 
 
-async def get_unix_user(tx: Transaction, user_id: str) -> Row | None:
-    return await tx.one("SELECT * FROM unix_users WHERE user_id = %(user)s", user=user_id)
+async def get_unix_user(tx: Transaction, user_id: str) -> UnixUserRecord | None:
+    return await tx.find(UnixUserRecord, "SELECT * FROM unix_users WHERE user_id = %(user)s", user=user_id)
 
 
 async def next_uid(tx: Transaction) -> int:
@@ -45,8 +47,15 @@ async def has_role_in(tx: Transaction, user_id: str, tenant_id: str) -> bool:
 
 
 async def insert(
-    tx: Transaction, id: str, allocation: Row, user: Row, unix: Row, *, sudo: bool, expires_at: datetime | None
-) -> Row | None:
+    tx: Transaction,
+    id: str,
+    allocation: AllocationRecord,
+    user: Row,
+    unix: UnixUserRecord,
+    *,
+    sudo: bool,
+    expires_at: datetime | None,
+) -> GrantView | None:
     """None where the person has a live one on the machine."""
     inserted = await tx.one(
         """INSERT INTO grants (id, allocation_id, tenant_id, project_id, user_id, email, login, uid, sudo, expires_at,
@@ -55,13 +64,13 @@ async def insert(
                    %(expires)s, %(by)s)
            ON CONFLICT DO NOTHING RETURNING id""",
         id=id,
-        allocation=allocation["id"],
-        tenant=allocation["tenant_id"],
-        project=allocation["project_id"],
+        allocation=allocation.id,
+        tenant=allocation.tenant_id,
+        project=allocation.project_id,
         user=user["id"],
         email=user["email"],
-        login=unix["login"],
-        uid=unix["uid"],
+        login=unix.login,
+        uid=unix.uid,
         sudo=sudo,
         expires=expires_at,
         by=tx.principal_id,
@@ -69,13 +78,14 @@ async def insert(
     return None if inserted is None else await get(tx, id)
 
 
-async def get(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(_SELECT + " WHERE g.id = %(id)s", id=id)
+async def get(tx: Transaction, id: str) -> GrantView | None:
+    return await tx.find(GrantView, _SELECT + " WHERE g.id = %(id)s", id=id)
 
 
-async def get_usable(tx: Transaction, allocation_id: str, user_id: str) -> Row | None:
+async def get_usable(tx: Transaction, allocation_id: str, user_id: str) -> GrantView | None:
     """The live one that a person has on a machine; one that has expired is none, also before it was swept."""
-    return await tx.one(
+    return await tx.find(
+        GrantView,
         _SELECT
         + " WHERE g.allocation_id = %(allocation)s AND g.user_id = %(user)s AND "
         + _LIVE
@@ -85,16 +95,19 @@ async def get_usable(tx: Transaction, allocation_id: str, user_id: str) -> Row |
     )
 
 
-async def list_live(tx: Transaction, allocation_id: str) -> list[Row]:
-    return await tx.all(
-        _SELECT + " WHERE g.allocation_id = %(allocation)s AND " + _LIVE + " ORDER BY g.id", allocation=allocation_id
+async def list_live(tx: Transaction, allocation_id: str) -> list[GrantView]:
+    return await tx.fetch_all(
+        GrantView,
+        _SELECT + " WHERE g.allocation_id = %(allocation)s AND " + _LIVE + " ORDER BY g.id",
+        allocation=allocation_id,
     )
 
 
 async def list_of_allocation(
     tx: Transaction, allocation_id: str, user_id: str | None, after: str, limit: int
-) -> list[Row]:
-    return await tx.all(
+) -> list[GrantView]:
+    return await tx.fetch_all(
+        GrantView,
         _SELECT
         + """ WHERE g.allocation_id = %(allocation)s AND g.id > %(after)s
                 AND (%(user)s::text IS NULL OR g.user_id = %(user)s) ORDER BY g.id LIMIT %(limit)s""",
@@ -105,9 +118,10 @@ async def list_of_allocation(
     )
 
 
-async def list_of_user(tx: Transaction, user_id: str, after: str, limit: int) -> list[Row]:
+async def list_of_user(tx: Transaction, user_id: str, after: str, limit: int) -> list[GrantView]:
     """Live ones: those that ended are the machine's history, not the person's."""
-    return await tx.all(
+    return await tx.fetch_all(
+        GrantView,
         _SELECT + " WHERE g.user_id = %(user)s AND g.id > %(after)s AND " + _LIVE + " ORDER BY g.id LIMIT %(limit)s",
         user=user_id,
         after=after,
@@ -117,9 +131,10 @@ async def list_of_user(tx: Transaction, user_id: str, after: str, limit: int) ->
 
 async def list_live_of_user(
     tx: Transaction, user_id: str, *, project_id: str | None = None, tenant_id: str | None = None
-) -> list[Row]:
+) -> list[GrantView]:
     """Everywhere, in a project, or in a tenant; in the order in which machines are locked."""
-    return await tx.all(
+    return await tx.fetch_all(
+        GrantView,
         _SELECT
         + " WHERE g.user_id = %(user)s AND "
         + _LIVE
@@ -131,22 +146,26 @@ async def list_live_of_user(
     )
 
 
-async def list_expired(tx: Transaction) -> list[Row]:
-    return await tx.all(_SELECT + " WHERE " + _LIVE + " AND g.expires_at <= now() ORDER BY g.allocation_id LIMIT 100")
+async def list_expired(tx: Transaction) -> list[GrantView]:
+    return await tx.fetch_all(
+        GrantView, _SELECT + " WHERE " + _LIVE + " AND g.expires_at <= now() ORDER BY g.allocation_id LIMIT 100"
+    )
 
 
-async def list_stuck(tx: Transaction, seconds: int) -> list[Row]:
-    """Machines that could not remove somebody: those are asked again."""
-    return await tx.all(
+async def list_stuck(tx: Transaction, seconds: int) -> list[str]:
+    """List the allocations whose machine could not remove somebody: those are asked again."""
+    rows = await tx.all(
         """SELECT DISTINCT g.allocation_id FROM grants g JOIN node_tasks t ON t.id = g.task_id
            WHERE g.status = 'revoking' AND t.state = 'failed'
              AND t.ended_at < now() - make_interval(secs => %(seconds)s) ORDER BY g.allocation_id LIMIT 100""",
         seconds=seconds,
     )
+    return [row["allocation_id"] for row in rows]
 
 
-async def set_status(tx: Transaction, id: str, status: str, reason: str = "", *, ended: bool = False) -> Row:
-    row = await tx.one(
+async def set_status(tx: Transaction, id: str, status: str, reason: str = "", *, ended: bool = False) -> GrantRecord:
+    return await tx.fetch(
+        GrantRecord,
         """UPDATE grants SET status = %(status)s, reason = %(reason)s, revision = revision + 1, updated_at = now(),
                ended_at = CASE WHEN %(ended)s THEN coalesce(ended_at, now()) ELSE ended_at END
            WHERE id = %(id)s RETURNING *""",
@@ -155,12 +174,10 @@ async def set_status(tx: Transaction, id: str, status: str, reason: str = "", *,
         reason=reason,
         ended=ended,
     )
-    assert row is not None
-    return row
 
 
 async def wait_for_task(tx: Transaction, allocation_id: str, task_id: str) -> None:
-    """What the machine has not done yet is done, or not, by this task."""
+    """Let this task decide about all that the machine has not done yet."""
     await tx.run(
         """UPDATE grants SET task_id = %(task)s
            WHERE allocation_id = %(allocation)s AND status IN ('pending', 'failed', 'revoking')""",
@@ -169,5 +186,7 @@ async def wait_for_task(tx: Transaction, allocation_id: str, task_id: str) -> No
     )
 
 
-async def list_of_task(tx: Transaction, task_id: str) -> list[Row]:
-    return await tx.all("SELECT * FROM grants WHERE task_id = %(task)s ORDER BY id FOR UPDATE", task=task_id)
+async def list_of_task(tx: Transaction, task_id: str) -> list[GrantRecord]:
+    return await tx.fetch_all(
+        GrantRecord, "SELECT * FROM grants WHERE task_id = %(task)s ORDER BY id FOR UPDATE", task=task_id
+    )

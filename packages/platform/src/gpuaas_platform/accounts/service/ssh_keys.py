@@ -61,7 +61,7 @@ async def delete_of_user(tx: Transaction, user_id: str) -> None:
 
 async def _tell_machines(tx: Transaction, user_id: str) -> None:
     for grant in await grant_store.list_live_of_user(tx, user_id):
-        allocation = await allocation_store.lock(tx, grant["allocation_id"])
+        allocation = await allocation_store.lock(tx, grant.allocation_id)
         assert allocation is not None
-        if allocation["status"] == AllocationStatus.ACTIVE:
+        if allocation.status == AllocationStatus.ACTIVE:
             await order_users(tx, allocation)

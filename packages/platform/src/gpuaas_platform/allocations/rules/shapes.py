@@ -1,13 +1,13 @@
-"""What the kinds of machines have in common and what not: which node suits, what its agent is asked, what can be
-done to one."""
+"""Kinds of machines and their differences: which node suits, which tasks its agent gets, which actions are possible."""
 
 from gpuaas_contract.agent_link import ClearHost, DeleteSlice, RestartHost, RestartSlice
 from gpuaas_contract.allocations import Shape, ShapeKind
 from gpuaas_contract.base import Resource
 from gpuaas_contract.nodes import Capacity, Inventory
 from gpuaas_contract.problems import Code
-from gpuaas_platform.core.database import Row
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.nodes.records import NodeView
 
 _OFFERED = {ShapeKind.SLICE: "slices", ShapeKind.HOST: "itself as a whole"}
 _NAMES = {ShapeKind.SLICE: "a slice", ShapeKind.HOST: "a whole host", ShapeKind.EXTERNAL: "an external machine"}
@@ -23,36 +23,36 @@ _UNSUPPORTED = {
 }
 
 
-def kind_of(row: Row) -> ShapeKind:
-    return ShapeKind(row["shape"]["kind"])
+def supports(row: AllocationRecord, action: str) -> bool:
+    return (row.shape.kind, action) not in _UNSUPPORTED
 
 
-def supports(row: Row, action: str) -> bool:
-    return (kind_of(row), action) not in _UNSUPPORTED
-
-
-def require_support(row: Row, action: str) -> None:
+def require_support(row: AllocationRecord, action: str) -> None:
     if not supports(row, action):
-        kind = kind_of(row)
-        detail = f"{row['name']} is {_NAMES[kind]}: {action} is not possible, {_UNSUPPORTED[kind, action]}"
+        kind = row.shape.kind
+        detail = f"{row.name} is {_NAMES[kind]}: {action} is not possible, {_UNSUPPORTED[kind, action]}"
         raise Refusal(Code.SHAPE_UNSUPPORTED, detail, context={"kind": kind, "action": action})
 
 
-def misfit(node: Row, shape: Shape) -> str | None:
+def inventory_of(node: NodeView) -> Inventory:
+    assert node.inventory is not None, f"node {node.name} has not said yet what it has"
+    return node.inventory
+
+
+def misfit(node: NodeView, shape: Shape) -> str | None:
     """Why the node is none for this kind of machine at all, whatever room it has."""
-    offers = Inventory.model_validate(node["inventory"]).offers
+    offers = inventory_of(node).offers
     if shape.kind not in offers:
         words = " and ".join(_OFFERED.get(offer, offer.value) for offer in offers)
         return f"offers {words}, not {_NAMES[shape.kind]}"
-    if shape.kind == ShapeKind.HOST and node["cpus"]:
+    if shape.kind == ShapeKind.HOST and node.cpus:
         return "is taken as a whole"
     return None
 
 
-def whole_of(node: Row, shape: Shape) -> Shape:
-    """What was asked for was the least; this is what there is."""
-    capacity = Inventory.model_validate(node["inventory"]).capacity
-    return shape.model_copy(update=capacity.model_dump())
+def whole_of(node: NodeView, shape: Shape) -> Shape:
+    """Return the shape of the whole node, which has at least what was asked for."""
+    return shape.model_copy(update=inventory_of(node).capacity.model_dump())
 
 
 def sizes(shape: Shape) -> dict[str, int]:
@@ -64,29 +64,29 @@ def growth(old: Shape, new: Shape) -> dict[str, int]:
     return {name: size - before[name] for name, size in sizes(new).items()}
 
 
-def removal(row: Row) -> Resource:
-    if kind_of(row) == ShapeKind.HOST:
-        return ClearHost(allocation_id=row["id"])
-    return DeleteSlice(allocation_id=row["id"])
+def removal(row: AllocationRecord) -> Resource:
+    if row.shape.kind == ShapeKind.HOST:
+        return ClearHost(allocation_id=row.id)
+    return DeleteSlice(allocation_id=row.id)
 
 
-def restart(row: Row) -> Resource:
-    if kind_of(row) == ShapeKind.HOST:
-        return RestartHost(allocation_id=row["id"])
-    return RestartSlice(allocation_id=row["id"])
+def restart(row: AllocationRecord) -> Resource:
+    if row.shape.kind == ShapeKind.HOST:
+        return RestartHost(allocation_id=row.id)
+    return RestartSlice(allocation_id=row.id)
 
 
-def shortage(node: Row, shape: Shape, image: str | None = None) -> list[str]:
-    """What the node lacks for the shape, in plain words; nothing where it has room."""
+def shortage(node: NodeView, shape: Shape, image: str | None = None) -> list[str]:
+    """List in plain words what the node lacks for the shape; nothing where it has room."""
     if (reason := misfit(node, shape)) is not None:
         return [reason]
-    inventory = Inventory.model_validate(node["inventory"])
+    inventory = inventory_of(node)
     capacity = inventory.capacity
     free = {
-        "CPUs": (capacity.cpus - node["cpus"], shape.cpus),
-        "MiB of memory": (capacity.memory_mib - node["memory_mib"], shape.memory_mib),
-        "GiB of disk": (capacity.disk_gib - node["disk_gib"], shape.disk_gib),
-        "GPUs": (capacity.gpus - node["gpus"], shape.gpus),
+        "CPUs": (capacity.cpus - node.cpus, shape.cpus),
+        "MiB of memory": (capacity.memory_mib - node.memory_mib, shape.memory_mib),
+        "GiB of disk": (capacity.disk_gib - node.disk_gib, shape.disk_gib),
+        "GPUs": (capacity.gpus - node.gpus, shape.gpus),
     }
     lacking = [f"{has} {what} free, {needs} needed" for what, (has, needs) in free.items() if 0 < needs > has]
     return lacking if image is None or image in inventory.images else [f"it has no image {image}", *lacking]

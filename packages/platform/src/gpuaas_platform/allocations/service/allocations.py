@@ -17,6 +17,7 @@ from gpuaas_contract.allocations import (
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.access.service.grant_ends import end_of_allocation
+from gpuaas_platform.allocations.records import AllocationRecord, AllocationView
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.allocations import require_allocation, scope_of
 from gpuaas_platform.allocations.service import externals
@@ -27,6 +28,7 @@ from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.tenants import visible_owners
 from gpuaas_platform.instances.storage import instances as instance_store
@@ -43,21 +45,21 @@ _RELEASABLE = {
 }
 
 
-def to_model(row: Row) -> Allocation:
-    return Allocation.model_validate({**row, "allowed_actions": _actions(row)})
+def to_model(row: AllocationView) -> Allocation:
+    return to_wire(Allocation, row, allowed_actions=_actions(row))
 
 
-def _actions(row: Row) -> list[AllowedAction]:
-    status, charged = row["status"], row["charged_from"] is not None
+def _actions(row: AllocationView) -> list[AllowedAction]:
+    status, charged = row.status, row.charged_from is not None
     names = []
-    if status == AllocationStatus.ACTIVE and row["activity"] is None:
+    if status == AllocationStatus.ACTIVE and row.activity is None:
         changes = [("restart", "Restart it in place"), ("resize", "Give it another size")]
         names += [change for change in changes if shapes.supports(row, change[0])]
     if status == AllocationStatus.RELEASE_FAILED or (status == AllocationStatus.FAILED and not charged):
         names += [("retry", "Try again")]
     if status in _RELEASABLE:
         names += [("release", "Give it back")]
-    path = f"/v1/allocations/{row['id']}"
+    path = f"/v1/allocations/{row.id}"
     return [AllowedAction(action=name, title=title, method="POST", href=f"{path}/{name}") for name, title in names]
 
 
@@ -99,19 +101,19 @@ async def get_timeline(
 ) -> Timeline:
     require_allocation(await store.get(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_READ)
     entries = await store.timeline(tx, allocation_id, step, correlation_id)
-    return Timeline(items=[TimelineEntry.model_validate(entry) for entry in entries])
+    return Timeline(items=[to_wire(TimelineEntry, entry) for entry in entries])
 
 
 async def update_allocation(tx: Transaction, caller: Caller, allocation_id: str, body: AllocationUpdate) -> Allocation:
     row = require_allocation(await store.lock(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_UPDATE)
     tx.match(row)
-    if row["status"] == AllocationStatus.RELEASED:
+    if row.status == AllocationStatus.RELEASED:
         raise Refusal(Code.INVALID_STATE, "the allocation is released; its name is history")
     renamed = await store.rename(tx, allocation_id, body.name)
     if renamed is None:
         raise name_taken(body.name)
     await tx.audit_owned("allocation.update", row, detail={"name": body.name})
-    await record(tx, renamed, "renamed", f"from {row['name']} to {body.name}; its host name stays {row['hostname']}")
+    await record(tx, renamed, "renamed", f"from {row.name} to {body.name}; its host name stays {row.hostname}")
     return await shown(tx, allocation_id)
 
 
@@ -136,16 +138,16 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
     row = require_allocation(await store.lock(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_UPDATE)
     tx.match(row)
     if "retry" not in {action.action for action in _actions(row)}:
-        lost = row["status"] == AllocationStatus.FAILED
+        lost = row.status == AllocationStatus.FAILED
         why = "its machine was lost: release it and ask for another" if lost else "there is nothing to try again"
-        raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']}; {why}")
+        raise Refusal(Code.INVALID_STATE, f"the allocation is {row.status}; {why}")
     await tx.audit_owned("allocation.retry", row)
-    if row["status"] == AllocationStatus.RELEASE_FAILED:
+    if row.status == AllocationStatus.RELEASE_FAILED:
         await _order_release(tx, row, "the release is tried again")
     else:
         again = await store.set_status(tx, allocation_id, AllocationStatus.PROVISIONING)
         await record(tx, again, "provisioning", "the creation is tried again")
-        await order_machine(tx, {**row, **again}, plan)
+        await order_machine(tx, row, plan)
     return await shown(tx, allocation_id)
 
 
@@ -154,8 +156,8 @@ async def release_allocation(
 ) -> Allocation:
     row = require_allocation(await store.lock(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_RELEASE)
     tx.match(row)
-    if row["status"] not in _RELEASABLE:
-        raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']} already")
+    if row.status not in _RELEASABLE:
+        raise Refusal(Code.INVALID_STATE, f"the allocation is {row.status} already")
     if not body.force:
         await require_unused(tx, row, "remove its member or decommission that first, or release it with force")
     if body.delete_volumes:
@@ -164,11 +166,11 @@ async def release_allocation(
     await node_store.cancel_tasks(tx, allocation_id)
     await end_of_allocation(tx, allocation_id)
     await usage_store.end(tx, UsageKind.CHARGED, allocation_id)
-    if shapes.kind_of(row) == ShapeKind.EXTERNAL:
+    if row.shape.kind == ShapeKind.EXTERNAL:
         await externals.release(tx, row)
         return await shown(tx, allocation_id)
     await begin_release(tx, row, delete=body.delete_volumes)
-    if row["node_id"] is None:
+    if row.node_id is None:
         await machine_gone(tx, allocation_id)
         released = await store.set_status(tx, allocation_id, AllocationStatus.RELEASED)
         await record(tx, released, "released", "it had no machine yet")
@@ -177,23 +179,23 @@ async def release_allocation(
     return await shown(tx, allocation_id)
 
 
-async def _order_release(tx: Transaction, row: Row, message: str) -> None:
-    releasing = await store.set_status(tx, row["id"], AllocationStatus.RELEASING)
+async def _order_release(tx: Transaction, row: AllocationRecord, message: str) -> None:
+    releasing = await store.set_status(tx, row.id, AllocationStatus.RELEASING)
     await record(tx, releasing, "releasing", message)
     await order(tx, row, shapes.removal(row))
 
 
-def require_at_rest(row: Row) -> None:
-    if row["status"] != AllocationStatus.ACTIVE:
-        raise Refusal(Code.INVALID_STATE, f"the allocation is {row['status']}, not active")
-    if row["activity"] is not None:
+def require_at_rest(row: AllocationRecord) -> None:
+    if row.status != AllocationStatus.ACTIVE:
+        raise Refusal(Code.INVALID_STATE, f"the allocation is {row.status}, not active")
+    if row.activity is not None:
         asking = "waiting for its app to agree to a resize"
-        doing = asking if row["activity"] == Activity.ASKING else row["activity"]
+        doing = asking if row.activity == Activity.ASKING else row.activity
         raise Refusal(Code.INVALID_STATE, f"the machine is {doing} already")
 
 
-async def require_unused(tx: Transaction, row: Row, advice: str) -> None:
-    if users := await instance_store.list_live_on(tx, [row["id"]]):
+async def require_unused(tx: Transaction, row: AllocationRecord, advice: str) -> None:
+    if users := await instance_store.list_live_on(tx, [row.id]):
         raise in_use(users, advice)
 
 

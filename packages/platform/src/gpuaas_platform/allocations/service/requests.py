@@ -12,7 +12,7 @@ from gpuaas_contract.allocations import (
     Shape,
     ShapeKind,
 )
-from gpuaas_contract.nodes import Capacity, Inventory
+from gpuaas_contract.nodes import Capacity
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.service import externals
@@ -56,11 +56,11 @@ async def _create(
         each = shapes.sizes(body.shape) | {"allocations": 1}
         await require_quota(tx, body.project_id, {what: number * len(names) for what, number in each.items()})
     await _require_image(tx, body.image)
-    shape = body.shape.model_dump(mode="json")
     # Ids of one moment come in no order: lists show the machines in that of their names.
     made = dict(zip(sorted(ids.new_id(ids.ALLOCATION) for _ in names), names, strict=True))
     rows = [
-        await store.insert(tx, id, tenant_id, body.project_id, name, shape, body.image) for id, name in made.items()
+        await store.insert(tx, id, tenant_id, body.project_id, name, body.shape, body.image)
+        for id, name in made.items()
     ]
     if taken := [name for name, row in zip(names, rows, strict=True) if row is None]:
         raise name_taken(*taken)
@@ -82,7 +82,7 @@ async def _create(
 
 
 async def _require_kind(tx: Transaction, body: AllocationCreate, count: int) -> None:
-    """What makes no sense for this kind of machine is a mistake, not something to leave out silently."""
+    """Refuse what makes no sense for this kind of machine: it is a mistake, not something to leave out silently."""
     if body.image is not None and body.shape.kind != ShapeKind.SLICE:
         raise _invalid("/image", "only slices are made from an image")
     if body.shape.external is None:
@@ -102,7 +102,7 @@ async def _require_image(tx: Transaction, image: str | None) -> None:
     """One that only nodes have which are not ready now is waited for; one that none has is a mistake."""
     if image is None:
         return
-    known = sorted({name for node in await node_store.list_enrolled(tx) for name in node["inventory"]["images"]})
+    known = sorted({name for node in await node_store.list_enrolled(tx) for name in node.inventory.images})
     if image not in known:
         detail = f"no node has an image {image}; there is: {', '.join(known) or 'none'}"
         pointer = FieldError(pointer="/image", detail=detail)
@@ -111,7 +111,7 @@ async def _require_image(tx: Transaction, image: str | None) -> None:
 
 async def _require_possible(tx: Transaction, shape: Shape, image: str | None) -> None:
     """Waiting must have an end: refuse what no node could carry, however much is given back."""
-    nodes = [Inventory.model_validate(node["inventory"]) for node in await node_store.list_enrolled(tx)]
+    nodes = [node.inventory for node in await node_store.list_enrolled(tx)]
     nodes = [node for node in nodes if shape.kind in node.offers and (image is None or image in node.images)]
     lacking = [(_too_small(node.capacity, shape), node.capacity) for node in nodes]
     # With no node yet, nothing is known of what the first will have.
@@ -124,5 +124,5 @@ async def _require_possible(tx: Transaction, shape: Shape, image: str | None) ->
 
 
 def _too_small(capacity: Capacity, shape: Shape) -> dict[str, int]:
-    """What even an empty node has too little of, and how much it has."""
+    """List the sizes of which even an empty node has too little, and how much it has."""
     return {name: has for name, has in capacity.model_dump().items() if has < getattr(shape, name)}

@@ -1,9 +1,10 @@
-"""What becomes of a machine when the apps on it have said whether it may have another size."""
+"""Answers of apps to whether a machine of theirs may have another size."""
 
 from gpuaas_contract.agent_link import ResizeSlice
 from gpuaas_contract.allocations import Activity, Shape
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.operations import OperationState, ResizeQuestion
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.storage import allocations as store
 from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.core.database import Row, Transaction
@@ -11,10 +12,10 @@ from gpuaas_platform.nodes.storage import order
 from gpuaas_platform.operations.storage import operations as operation_store
 
 
-async def begin_resize(tx: Transaction, row: Row, shape: Shape, message: str) -> None:
-    changed = await store.begin_activity(tx, row["id"], Activity.RESIZING, shape.model_dump(mode="json"))
+async def begin_resize(tx: Transaction, row: AllocationRecord, shape: Shape, message: str) -> None:
+    changed = await store.begin_activity(tx, row.id, Activity.RESIZING, shape)
     await record(tx, changed, "resizing", message)
-    await order(tx, row, ResizeSlice(allocation_id=row["id"], shape=shape))
+    await order(tx, row, ResizeSlice(allocation_id=row.id, shape=shape))
 
 
 async def answered(tx: Transaction, operation: Row, state: OperationState, error: JsonObject | None) -> list[str]:
@@ -23,15 +24,15 @@ async def answered(tx: Transaction, operation: Row, state: OperationState, error
     Answers to what is not asked any more change nothing: the machine was lost, or another app refused. Returns the
     operations that have become pointless."""
     row = await store.lock(tx, ResizeQuestion.model_validate(operation["input"]).allocation_id)
-    if row is None or operation["id"] not in row["asked_operation_ids"]:
+    if row is None or operation["id"] not in row.asked_operation_ids:
         return []
     with tx.on_behalf_of(operation["correlation_id"]):
         if state != OperationState.SUCCEEDED:
             reason = f"the resize was refused by {operation['app_slug']}: {(error or {}).get('detail', state.value)}"
-            refused = await store.end_activity(tx, row["id"], row["shape"], reason)
+            refused = await store.end_activity(tx, row.id, row.shape, reason)
             await record(tx, refused, "resize_refused", reason)
-            return [id for id in row["asked_operation_ids"] if id != operation["id"]]
-        if await operation_store.all_succeeded(tx, row["asked_operation_ids"]):
-            shape = Shape.model_validate(row["wanted_shape"])
-            await begin_resize(tx, row, shape, f"{operation['app_slug']} agreed")
+            return [id for id in row.asked_operation_ids if id != operation["id"]]
+        if await operation_store.all_succeeded(tx, list(row.asked_operation_ids)):
+            assert row.wanted_shape is not None, "the apps were asked about a size"
+            await begin_resize(tx, row, row.wanted_shape, f"{operation['app_slug']} agreed")
     return []

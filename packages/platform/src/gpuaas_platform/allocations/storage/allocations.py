@@ -1,9 +1,11 @@
 """Allocations and their timeline."""
 
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import LiteralString
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_contract.allocations import Shape
+from gpuaas_platform.allocations.records import AllocationRecord, AllocationView, TimelineEntryRecord
+from gpuaas_platform.core.database import Transaction
 
 _SELECT = """
     SELECT a.*, coalesce(p.network_index, t.network_index) AS network_index,
@@ -29,11 +31,12 @@ async def insert(
     tenant_id: str,
     project_id: str | None,
     name: str,
-    shape: dict[str, Any],
+    shape: Shape,
     image: str | None,
-) -> Row | None:
+) -> AllocationRecord | None:
     """Its name is its host name, too. None where another live allocation of the owner has it."""
-    return await tx.one(
+    return await tx.find(
+        AllocationRecord,
         """INSERT INTO allocations (id, tenant_id, project_id, name, hostname, shape, image, status, correlation_id)
            VALUES (%(id)s, %(tenant)s, %(project)s, %(name)s, %(name)s, %(shape)s, %(image)s, 'requested',
                    %(correlation)s)
@@ -42,24 +45,24 @@ async def insert(
         tenant=tenant_id,
         project=project_id,
         name=name,
-        shape=shape,
+        shape=shape.model_dump(mode="json"),
         image=image,
         correlation=tx.correlation_id,
     )
 
 
-async def get(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(_SELECT + " WHERE a.id = %(id)s", id=id)
+async def get(tx: Transaction, id: str) -> AllocationView | None:
+    return await tx.find(AllocationView, _SELECT + " WHERE a.id = %(id)s", id=id)
 
 
-async def list_by_ids(tx: Transaction, ids: list[str], *, lock: bool) -> list[Row]:
+async def list_by_ids(tx: Transaction, ids: list[str], *, lock: bool) -> list[AllocationView]:
     """In the order of their ids, in which they are also locked."""
     if lock:
         await tx.all("SELECT 1 FROM allocations WHERE id = ANY(%(ids)s) ORDER BY id FOR UPDATE", ids=ids)
-    return await tx.all(_SELECT + " WHERE a.id = ANY(%(ids)s) ORDER BY a.id", ids=ids)
+    return await tx.fetch_all(AllocationView, _SELECT + " WHERE a.id = ANY(%(ids)s) ORDER BY a.id", ids=ids)
 
 
-async def lock(tx: Transaction, id: str) -> Row | None:
+async def lock(tx: Transaction, id: str) -> AllocationView | None:
     await tx.one("SELECT 1 FROM allocations WHERE id = %(id)s FOR UPDATE", id=id)
     return await get(tx, id)
 
@@ -82,8 +85,9 @@ class Filters:
 
 async def list_matching(
     tx: Transaction, owner_ids: list[str] | None, filters: Filters, after: str, limit: int
-) -> list[Row]:
-    return await tx.all(
+) -> list[AllocationView]:
+    return await tx.fetch_all(
+        AllocationView,
         _SELECT
         + """ WHERE a.id > %(after)s AND (%(owners)s::text[] IS NULL OR a.owner_id = ANY(%(owners)s))
                AND (%(status)s::text IS NULL OR a.status = %(status)s)
@@ -98,9 +102,10 @@ async def list_matching(
     )
 
 
-async def list_of_node(tx: Transaction, node_id: str, also: list[str]) -> list[Row]:
-    """What a node carries, and the others that are named, locked in one order."""
-    return await tx.all(
+async def list_of_node(tx: Transaction, node_id: str, also: list[str]) -> list[AllocationView]:
+    """Lock, in one order, the allocations that a node carries and the others that are named."""
+    return await tx.fetch_all(
+        AllocationView,
         _SELECT
         + """ WHERE (a.node_id = %(node)s AND a.status <> 'released') OR a.id = ANY(%(also)s)
               ORDER BY a.id FOR UPDATE OF a""",
@@ -113,8 +118,9 @@ async def has_waiting(tx: Transaction) -> bool:
     return await tx.one("SELECT 1 FROM allocations WHERE status = 'requested' LIMIT 1") is not None
 
 
-async def list_waiting(tx: Transaction, only: list[str] | None) -> list[Row]:
-    return await tx.all(
+async def list_waiting(tx: Transaction, only: list[str] | None) -> list[AllocationView]:
+    return await tx.fetch_all(
+        AllocationView,
         _SELECT
         + """ WHERE a.status = 'requested' AND (%(only)s::text[] IS NULL OR a.id = ANY(%(only)s))
               ORDER BY a.id FOR UPDATE OF a SKIP LOCKED""",
@@ -138,8 +144,9 @@ async def list_taken_addresses(tx: Transaction, owner_id: str) -> set[str]:
     return {row["address"] for row in rows}
 
 
-async def place(tx: Transaction, id: str, node_id: str, address: str, image: str | None) -> Row:
-    row = await tx.one(
+async def place(tx: Transaction, id: str, node_id: str, address: str, image: str | None) -> AllocationRecord:
+    return await tx.fetch(
+        AllocationRecord,
         """UPDATE allocations SET status = 'provisioning', reason = '', node_id = %(node)s,
                address = %(address)s, image = coalesce(image, %(image)s), revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
@@ -148,27 +155,25 @@ async def place(tx: Transaction, id: str, node_id: str, address: str, image: str
         address=address,
         image=image,
     )
-    assert row is not None
-    return row
 
 
-async def place_on_host(tx: Transaction, id: str, node_id: str, shape: dict[str, Any]) -> Row:
+async def place_on_host(tx: Transaction, id: str, node_id: str, shape: Shape) -> AllocationRecord:
     """A whole host keeps the address that it has, and gives all that it has."""
-    row = await tx.one(
+    return await tx.fetch(
+        AllocationRecord,
         """UPDATE allocations SET status = 'provisioning', reason = '', node_id = %(node)s,
                shape = %(shape)s, revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
         node=node_id,
-        shape=shape,
+        shape=shape.model_dump(mode="json"),
     )
-    assert row is not None
-    return row
 
 
-async def set_status(tx: Transaction, id: str, status: str, reason: str = "") -> Row:
+async def set_status(tx: Transaction, id: str, status: str, reason: str = "") -> AllocationRecord:
     """Whatever was being done to the machine is over with its old status."""
-    row = await tx.one(
+    return await tx.fetch(
+        AllocationRecord,
         """UPDATE allocations SET status = %(status)s, reason = %(reason)s, activity = NULL, wanted_shape = NULL,
                asked_operation_ids = '{}',
                revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
@@ -176,13 +181,12 @@ async def set_status(tx: Transaction, id: str, status: str, reason: str = "") ->
         status=status,
         reason=reason,
     )
-    assert row is not None
-    return row
 
 
-async def rename(tx: Transaction, id: str, name: str) -> Row | None:
+async def rename(tx: Transaction, id: str, name: str) -> AllocationRecord | None:
     """None where another live allocation of the owner has the name."""
-    return await tx.one(
+    return await tx.find(
+        AllocationRecord,
         """UPDATE allocations a SET name = %(name)s, revision = revision + 1, updated_at = now()
            WHERE id = %(id)s AND NOT EXISTS (
                SELECT 1 FROM allocations b WHERE b.owner_id = a.owner_id AND b.id <> a.id
@@ -194,58 +198,57 @@ async def rename(tx: Transaction, id: str, name: str) -> Row | None:
 
 
 async def begin_activity(
-    tx: Transaction, id: str, activity: str, wanted_shape: dict[str, Any] | None, asked: list[str] | None = None
-) -> Row:
-    row = await tx.one(
+    tx: Transaction, id: str, activity: str, wanted_shape: Shape | None, asked: list[str] | None = None
+) -> AllocationRecord:
+    return await tx.fetch(
+        AllocationRecord,
         """UPDATE allocations SET activity = %(activity)s, wanted_shape = %(shape)s, reason = '',
                asked_operation_ids = %(asked)s, revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
         activity=activity,
-        shape=wanted_shape,
+        shape=None if wanted_shape is None else wanted_shape.model_dump(mode="json"),
         asked=asked or [],
     )
-    assert row is not None
-    return row
 
 
-async def end_activity(tx: Transaction, id: str, shape: dict[str, Any], reason: str) -> Row:
-    row = await tx.one(
+async def end_activity(tx: Transaction, id: str, shape: Shape, reason: str) -> AllocationRecord:
+    return await tx.fetch(
+        AllocationRecord,
         """UPDATE allocations SET activity = NULL, wanted_shape = NULL, shape = %(shape)s, reason = %(reason)s,
                asked_operation_ids = '{}', revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
         id=id,
-        shape=shape,
+        shape=shape.model_dump(mode="json"),
         reason=reason,
     )
-    assert row is not None
-    return row
 
 
-async def touch(tx: Transaction, id: str) -> Row:
-    """Something that it shows, and that is kept elsewhere, changed."""
-    row = await tx.one(
-        "UPDATE allocations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *", id=id
+async def touch(tx: Transaction, id: str) -> AllocationRecord:
+    """Count a change of something that it shows and that is kept elsewhere."""
+    return await tx.fetch(
+        AllocationRecord,
+        "UPDATE allocations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *",
+        id=id,
     )
-    assert row is not None
-    return row
 
 
-async def record(tx: Transaction, row: Row, step: str, message: str) -> None:
+async def record(tx: Transaction, row: AllocationRecord, step: str, message: str) -> None:
     """Add a step to an allocation's timeline, and tell it in the change feed."""
     await tx.run(
         """INSERT INTO allocation_timeline (allocation_id, step, message, correlation_id)
            VALUES (%(id)s, %(step)s, %(message)s, %(correlation)s)""",
-        id=row["id"],
+        id=row.id,
         step=step,
         message=message,
         correlation=tx.correlation_id,
     )
-    await tx.changed("allocation", row, step, message=message, project_id=row["project_id"])
+    await tx.changed("allocation", row, step, message=message, project_id=row.project_id)
 
 
-async def timeline(tx: Transaction, id: str, step: str | None, correlation_id: str | None) -> list[Row]:
+async def timeline(tx: Transaction, id: str, step: str | None, correlation_id: str | None) -> list[TimelineEntryRecord]:
     """How long a step took does not depend on which ones are shown."""
-    return await tx.all(
+    return await tx.fetch_all(
+        TimelineEntryRecord,
         """SELECT * FROM (
                SELECT *, extract(epoch FROM lead(at) OVER (ORDER BY id) - at)::float8 AS duration_seconds
                FROM allocation_timeline WHERE allocation_id = %(id)s) steps

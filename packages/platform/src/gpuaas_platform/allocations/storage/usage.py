@@ -1,12 +1,12 @@
 """Usage records. A unique key makes each interval one, whatever is repeated after a crash."""
 
-from typing import Any
-
 from gpuaas_contract import ids
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_contract.allocations import Shape
+from gpuaas_platform.allocations.records import AllocationRecord, UsageView
+from gpuaas_platform.core.database import Transaction
 
 
-async def begin(tx: Transaction, kind: str, allocation: Row) -> None:
+async def begin(tx: Transaction, kind: str, allocation: AllocationRecord) -> None:
     await tx.run(
         """INSERT INTO usage_records (id, kind, tenant_id, project_id, allocation_id, shapes)
            VALUES (%(id)s, %(kind)s, %(tenant)s, %(project)s, %(allocation)s,
@@ -14,20 +14,20 @@ async def begin(tx: Transaction, kind: str, allocation: Row) -> None:
            ON CONFLICT DO NOTHING""",
         id=ids.new_id(ids.USAGE),
         kind=kind,
-        tenant=allocation["tenant_id"],
-        project=allocation["project_id"],
-        allocation=allocation["id"],
-        shape=allocation["shape"],
+        tenant=allocation.tenant_id,
+        project=allocation.project_id,
+        allocation=allocation.id,
+        shape=allocation.shape.model_dump(mode="json"),
     )
 
 
-async def reshape(tx: Transaction, allocation_id: str, shape: dict[str, Any]) -> None:
+async def reshape(tx: Transaction, allocation_id: str, shape: Shape) -> None:
     await tx.run(
         """UPDATE usage_records
            SET shapes = shapes || jsonb_build_array(jsonb_build_object('since', now(), 'shape', %(shape)s::jsonb))
            WHERE allocation_id = %(allocation)s AND ended_at IS NULL""",
         allocation=allocation_id,
-        shape=shape,
+        shape=shape.model_dump(mode="json"),
     )
 
 
@@ -42,8 +42,9 @@ async def end(tx: Transaction, kind: str, allocation_id: str) -> None:
 
 async def list_matching(
     tx: Transaction, owner_ids: list[str] | None, allocation_id: str | None, kind: str | None, after: str, limit: int
-) -> list[Row]:
-    return await tx.all(
+) -> list[UsageView]:
+    return await tx.fetch_all(
+        UsageView,
         """SELECT u.*, a.name AS allocation_name,
                   extract(epoch FROM coalesce(u.ended_at, now()) - u.started_at)::float8 AS seconds
            FROM usage_records u JOIN allocations a ON a.id = u.allocation_id

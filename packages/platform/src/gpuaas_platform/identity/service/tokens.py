@@ -108,14 +108,14 @@ class TokenService:
         node = await node_store.get(tx, node_id)
         if node is None:
             raise unauthenticated("no such node is enrolled")
-        if node["revoked_at"] is not None:
+        if node.revoked_at is not None:
             raise unauthenticated("the identity of this node was revoked")
-        keys = [node["public_key_pem"]] + ([node["next_public_key_pem"]] if node["next_public_key_pem"] else [])
+        keys = [node.public_key_pem] + ([node.next_public_key_pem] if node.next_public_key_pem else [])
         used = await verify_assertion(tx, bearer, keys, node_id, [AGENT_AUDIENCE])
         if used == 1 and (changed := await node_store.take_offered_key(tx, node_id)):
             await tx.changed("node", changed, "identity_rotated")
             await tx.audit("node.identity_rotated", node_id)
-        return Caller(kind=PrincipalKind.NODE, id=node["id"], name=node["name"])
+        return Caller(kind=PrincipalKind.NODE, id=node.id, name=node.name)
 
 
 async def _user_of_token(

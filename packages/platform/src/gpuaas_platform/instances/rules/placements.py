@@ -5,19 +5,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuaas_contract.allocations import AllocationStatus, Shape
+from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.instances import Placement
 from gpuaas_contract.manifest import Component, Manifest, Mode
+from gpuaas_platform.allocations.records import AllocationRecord
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """What is known of the machines that a request names."""
+    """The machines that a request names, and who uses them."""
 
-    found: Mapping[str, Row]
+    found: Mapping[str, AllocationRecord]
     """Allocations of the owner, by id. One that is somebody else's is not there."""
     live: Sequence[Row]
     """Members that use them already."""
@@ -66,12 +67,12 @@ def _check_one(
         message = f"the project has no allocation {placement.allocation_id!r}"
         yield problem("allocation_unknown", message, pointer, "choose one of the project's own allocations")
         return
-    if row["status"] != AllocationStatus.ACTIVE:
-        message = f"allocation {row['name']} is {row['status']}, not active"
+    if row.status != AllocationStatus.ACTIVE:
+        message = f"allocation {row.name} is {row.status}, not active"
         yield problem("allocation_not_active", message, pointer, "wait until it is active, or choose another")
     for member in machines.live:
         if member["allocation_id"] == placement.allocation_id and member["instance_id"] != machines.instance_id:
-            message = f"allocation {row['name']} is used by {member['instance_name']} already"
+            message = f"allocation {row.name} is used by {member['instance_name']} already"
             yield problem("allocation_in_use", message, pointer, "choose one that is free")
             break
     if component is not None:
@@ -84,7 +85,7 @@ def _check_sharing(
     placement: Placement,
     placements: Sequence[Placement],
     component: Component,
-    row: Row,
+    row: AllocationRecord,
     own: set[str],
     manifest: Manifest,
     pointer: str,
@@ -95,25 +96,25 @@ def _check_sharing(
     present = {other.component_key for other in sharing} | own
     if missing := [key for key in component.must_share_machine_with if key not in present]:
         message = f"{component.key} must be placed on the same allocation as {', '.join(missing)}"
-        yield problem("must_share_machine", message, pointer, f"place {', '.join(missing)} on {row['name']}, too")
+        yield problem("must_share_machine", message, pointer, f"place {', '.join(missing)} on {row.name}, too")
     reluctant = {
         key for key in own if (other := manifest.component(key)) and component.key not in other.may_share_machine_with
     }
     for key in sorted((present - set(component.may_share_machine_with)) | reluctant):
-        message = f"{component.key} may not share allocation {row['name']} with {key}"
+        message = f"{component.key} may not share allocation {row.name} with {key}"
         yield problem("may_not_share_machine", message, pointer, "place each on an allocation of its own")
 
 
-def check_size(component: Component, row: Row, pointer: str) -> Iterator[Finding]:
-    shape, needs = Shape.model_validate(row["shape"]), component.requires_capacity_shape
+def check_size(component: Component, row: AllocationRecord, pointer: str) -> Iterator[Finding]:
+    shape, needs = row.shape, component.requires_capacity_shape
     if shape.cpus < needs.cpus or shape.memory_mib < needs.memory_mib:
         message = (
-            f"allocation {row['name']} is too small for {component.key}: it has {shape.cpus} CPUs and "
+            f"allocation {row.name} is too small for {component.key}: it has {shape.cpus} CPUs and "
             f"{shape.memory_mib} MiB, {needs.cpus} CPUs and {needs.memory_mib} MiB needed"
         )
         yield problem("shape_too_small", message, pointer, "resize it, or choose a larger one")
     if shape.gpus < needs.gpus:
-        message = f"allocation {row['name']} has {shape.gpus} GPUs, {component.key} needs {needs.gpus}"
+        message = f"allocation {row.name} has {shape.gpus} GPUs, {component.key} needs {needs.gpus}"
         yield problem("too_few_gpus", message, pointer, "choose one with more GPUs")
 
 

@@ -1,13 +1,13 @@
 """Deploying an app: instance, members and operations in one transaction."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gpuaas_contract import ids
 from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Kind
 from gpuaas_contract.problems import Code
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal
@@ -54,7 +54,7 @@ async def _insert_members(
     instance: Row,
     manifest: Manifest,
     placements: Sequence[Placement],
-    allocations: Mapping[str, Mapping[str, Any]],
+    allocations: Mapping[str, AllocationRecord],
 ) -> None:
     """All members and their operations with a few statements, however many there are."""
     members, requested, inputs = [], [], {}
@@ -72,7 +72,7 @@ async def _insert_members(
                 "id": member_id,
                 "component_key": placement.component_key,
                 "allocation_id": placement.allocation_id,
-                "node_id": allocations[placement.allocation_id]["node_id"],
+                "node_id": allocations[placement.allocation_id].node_id,
                 "operation_id": operation_id,
                 "access_credential_id": None if placement.access is None else placement.access.credential_id,
             }

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpuaas_contract.artifacts import ArtifactStatus
 from gpuaas_contract.base import JsonObject
@@ -12,6 +11,7 @@ from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.instances import InstanceDeploy
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.problems import Code, FieldError
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.artifacts.storage import artifacts as artifact_store
 from gpuaas_platform.core.database import Transaction
@@ -29,7 +29,7 @@ _CODES = {"inputs_invalid": Code.INPUTS_INVALID, "name_taken": Code.NAME_TAKEN}
 class DeployPlan:
     """What a deploy would work with, and all that was found on the way."""
 
-    allocations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    allocations: Mapping[str, AllocationRecord] = field(default_factory=dict)
     inputs: JsonObject = field(default_factory=dict)
     mode: str | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -58,7 +58,7 @@ async def find_machines(
     tx: Transaction, project_id: str, allocation_ids: Sequence[str], *, lock: bool, instance_id: str | None = None
 ) -> Machines:
     rows = await allocation_store.list_by_ids(tx, sorted(set(allocation_ids)), lock=lock)
-    found = {row["id"]: row for row in rows if row["project_id"] == project_id}
+    found = {row.id: row for row in rows if row.project_id == project_id}
     return Machines(found, await store.list_live_on(tx, list(found)), instance_id)
 
 
@@ -68,7 +68,7 @@ def name_taken(name: str) -> Finding:
 
 
 async def _check_access(
-    tx: Transaction, body: InstanceDeploy, allocations: Mapping[str, Mapping[str, Any]]
+    tx: Transaction, body: InstanceDeploy, allocations: Mapping[str, AllocationRecord]
 ) -> list[Finding]:
     """A chosen credential is one of the project's own that can be delivered, and for machines that have none."""
     chosen = [] if body.access is None else [("/access", body.access.credential_id)]
@@ -79,8 +79,8 @@ async def _check_access(
         pointer = f"/placement_intent/{number}/access"
         chosen.append((pointer, placement.access.credential_id))
         row = allocations.get(placement.allocation_id)
-        if row is not None and row["shape"].get("external") is not None:
-            message = f"{row['name']} is an external machine, which is entered with the credential that it has"
+        if row is not None and row.shape.external is not None:
+            message = f"{row.name} is an external machine, which is entered with the credential that it has"
             findings.append(problem("credential_unusable", message, pointer, "leave it away"))
     for pointer, credential_id in chosen:
         found = await credential_store.get(tx, credential_id)

@@ -156,17 +156,17 @@ async def _make(
     absent = await find_controller(tx, fields["app_slug"], tenant_id, fields["project_id"])
     if absent is not None:
         findings.append(absent)
-    machines = [row for row in await observable(tx, allocation_ids) if row["project_id"] == fields["project_id"]]
+    machines = [row for row in await observable(tx, allocation_ids) if row.project_id == fields["project_id"]]
     declared = manifest.operation(Kind.PREFLIGHT) if manifest is not None else None
     if declared is None:
         checks = AppChecks.NOT_DECLARED if manifest is not None else AppChecks.NOT_RUN
     else:
         checks = AppChecks.RUNNING if absent is None else AppChecks.NOT_RUN
-        findings += _unseen(set(allocation_ids) - {row["id"] for row in machines})
+        findings += _unseen(set(allocation_ids) - {row.id for row in machines})
     running = checks == AppChecks.RUNNING
     fields = {
         **fields,
-        "allocation_ids": [row["id"] for row in machines],
+        "allocation_ids": [row.id for row in machines],
         "app_checks": checks.value,
         "state": (PreflightState.RUNNING if running else PreflightState.DONE).value,
     }

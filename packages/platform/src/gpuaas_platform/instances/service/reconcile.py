@@ -6,9 +6,10 @@ from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.operations import ClaimRequest
 from gpuaas_contract.problems import Code
 from gpuaas_contract.reconcile import RECONCILE_LEASE_SECONDS, ReconcileClaim, ReconcileLease
+from gpuaas_platform.access.records import NewAccessGrant
 from gpuaas_platform.access.service.authorities import Authorities, check_ssh_key
 from gpuaas_platform.access.storage import access as access_store
-from gpuaas_platform.allocations.rules import shapes
+from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Database, Row, Transaction
 from gpuaas_platform.core.errors import Refusal
@@ -83,22 +84,22 @@ class ObserverAccess:
             grant = await access_store.insert(
                 tx,
                 ids.new_id(ids.ACCESS_GRANT),
-                instance["project_id"],
-                instance["project_id"],
-                [row["id"] for row in machines],
-                OBSERVER_LOGIN,
-                CERTIFICATE_SECONDS,
-                reconciled_instance_id=instance_id,
+                NewAccessGrant(
+                    project_id=instance["project_id"],
+                    owner_id=instance["project_id"],
+                    allocation_ids=[row.id for row in machines],
+                    login=OBSERVER_LOGIN,
+                    seconds=CERTIFICATE_SECONDS,
+                    reconciled_instance_id=instance_id,
+                ),
             )
-            detail = {"grant": grant["id"], "machines": grant["allocation_ids"], "login": OBSERVER_LOGIN}
+            detail = {"grant": grant.id, "machines": list(grant.allocation_ids), "login": OBSERVER_LOGIN}
             await tx.audit("access.grant", instance_id, project_id=instance["project_id"], detail=detail)
         key_id = f"{instance_id}/{body.fencing_token}/{correlation_id}"
         return await self._authorities.certify(grant, machines, body.public_key, key_id)
 
 
-async def observable(tx: Transaction, allocation_ids: list[str]) -> list[Row]:
+async def observable(tx: Transaction, allocation_ids: list[str]) -> list[AllocationView]:
     """Machines that have an observer. An external one has none: its stored key opens more than that."""
     rows = [row for id in allocation_ids if (row := await allocation_store.get(tx, id)) is not None]
-    return [
-        row for row in rows if row["status"] == AllocationStatus.ACTIVE and shapes.kind_of(row) != ShapeKind.EXTERNAL
-    ]
+    return [row for row in rows if row.status == AllocationStatus.ACTIVE and row.shape.kind != ShapeKind.EXTERNAL]

@@ -4,6 +4,7 @@ from gpuaas_contract import ids
 from gpuaas_contract.agent_link import DeliverArtifact
 from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliveryStatus
 from gpuaas_platform.access.service.streams import require_active
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.artifacts.service import artifacts
@@ -46,16 +47,17 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
     )
 
 
-async def _ask_agent(tx: Transaction, machine: Row, artifact: Row, correlation_id: str) -> str:
+async def _ask_agent(tx: Transaction, machine: AllocationRecord, artifact: Row, correlation_id: str) -> str:
     spec = DeliverArtifact(
-        allocation_id=machine["id"],
+        allocation_id=machine.id,
         digest=artifact["content_digest"],
         size=artifact["size"],
         repository=artifact["repository"],
         media_type=artifact["media_type"],
     )
+    assert machine.node_id is not None, "a machine with an agent is on a node"
     return await node_store.insert_task(
-        tx, machine["node_id"], spec, allocation_id=machine["id"], correlation_id=correlation_id
+        tx, machine.node_id, spec, allocation_id=machine.id, correlation_id=correlation_id
     )
 
 

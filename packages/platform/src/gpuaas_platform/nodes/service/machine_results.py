@@ -1,4 +1,4 @@
-"""What node agents report about machines, and what that makes of the allocations."""
+"""Results of tasks about machines, applied to their allocations."""
 
 from gpuaas_contract.allocations import Activity, AllocationStatus
 from gpuaas_contract.usage import UsageKind
@@ -19,26 +19,26 @@ async def progressed(tx: Transaction, allocation_id: str, step: str, message: st
 
 async def slice_created(tx: Transaction, allocation_id: str, ok: bool, message: str) -> None:
     row = await store.lock(tx, allocation_id)
-    if row is None or row["status"] != AllocationStatus.PROVISIONING:
+    if row is None or row.status != AllocationStatus.PROVISIONING:
         return
     status = AllocationStatus.ACTIVE if ok else AllocationStatus.FAILED
-    row = await store.set_status(tx, allocation_id, status, "" if ok else message)
+    changed = await store.set_status(tx, allocation_id, status, "" if ok else message)
     if ok:
-        await usage_store.begin(tx, UsageKind.CHARGED, row)
-        await catch_up(tx, row)
+        await usage_store.begin(tx, UsageKind.CHARGED, changed)
+        await catch_up(tx, changed)
     await machine_made(tx, allocation_id, ok)
-    await record(tx, row, status.value, message if ok else f"{message}; it is not charged")
+    await record(tx, changed, status.value, message if ok else f"{message}; it is not charged")
 
 
 async def slice_deleted(tx: Transaction, allocation_id: str, ok: bool, message: str, plan: AddressPlan) -> None:
     row = await store.lock(tx, allocation_id)
-    if row is None or row["status"] != AllocationStatus.RELEASING:
+    if row is None or row.status != AllocationStatus.RELEASING:
         return
     status = AllocationStatus.RELEASED if ok else AllocationStatus.RELEASE_FAILED
-    row = await store.set_status(tx, allocation_id, status, "" if ok else message)
+    changed = await store.set_status(tx, allocation_id, status, "" if ok else message)
     if ok:
         await usage_store.end(tx, UsageKind.OCCUPIED, allocation_id)
-    await record(tx, row, status.value, message if ok else f"{message}; it is not charged any more")
+    await record(tx, changed, status.value, message if ok else f"{message}; it is not charged any more")
     if ok:
         # Nodes before volumes, as everywhere.
         await place_waiting(tx, plan)
@@ -47,21 +47,22 @@ async def slice_deleted(tx: Transaction, allocation_id: str, ok: bool, message: 
 
 async def slice_restarted(tx: Transaction, allocation_id: str, ok: bool, message: str) -> None:
     row = await store.lock(tx, allocation_id)
-    if row is None or row["activity"] != Activity.RESTARTING:
+    if row is None or row.activity != Activity.RESTARTING:
         return
     reason = "" if ok else f"the restart failed: {message}"
-    row = await store.end_activity(tx, allocation_id, row["shape"], reason)
-    await record(tx, row, "restarted" if ok else "restart_failed", message)
+    changed = await store.end_activity(tx, allocation_id, row.shape, reason)
+    await record(tx, changed, "restarted" if ok else "restart_failed", message)
 
 
 async def slice_resized(tx: Transaction, allocation_id: str, ok: bool, message: str, plan: AddressPlan) -> None:
     row = await store.lock(tx, allocation_id)
-    if row is None or row["activity"] != Activity.RESIZING:
+    if row is None or row.activity != Activity.RESIZING:
         return
-    shape = row["wanted_shape"] if ok else row["shape"]
+    shape = row.wanted_shape if ok else row.shape
+    assert shape is not None, "a machine is resized to a size"
     reason = "" if ok else f"the resize failed, the size is as before: {message}"
-    row = await store.end_activity(tx, allocation_id, shape, reason)
+    changed = await store.end_activity(tx, allocation_id, shape, reason)
     if ok:
         await usage_store.reshape(tx, allocation_id, shape)
-    await record(tx, row, "resized" if ok else "resize_failed", message)
+    await record(tx, changed, "resized" if ok else "resize_failed", message)
     await place_waiting(tx, plan)

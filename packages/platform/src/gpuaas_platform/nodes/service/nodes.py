@@ -6,7 +6,6 @@ import secrets
 from gpuaas_contract import ids
 from gpuaas_contract.nodes import (
     AgentKey,
-    Capacity,
     Enrolment,
     EnrolRequest,
     Inventory,
@@ -19,21 +18,22 @@ from gpuaas_contract.nodes import (
 from gpuaas_contract.problems import Code
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.allocations.storage.allocations import record
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.core.wakeups import NODE_TASKS
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.assertions import check_public_key
 from gpuaas_platform.nodes import storage as store
+from gpuaas_platform.nodes.records import NodeView
 from gpuaas_platform.volumes import storage as volume_store
 
 JOIN_TOKEN_MINUTES = 60
 
 
-def _to_model(row: Row) -> Node:
-    allocated = Capacity(cpus=row["cpus"], memory_mib=row["memory_mib"], disk_gib=row["disk_gib"], gpus=row["gpus"])
-    return Node.model_validate({**row, "allocated": allocated})
+def _to_model(row: NodeView) -> Node:
+    return to_wire(Node, row, identity_revoked_at=row.revoked_at, allocated=row.allocated)
 
 
 def _hash(token: str) -> str:
@@ -47,8 +47,8 @@ async def create_join_token(tx: Transaction, caller: Caller, body: JoinTokenCrea
         tx, ids.new_id(ids.JOIN_TOKEN), body.node_name, _hash(token), JOIN_TOKEN_MINUTES
     )
     await tx.changed("join_token", row, "created")
-    await tx.audit("join_token.create", row["id"])
-    return JoinToken(id=row["id"], node_name=body.node_name, token=token, expires_at=row["expires_at"])
+    await tx.audit("join_token.create", row.id)
+    return JoinToken(id=row.id, node_name=body.node_name, token=token, expires_at=row.expires_at)
 
 
 async def enrol(tx: Transaction, body: EnrolRequest) -> Enrolment:
@@ -57,22 +57,22 @@ async def enrol(tx: Transaction, body: EnrolRequest) -> Enrolment:
     token = await store.lock_join_token(tx, _hash(body.join_token))
     if token is None:
         raise Refusal(Code.JOIN_TOKEN_INVALID, "this join token does not exist; ask an operator for a new one")
-    if token["used_by_node_id"] is not None:
-        node = await store.get(tx, token["used_by_node_id"])
-        if node is not None and node["public_key_pem"] == body.public_key_pem:
-            return Enrolment(node_id=node["id"], name=node["name"])
+    if token.used_by_node_id is not None:
+        node = await store.get(tx, token.used_by_node_id)
+        if node is not None and node.public_key_pem == body.public_key_pem:
+            return Enrolment(node_id=node.id, name=node.name)
         raise Refusal(Code.JOIN_TOKEN_INVALID, "this join token was used before; ask an operator for a new one")
-    if not token["valid"]:
+    if not token.valid:
         raise Refusal(Code.JOIN_TOKEN_INVALID, "this join token has expired; ask an operator for a new one")
-    row = await store.insert(tx, ids.new_id(ids.NODE), token["node_name"], body.public_key_pem)
+    row = await store.insert(tx, ids.new_id(ids.NODE), token.node_name, body.public_key_pem)
     if row is None:
-        row = await store.enrol_again(tx, token["node_name"], body.public_key_pem)
+        row = await store.enrol_again(tx, token.node_name, body.public_key_pem)
     if row is None:
-        raise Refusal(Code.NAME_TAKEN, f"a node named {token['node_name']!r} is enrolled already")
-    await store.mark_join_token_used(tx, token["id"], row["id"])
+        raise Refusal(Code.NAME_TAKEN, f"a node named {token.node_name!r} is enrolled already")
+    await store.mark_join_token_used(tx, token.id, row.id)
     await tx.changed("node", row, "enrolled")
-    await tx.audit("node.enrol", row["id"])
-    return Enrolment(node_id=row["id"], name=row["name"])
+    await tx.audit("node.enrol", row.id)
+    return Enrolment(node_id=row.id, name=row.name)
 
 
 async def get_node(tx: Transaction, caller: Caller, node_id: str) -> Node:
@@ -89,14 +89,14 @@ async def list_nodes(tx: Transaction, caller: Caller, cursor: str | None, limit:
     return NodePage(items=[_to_model(row) for row in rows], next_cursor=after)
 
 
-async def _lock_node(tx: Transaction, caller: Caller, node_id: str) -> Row:
+async def _lock_node(tx: Transaction, caller: Caller, node_id: str) -> NodeView:
     caller.require(Permission.NODE_MANAGE, Scope(), "node", node_id)
     row = await store.lock(tx, node_id)
     if row is None:
         raise not_found("node", node_id)
     tx.match(row)
-    if row["intent"] == NodeStatus.RETIRED:
-        raise Refusal(Code.INVALID_STATE, f"node {row['name']} is retired")
+    if row.intent == NodeStatus.RETIRED:
+        raise Refusal(Code.INVALID_STATE, f"node {row.name} is retired")
     return row
 
 
@@ -109,7 +109,7 @@ async def _shown(tx: Transaction, node_id: str) -> Node:
 async def set_node_intent(tx: Transaction, caller: Caller, node_id: str, intent: NodeStatus) -> Node:
     """Cordon, uncordon. What waits for a node is placed by the sweeper, which locks nodes in their order."""
     row = await _lock_node(tx, caller, node_id)
-    if row["intent"] != intent:
+    if row.intent != intent:
         changed = await store.set_intent(tx, node_id, intent)
         await tx.changed("node", changed, "uncordoned" if intent == NodeStatus.READY else intent.value)
         await tx.audit(f"node.{intent.value}", node_id)
@@ -122,7 +122,7 @@ async def drain_node(tx: Transaction, caller: Caller, node_id: str) -> Node:
     # Before the node: whoever resizes a machine holds the machine first, then the node.
     carried = await allocation_store.list_of_node(tx, node_id, [])
     row = await _lock_node(tx, caller, node_id)
-    if row["intent"] != NodeStatus.DRAINING:
+    if row.intent != NodeStatus.DRAINING:
         changed = await store.set_intent(tx, node_id, NodeStatus.DRAINING)
         await tx.changed("node", changed, "draining", message=f"{len(carried)} allocations are on it")
         await tx.audit("node.drain", node_id)
@@ -130,29 +130,29 @@ async def drain_node(tx: Transaction, caller: Caller, node_id: str) -> Node:
             await record(tx, allocation, "node_draining", "its node is to be emptied: move what is on it, release it")
         for volume in await volume_store.lock_of_node(tx, node_id, []):
             message = "its node is to be emptied: copy what is on it, delete it"
-            await tx.changed("volume", volume, "node_draining", message=message, project_id=volume["project_id"])
+            await tx.changed("volume", volume, "node_draining", message=message, project_id=volume.project_id)
     return await _shown(tx, node_id)
 
 
 async def retire_node(tx: Transaction, caller: Caller, node_id: str) -> Node:
     """Only an empty one. Its name is free again, its identity worthless."""
     row = await _lock_node(tx, caller, node_id)
-    if row["allocation_ids"]:
+    if row.allocation_ids:
         raise Refusal(
             Code.NOT_EMPTY,
-            f"node {row['name']} still carries {len(row['allocation_ids'])} allocations; drain it first",
-            context={"allocation_ids": row["allocation_ids"]},
+            f"node {row.name} still carries {len(row.allocation_ids)} allocations; drain it first",
+            context={"allocation_ids": list(row.allocation_ids)},
         )
-    if row["volume_ids"]:
+    if row.volume_ids:
         raise Refusal(
             Code.NOT_EMPTY,
-            f"node {row['name']} still has the volumes {', '.join(row['volume_names'])}; they must be deleted first",
-            context={"volume_ids": row["volume_ids"]},
+            f"node {row.name} still has the volumes {', '.join(row.volume_names)}; they must be deleted first",
+            context={"volume_ids": list(row.volume_ids)},
         )
     await store.revoke_identity(tx, node_id)
     retired = await store.set_intent(tx, node_id, NodeStatus.RETIRED)
     await tx.changed("node", retired, "retired")
-    await tx.audit("node.retire", node_id, detail={"name": row["name"]})
+    await tx.audit("node.retire", node_id, detail={"name": row.name})
     await tx.notify(NODE_TASKS, node_id)
     return await _shown(tx, node_id)
 
@@ -160,7 +160,7 @@ async def retire_node(tx: Transaction, caller: Caller, node_id: str) -> Node:
 async def revoke_identity(tx: Transaction, caller: Caller, node_id: str) -> Node:
     """Its agent is cut off at once. With a new join token under the same name the host is the same node again."""
     row = await _lock_node(tx, caller, node_id)
-    if row["revoked_at"] is None:
+    if row.revoked_at is None:
         revoked = await store.revoke_identity(tx, node_id)
         await tx.changed("node", revoked, "identity_revoked")
         await tx.audit("node.revoke_identity", node_id)
@@ -171,8 +171,8 @@ async def revoke_identity(tx: Transaction, caller: Caller, node_id: str) -> Node
 async def rotate_identity(tx: Transaction, caller: Caller, node_id: str) -> Node:
     """Its agent makes a new key as soon as it hears of it; the old one is worthless once the new one was used."""
     row = await _lock_node(tx, caller, node_id)
-    if row["revoked_at"] is not None:
-        raise Refusal(Code.INVALID_STATE, f"the identity of node {row['name']} is revoked; enrol it again")
+    if row.revoked_at is not None:
+        raise Refusal(Code.INVALID_STATE, f"the identity of node {row.name} is revoked; enrol it again")
     changed = await store.request_rotation(tx, node_id)
     await tx.changed("node", changed, "rotation_requested")
     await tx.audit("node.rotate_identity", node_id)
@@ -191,10 +191,10 @@ async def offer_key(tx: Transaction, agent: Caller, body: AgentKey) -> Enrolment
 
 
 async def node_said_hello(tx: Transaction, node_id: str, link_id: str, inventory: Inventory) -> None:
-    row = await store.connected(tx, node_id, inventory.model_dump(mode="json"))
+    row = await store.connected(tx, node_id, inventory)
     await store.set_link(tx, node_id, link_id)
     if row is not None:
-        await tx.changed("node", row, row["status"])
+        await tx.changed("node", row, row.status.value)
 
 
 async def node_hung_up(tx: Transaction, node_id: str, link_id: str) -> None:
@@ -204,8 +204,8 @@ async def node_hung_up(tx: Transaction, node_id: str, link_id: str) -> None:
 
 
 async def mark_silent_nodes(tx: Transaction, seconds: int) -> None:
-    for node in await store.list_silent(tx, seconds):
-        await _mark_offline(tx, node["id"], f"no heart-beat for {seconds} seconds")
+    for node_id in await store.list_silent(tx, seconds):
+        await _mark_offline(tx, node_id, f"no heart-beat for {seconds} seconds")
 
 
 async def _mark_offline(tx: Transaction, node_id: str, message: str) -> None:

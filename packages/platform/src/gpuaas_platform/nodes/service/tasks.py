@@ -1,4 +1,4 @@
-"""What node agents say about their tasks."""
+"""Tasks of node agents: given out, their progress, their results."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from gpuaas_contract.agent_link import (
     TaskMessage,
     TaskProgress,
     TaskResult,
-    task_spec_adapter,
 )
 from gpuaas_platform.access.service import machine_users
 from gpuaas_platform.access.service import rotations as ssh_authorities
 from gpuaas_platform.allocations.service.placement import AddressPlan
 from gpuaas_platform.allocations.storage import allocations as allocation_store
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.nodes import storage as store
+from gpuaas_platform.nodes.records import NodeTaskRecord
 from gpuaas_platform.nodes.service import deliveries, machine_results
 from gpuaas_platform.volumes.service import results as volume_results
 
@@ -37,7 +37,7 @@ _NOT_IN_THE_TIMELINE = (DeliverArtifact, SetUsers, RenewTrust)
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the platform has to say to a node's agent now."""
+    """Messages that the platform has for a node's agent now."""
 
     welcome: bool
     """False where its identity is worth nothing any more: then there is nothing else to say."""
@@ -55,29 +55,26 @@ class TaskService:
         async with self._database.system_transaction() as tx:
             node = await store.get_identity(tx, node_id)
             rows = await store.list_open_tasks(tx, node_id)
-        if node is None or node["revoked_at"] is not None:
+        if node is None or node.revoked_at is not None:
             return Orders(welcome=False, rotate=False, tasks=[])
         tasks = [
-            TaskMessage(
-                task_id=row["id"],
-                correlation_id=row["correlation_id"],
-                spec=task_spec_adapter.validate_python(row["spec"]),
-            )
+            TaskMessage(task_id=row.id, correlation_id=row.correlation_id, spec=row.read_spec())
             for row in rows
-            if row["id"] not in told
+            if row.id not in told
         ]
-        return Orders(welcome=True, rotate=node["rotation_requested_at"] is not None, tasks=tasks)
+        return Orders(welcome=True, rotate=node.rotation_requested_at is not None, tasks=tasks)
 
     async def progress(self, node_id: str, message: TaskProgress) -> None:
         async with self._database.system_transaction() as tx:
             task = await self._lock(tx, message.task_id, node_id)
             if task is None:
                 return
-            tx.correlation_id = task["correlation_id"]
-            if task["allocation_id"] is None:
-                await volume_results.progressed(tx, task["volume_id"], message.step, message.message)
-            elif not isinstance(task_spec_adapter.validate_python(task["spec"]), _NOT_IN_THE_TIMELINE):
-                await machine_results.progressed(tx, task["allocation_id"], message.step, message.message)
+            tx.correlation_id = task.correlation_id
+            if task.allocation_id is None:
+                assert task.volume_id is not None, "a task is about a machine or a volume"
+                await volume_results.progressed(tx, task.volume_id, message.step, message.message)
+            elif not isinstance(task.read_spec(), _NOT_IN_THE_TIMELINE):
+                await machine_results.progressed(tx, task.allocation_id, message.step, message.message)
 
     async def finish(self, node_id: str, result: TaskResult) -> None:
         """Apply a result once: a repeated one, or one of a cancelled task, changes nothing."""
@@ -85,20 +82,20 @@ class TaskService:
             task = await self._lock(tx, result.task_id, node_id)
             if task is None:
                 return
-            tx.correlation_id = task["correlation_id"]
+            tx.correlation_id = task.correlation_id
             await store.finish_task(tx, result.task_id, "done" if result.ok else "failed")
             await self._apply(tx, task, result)
 
-    async def _lock(self, tx: Transaction, task_id: str, node_id: str) -> Row | None:
+    async def _lock(self, tx: Transaction, task_id: str, node_id: str) -> NodeTaskRecord | None:
         """A task that is still open. Its machine is locked first: whoever releases one cancels its tasks."""
         seen = await store.get_task(tx, task_id, node_id)
-        if seen is not None and seen["allocation_id"] is not None:
-            await allocation_store.lock(tx, seen["allocation_id"])
+        if seen is not None and seen.allocation_id is not None:
+            await allocation_store.lock(tx, seen.allocation_id)
         task = await store.lock_task(tx, task_id, node_id)
-        return task if task is not None and task["state"] == QUEUED else None
+        return task if task is not None and task.state == QUEUED else None
 
-    async def _apply(self, tx: Transaction, task: Row, result: TaskResult) -> None:
-        spec = task_spec_adapter.validate_python(task["spec"])
+    async def _apply(self, tx: Transaction, task: NodeTaskRecord, result: TaskResult) -> None:
+        spec = task.read_spec()
         match spec:
             case CreateSlice() | PrepareHost():
                 await machine_results.slice_created(tx, spec.allocation_id, result.ok, result.message)

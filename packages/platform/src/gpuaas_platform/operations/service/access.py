@@ -9,6 +9,7 @@ from gpuaas_contract.access import (
     OperationAccessRequest,
 )
 from gpuaas_contract.allocations import AllocationStatus
+from gpuaas_platform.access.records import NewAccessGrant
 from gpuaas_platform.access.service.authorities import Authorities, check_ssh_key
 from gpuaas_platform.access.storage import access as store
 from gpuaas_platform.allocations.storage import allocations as allocation_store
@@ -34,25 +35,27 @@ class OperationAccess:
             check_ssh_key(body.public_key)
             machine_ids = await list_machines(tx, operation)
             machines = [row for id in machine_ids if (row := await allocation_store.get(tx, id)) is not None]
-            active = [row for row in machines if row["status"] == AllocationStatus.ACTIVE]
+            active = [row for row in machines if row.status == AllocationStatus.ACTIVE]
+            chosen: dict[str, str] = {}
             if operation["instance_id"] is not None:
                 chosen = await instance_store.list_chosen_credentials(tx, operation["instance_id"])
-                active = [{**row, "credential_id": chosen.get(row["id"])} for row in active]
             login = OPERATOR_LOGIN if operation["preflight_id"] is None else OBSERVER_LOGIN
             grant = await store.insert(
                 tx,
                 ids.new_id(ids.ACCESS_GRANT),
-                operation["project_id"],
-                operation["project_id"],
-                [row["id"] for row in active],
-                login,
-                CERTIFICATE_SECONDS,
-                operation_id,
+                NewAccessGrant(
+                    project_id=operation["project_id"],
+                    owner_id=operation["project_id"],
+                    allocation_ids=[row.id for row in active],
+                    login=login,
+                    seconds=CERTIFICATE_SECONDS,
+                    operation_id=operation_id,
+                ),
             )
-            detail = {"grant": grant["id"], "machines": grant["allocation_ids"]}
+            detail = {"grant": grant.id, "machines": list(grant.allocation_ids)}
             await tx.audit("access.grant", operation_id, project_id=operation["project_id"], detail=detail)
         key_id = f"{operation_id}/{body.fencing_token}/{operation['correlation_id']}"
-        return await self._authorities.certify(grant, active, body.public_key, key_id)
+        return await self._authorities.certify(grant, active, body.public_key, key_id, chosen=chosen)
 
 
 async def list_machines(tx: Transaction, operation: Row) -> list[str]:

@@ -63,7 +63,7 @@ async def add_members(tx: Transaction, caller: Caller, instance_id: str, body: M
         known = Machines(machines.found, live, instance_id)
         refuse_errors(list(check_placements([placement], manifest, known, "")))
         await _require_mode(tx, Life.of(present, manifest), placement)
-        member_id = await make_member(tx, present, placement, machines.found[allocation_id]["node_id"])
+        member_id = await make_member(tx, present, placement, machines.found[allocation_id].node_id)
         return await insert(tx, present, declared, member_id, input, bulk_id=bulk_id), body.component_key
 
     bulk_id = await _ask_all(tx, instance, Kind.ADD, body.policy, body.allocation_ids, "allocation_id", ask)

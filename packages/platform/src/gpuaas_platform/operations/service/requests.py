@@ -159,7 +159,7 @@ async def _make_replacement(
     placement = Placement(component_key=member["component_key"], allocation_id=wanted)
     findings = list(check_placements([placement], manifest, replace(machines, live=others), "/input/allocation_id"))
     refuse_errors([finding.model_copy(update={"pointer": "/input/allocation_id"}) for finding in findings])
-    node_id = machines.found[wanted]["node_id"]
+    node_id = machines.found[wanted].node_id
     return await make_member(tx, instance, placement, node_id, replaces_member_id=member["id"])
 
 

@@ -4,6 +4,7 @@ from gpuaas_contract.allocations import Activity, Allocation, AllocationResize, 
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import RESIZE, ResizeQuestion
 from gpuaas_contract.problems import AllowedAction, Code, FieldError
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.allocations import require_allocation
 from gpuaas_platform.allocations.rules.shapes import shortage
@@ -33,7 +34,7 @@ async def resize_allocation(tx: Transaction, caller: Caller, allocation_id: str,
     tx.match(row)
     shapes.require_support(row, "resize")
     require_at_rest(row)
-    old = Shape.model_validate(row["shape"])
+    old = row.shape
     new = old.model_copy(update=body.model_dump(exclude_none=True, exclude={"force"}))
     if new == old:
         return to_model(row)
@@ -57,21 +58,22 @@ def _growth(old: Shape, new: Shape) -> Shape:
     return old.model_copy(update=more)
 
 
-async def _require_room(tx: Transaction, row: Row, growth: Shape) -> None:
-    if row["project_id"] is not None:
-        await require_quota(tx, row["project_id"], shapes.sizes(growth) | {"allocations": 0})
-    node = await node_store.lock(tx, row["node_id"])
+async def _require_room(tx: Transaction, row: AllocationRecord, growth: Shape) -> None:
+    if row.project_id is not None:
+        await require_quota(tx, row.project_id, shapes.sizes(growth) | {"allocations": 0})
+    assert row.node_id is not None, "a machine that can be resized is on a node"
+    node = await node_store.lock(tx, row.node_id)
     assert node is not None
     if lacking := shortage(node, growth):
         detail = f"its node has no room for that much more: {', '.join(lacking)}"
         raise Refusal(Code.NO_CAPACITY, detail, context={"lacks": lacking})
 
 
-async def _ask(tx: Transaction, row: Row, members: list[Row], old: Shape, new: Shape) -> None:
+async def _ask(tx: Transaction, row: AllocationRecord, members: list[Row], old: Shape, new: Shape) -> None:
     """One operation for each member; the room is held while they answer."""
     instances = {id: await instance_store.lock(tx, id) for id in sorted({member["instance_id"] for member in members})}
     asked = []
-    question = ResizeQuestion(allocation_id=row["id"], present_shape=old, wanted_shape=new).model_dump(mode="json")
+    question = ResizeQuestion(allocation_id=row.id, present_shape=old, wanted_shape=new).model_dump(mode="json")
     for member in members:
         instance = instances[member["instance_id"]]
         assert instance is not None
@@ -82,17 +84,17 @@ async def _ask(tx: Transaction, row: Row, members: list[Row], old: Shape, new: S
         if (busy := busy_denial(life_of(instance), member["id"])) is not None:
             raise busy.refusal()
         asked.append((await operations.insert(tx, instance, declared, member["id"], question))["id"])
-    changed = await store.begin_activity(tx, row["id"], Activity.ASKING, new.model_dump(mode="json"), asked)
+    changed = await store.begin_activity(tx, row.id, Activity.ASKING, new, asked)
     names = ", ".join(sorted({member["instance_name"] for member in members}))
     await record(tx, changed, "asking", f"{names}: from {shapes.words(old)} to {shapes.words(new)}?")
 
 
-def _cannot_ask(row: Row, members: list[Row], manifest: Manifest) -> Refusal:
+def _cannot_ask(row: AllocationRecord, members: list[Row], manifest: Manifest) -> Refusal:
     advice = f"{manifest.slug} cannot be asked about a resize: do it with force, or decommission that first"
     force = AllowedAction(
         action="resize",
         title="Resize it with force, without asking",
         method="POST",
-        href=f"/v1/allocations/{row['id']}/resize",
+        href=f"/v1/allocations/{row.id}/resize",
     )
     return in_use(members, advice, force)

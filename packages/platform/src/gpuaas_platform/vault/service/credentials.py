@@ -217,8 +217,8 @@ async def _require_chosen(tx: Transaction, operation: Row, credential: Row) -> N
         return
     for allocation_id in await instance_store.list_machine_ids(tx, operation["instance_id"]):
         machine = await allocation_store.get(tx, allocation_id)
-        external = machine["shape"].get("external") if machine is not None else None
-        if external is not None and external["credential_id"] == credential["id"]:
+        external = machine.shape.external if machine is not None else None
+        if external is not None and external.credential_id == credential["id"]:
             return
     detail = f"credential {credential['name']} was not chosen for this instance; the deploy names those that it gets"
     raise Refusal(Code.FORBIDDEN, detail)

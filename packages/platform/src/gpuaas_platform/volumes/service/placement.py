@@ -7,9 +7,10 @@ from gpuaas_contract.agent_link import VolumeMount
 from gpuaas_contract.allocations import Shape
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.volumes import AttachmentStatus, VolumeAt, VolumeStatus
+from gpuaas_platform.allocations.records import AllocationRecord, AllocationView
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.storage.allocations import record
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.volumes import storage as store
@@ -47,14 +48,14 @@ class WantedVolumes:
                 await tell(tx, await store.place(tx, row.id, node_id), "placed")
 
 
-async def read_wanted(tx: Transaction, allocation: Row) -> WantedVolumes:
+async def read_wanted(tx: Transaction, allocation: AllocationView) -> WantedVolumes:
     """As they seem to be: lock the node, then them, and look again."""
-    return WantedVolumes(await store.list_of_allocation(tx, allocation["id"]) if allocation["volumes"] else [])
+    return WantedVolumes(await store.list_of_allocation(tx, allocation.id) if allocation.volumes else [])
 
 
-async def lock_wanted(tx: Transaction, allocation: Row) -> WantedVolumes:
+async def lock_wanted(tx: Transaction, allocation: AllocationView) -> WantedVolumes:
     """Ask while the node is locked already, never before."""
-    return WantedVolumes(await store.lock_of_allocation(tx, allocation["id"]) if allocation["volumes"] else [])
+    return WantedVolumes(await store.lock_of_allocation(tx, allocation.id) if allocation.volumes else [])
 
 
 async def mounts_of_new_machine(tx: Transaction, allocation_id: str) -> list[VolumeMount]:
@@ -67,20 +68,22 @@ async def mounts_of_new_machine(tx: Transaction, allocation_id: str) -> list[Vol
     return mounts
 
 
-async def attach_at_create(tx: Transaction, caller: Caller, allocation: Row, wanted: Sequence[VolumeAt]) -> None:
+async def attach_at_create(
+    tx: Transaction, caller: Caller, allocation: AllocationRecord, wanted: Sequence[VolumeAt]
+) -> None:
     """Without locks on the volumes, since the nodes come first; `confirm_at_create` looks again at the end."""
     if wanted:
         shapes.require_support(allocation, "attach")
     for number, item in enumerate(wanted):
         volume = await store.get(tx, item.volume_id)
-        if volume is None or volume.project_id != allocation["project_id"]:
+        if volume is None or volume.project_id != allocation.project_id:
             raise not_found("volume", item.volume_id)
         scope = Scope(tenant_id=volume.tenant_id, project_id=volume.project_id)
         caller.require(Permission.VOLUME_UPDATE, scope, "volume", item.volume_id)
         if volume.status not in USABLE:
             raise Refusal(Code.INVALID_STATE, f"the volume {volume.name} is {volume.status}")
         check_free_path(item.path, [other.path for other in wanted[:number]], f"/volumes/{number}/path")
-        if not await store.attach(tx, item.volume_id, allocation["id"], item.path, AttachmentStatus.WAITING):
+        if not await store.attach(tx, item.volume_id, allocation.id, item.path, AttachmentStatus.WAITING):
             raise Refusal(Code.INVALID_REQUEST, f"the volume {volume.name} is given twice")
         await record(tx, allocation, "volume_wanted", f"the volume {volume.name} at {item.path}, from the start")
 

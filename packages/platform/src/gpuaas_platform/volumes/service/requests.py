@@ -14,11 +14,12 @@ from gpuaas_contract.volumes import (
     VolumePage,
     VolumeStatus,
 )
+from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.allocations import require_allocation
 from gpuaas_platform.allocations.rules.shapes import shortage
 from gpuaas_platform.allocations.storage import allocations as allocation_store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
@@ -74,16 +75,18 @@ async def _require_volume(
     return row
 
 
-async def _lock_both(tx: Transaction, caller: Caller, volume_id: str, allocation_id: str) -> tuple[VolumeView, Row]:
+async def _lock_both(
+    tx: Transaction, caller: Caller, volume_id: str, allocation_id: str
+) -> tuple[VolumeView, AllocationView]:
     """The volume and a machine of its project: the machine is locked first, then its node, then the volume."""
     seen = await _require_volume(tx, caller, volume_id, Permission.VOLUME_UPDATE)
     machine = require_allocation(
         await allocation_store.lock(tx, allocation_id), allocation_id, caller, Permission.ALLOCATION_UPDATE
     )
-    if machine["project_id"] != seen.project_id:
+    if machine.project_id != seen.project_id:
         raise not_found("allocation", allocation_id)
-    if machine["node_id"] is not None:
-        await node_store.lock(tx, machine["node_id"])
+    if machine.node_id is not None:
+        await node_store.lock(tx, machine.node_id)
     volume = await _require_volume(tx, caller, volume_id, Permission.VOLUME_UPDATE, lock=True)
     tx.match(volume)
     return volume, machine
@@ -129,57 +132,57 @@ async def attach_volume(tx: Transaction, caller: Caller, volume_id: str, body: V
     volume, machine = await _lock_both(tx, caller, volume_id, body.allocation_id)
     if volume.status not in USABLE:
         raise Refusal(Code.INVALID_STATE, f"the volume is {volume.status}")
-    if machine["status"] not in _OPEN:
-        raise Refusal(Code.INVALID_STATE, f"the allocation is {machine['status']}")
+    if machine.status not in _OPEN:
+        raise Refusal(Code.INVALID_STATE, f"the allocation is {machine.status}")
     shapes.require_support(machine, "attach")
-    if volume.attachment_to(machine["id"]) is not None:
-        raise Refusal(Code.INVALID_STATE, f"the machine {machine['name']} has this volume already")
-    check_free_path(body.path, [item["path"] for item in machine["volumes"]], "/path")
-    placed = volume if machine["node_id"] is None else await _bring_together(tx, volume, machine)
-    await store.attach(tx, volume_id, machine["id"], body.path, AttachmentStatus.WAITING)
+    if volume.attachment_to(machine.id) is not None:
+        raise Refusal(Code.INVALID_STATE, f"the machine {machine.name} has this volume already")
+    check_free_path(body.path, [item.path for item in machine.volumes], "/path")
+    placed = volume if machine.node_id is None else await _bring_together(tx, volume, machine.node_id)
+    await store.attach(tx, volume_id, machine.id, body.path, AttachmentStatus.WAITING)
     detail = body.model_dump()
     await tx.audit("volume.attach", volume_id, project_id=volume.project_id, detail=detail)
-    if machine["status"] == AllocationStatus.ACTIVE:
-        await order_attach(tx, placed, machine["id"], body.path)
+    if machine.status == AllocationStatus.ACTIVE:
+        await order_attach(tx, placed, machine.id, body.path)
     else:
         message = f"the volume {volume.name} at {body.path}, as soon as the machine is there"
-        await tell_both(tx, volume, machine["id"], "volume_wanted", message)
+        await tell_both(tx, volume, machine.id, "volume_wanted", message)
     return await _shown(tx, volume_id)
 
 
-async def _bring_together(tx: Transaction, volume: VolumeView, machine: Row) -> VolumeRecord:
+async def _bring_together(tx: Transaction, volume: VolumeView, node_id: str) -> VolumeRecord:
     """A volume without a place gets one next to the machine; machines do not move any more."""
-    if volume.node_id == machine["node_id"]:
+    if volume.node_id == node_id:
         return volume
-    node = await node_store.get(tx, machine["node_id"])
+    node = await node_store.get(tx, node_id)
     assert node is not None
     if volume.node_id is not None:
-        detail = f"the volume {volume.name} is on node {volume.node_name}, the machine on {node['name']}"
+        detail = f"the volume {volume.name} is on node {volume.node_name}, the machine on {node.name}"
         raise Refusal(Code.INVALID_STATE, detail)
-    if node["intent"] != NodeStatus.READY:
-        raise Refusal(Code.NO_CAPACITY, f"the machine's node is {node['intent']} and takes nothing new")
+    if node.intent != NodeStatus.READY:
+        raise Refusal(Code.NO_CAPACITY, f"the machine's node is {node.intent} and takes nothing new")
     nothing = Shape.model_construct(cpus=0, memory_mib=0, disk_gib=volume.size_gib, gpus=0)
     if lacking := shortage(node, nothing):
         detail = f"the machine's node has no room for the volume: {', '.join(lacking)}"
         raise Refusal(Code.NO_CAPACITY, detail, context={"lacks": lacking})
-    placed = await store.place(tx, volume.id, machine["node_id"])
-    await tell(tx, placed, "placed", f"on node {node['name']}")
+    placed = await store.place(tx, volume.id, node_id)
+    await tell(tx, placed, "placed", f"on node {node.name}")
     return placed
 
 
 async def detach_volume(tx: Transaction, caller: Caller, volume_id: str, body: VolumeDetach) -> Volume:
     volume, machine = await _lock_both(tx, caller, volume_id, body.allocation_id)
-    attachment = volume.attachment_to(machine["id"])
+    attachment = volume.attachment_to(machine.id)
     if attachment is None:
-        raise Refusal(Code.INVALID_STATE, f"the volume is not attached to {machine['name']}")
+        raise Refusal(Code.INVALID_STATE, f"the volume is not attached to {machine.name}")
     if attachment.status in {AttachmentStatus.ATTACHING, AttachmentStatus.DETACHING}:
         raise Refusal(Code.INVALID_STATE, f"the volume is {attachment.status} there; wait until that is over")
     await tx.audit("volume.detach", volume_id, project_id=volume.project_id, detail=body.model_dump())
     if attachment.status == AttachmentStatus.WAITING:
-        await store.detach(tx, volume_id, machine["id"])
-        await tell_both(tx, volume, machine["id"], "detached", f"the volume {volume.name}, which was not there yet")
+        await store.detach(tx, volume_id, machine.id)
+        await tell_both(tx, volume, machine.id, "detached", f"the volume {volume.name}, which was not there yet")
     else:
-        await order_detach(tx, volume, machine["id"])
+        await order_detach(tx, volume, machine.id)
     return await _shown(tx, volume_id)
 
 
@@ -187,7 +190,7 @@ async def retry_volume(tx: Transaction, caller: Caller, volume_id: str) -> Volum
     """All that failed about it: attachments, detachments, its deletion."""
     seen = await _require_volume(tx, caller, volume_id, Permission.VOLUME_UPDATE)
     machines = [await allocation_store.lock(tx, item.allocation_id) for item in _failed(seen)]
-    active = {machine["id"] for machine in machines if machine and machine["status"] == AllocationStatus.ACTIVE}
+    active = {machine.id for machine in machines if machine and machine.status == AllocationStatus.ACTIVE}
     volume = await _require_volume(tx, caller, volume_id, Permission.VOLUME_UPDATE, lock=True)
     tx.match(volume)
     again = [item for item in _failed(volume) if item.allocation_id in active]

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 
 from gpuaas_contract.nodes import Finding, NodeDifference
 from gpuaas_contract.volumes import Attachment, AttachmentStatus, VolumeStatus
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.storage import allocations as allocation_store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.volumes import storage as store
 from gpuaas_platform.volumes.records import VolumeRecord, VolumeView
 from gpuaas_platform.volumes.service.changes import begin_delete, order_attach, order_delete, tell, tell_both
@@ -34,13 +35,13 @@ async def _attached(tx: Transaction, volume: VolumeRecord, allocation_id: str, p
     await tell_both(tx, volume, allocation_id, "attached", f"the volume {volume.name} at {path}")
 
 
-async def begin_release(tx: Transaction, allocation: Row, *, delete: bool) -> None:
+async def begin_release(tx: Transaction, allocation: AllocationRecord, *, delete: bool) -> None:
     """Volumes go from a machine with it, and stay; those that are to go too are noted until it is gone."""
-    for volume in await store.lock_of_allocation(tx, allocation["id"]):
+    for volume in await store.lock_of_allocation(tx, allocation.id):
         if delete and volume.machines == 1:
-            await store.delete_with_machine(tx, volume.id, allocation["id"])
-        await store.set_attachment(tx, volume.id, allocation["id"], AttachmentStatus.DETACHING)
-        await tell_both(tx, volume, allocation["id"], "detaching", f"the volume {volume.name}, with the machine")
+            await store.delete_with_machine(tx, volume.id, allocation.id)
+        await store.set_attachment(tx, volume.id, allocation.id, AttachmentStatus.DETACHING)
+        await tell_both(tx, volume, allocation.id, "detaching", f"the volume {volume.name}, with the machine")
 
 
 async def machine_gone(tx: Transaction, allocation_id: str) -> None:
@@ -116,7 +117,7 @@ async def compare_volumes(tx: Transaction, node_id: str, volume_ids: Sequence[st
             message = "the volume is deleted; what is there of it goes"
             found.append(NodeDifference(volume_id=row.id, finding=Finding.LEFT_OVER, message=message, at=now))
     for volume_id in volume_ids:
-        if volume_id not in rows or rows[volume_id]["node_id"] != node_id:
+        if volume_id not in rows or rows[volume_id].node_id != node_id:
             message = "no volume of this node; it is left as it is"
             found.append(NodeDifference(volume_id=volume_id, finding=Finding.UNKNOWN, message=message, at=now))
     return found

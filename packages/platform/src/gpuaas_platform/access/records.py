@@ -1,0 +1,132 @@
+"""Access grants, grants of people and SSH authorities as the database has them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gpuaas_contract.grants import GrantStatus
+from gpuaas_contract.nodes import NodeStatus
+from gpuaas_platform.core.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class NewAccessGrant:
+    """Access to be given to the principal of the transaction, and what ends it early."""
+
+    project_id: str | None
+    owner_id: str
+    """Whose SSH authority signs: the project or the tenant that owns the machines."""
+    allocation_ids: list[str]
+    login: str
+    seconds: int
+    operation_id: str | None = None
+    reconciled_instance_id: str | None = None
+    grant_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccessGrantRecord(Record):
+    """Access to machines for minutes, for whoever holds a lease, a grant or a role."""
+
+    id: str
+    principal_id: str
+    owner_id: str
+    allocation_ids: tuple[str, ...]
+    login: str
+    grant_id: str | None
+    """The person's grant that it was given for."""
+    expires_at: datetime
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AccessGrantView(AccessGrantRecord):
+    open: bool
+    """Whether it was neither ended nor has expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnixUserRecord(Record):
+    """A person's name and number on all machines."""
+
+    login: str
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRecord(Record):
+    """A person's grant on a machine by itself, as every change of it returns it."""
+
+    id: str
+    allocation_id: str
+    tenant_id: str
+    project_id: str | None
+    user_id: str
+    email: str
+    login: str
+    uid: int
+    sudo: bool
+    expires_at: datetime | None
+    status: GrantStatus
+    reason: str
+    granted_by: str
+    ended_at: datetime | None
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class GrantView(GrantRecord):
+    allocation_name: str
+
+
+class KeyState(StrEnum):
+    MAKING = "making"
+    """OpenBao is being asked for it; nobody uses it yet."""
+    ACTIVE = "active"
+    RETIRING = "retiring"
+    """It signs nothing any more; OpenBao still has it."""
+    RETIRED = "retired"
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorityVersionRecord(Record):
+    """One key of an SSH authority."""
+
+    owner_id: str
+    version: int
+    state: KeyState
+    public_key: str
+    fingerprint: str
+    created_at: datetime
+    retired_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class UninformedMachine(Record):
+    """A machine that does not trust exactly the active keys of its owner's authority yet."""
+
+    id: str
+    name: str
+    node_name: str | None
+    node_status: NodeStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorityOwner(Record):
+    """The project or the tenant that an SSH authority belongs to."""
+
+    owner_id: str
+    tenant_id: str
+    project_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorityRecord(Record):
+    """An SSH authority as a whole, of which no table has a row."""
+
+    id: str
+    tenant_id: str
+    project_id: str | None
+    revision: int
