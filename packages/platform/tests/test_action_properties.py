@@ -79,6 +79,8 @@ def test_what_is_offered_for_an_operation_is_what_a_request_would_be_granted(lif
     denials = {"retry": actions.retry_denial(life, row), "cancel": actions.cancel_denial(row)}
     assert offered == {action for action, denial in denials.items() if denial is None}
     assert offered != {"retry", "cancel"}, "what can still be called off has not ended"
+    if row["state"] not in actions.RETRIED_FROM:
+        assert actions.operation_actions(None, row) == actions.operation_actions(life, row), "the instance is not read"
 
 
 @given(lives(), members, st.sampled_from(KINDS))

@@ -35,6 +35,7 @@ UNASKED = {
 }
 """Kinds that no person requests as such."""
 NEVER_CANCELLED = {Kind.DECOMMISSION, Kind.RESIZE}
+RETRIED_FROM = {OperationState.FAILED, OperationState.CANCELLED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,7 @@ def addition_denial(life: Life, component_key: str, count: int = 1) -> Denial | 
 def retry_denial(life: Life, operation: Row) -> Denial | None:
     """A failed or cancelled operation is run again in place, unless a later one took over its target."""
     error = operation["error"] or {}
-    if operation["state"] not in {OperationState.FAILED, OperationState.CANCELLED}:
+    if operation["state"] not in RETRIED_FROM:
         return Denial(Code.INVALID_STATE, f"only what failed can be retried; this one is {operation['state']}")
     if operation["kind"] == Kind.RESIZE:
         return Denial(Code.INVALID_STATE, "ask for the resize again, with the size that is wanted now")
@@ -361,10 +362,11 @@ def member_actions(life: Life, member: Row) -> list[AllowedAction]:
     return actions
 
 
-def operation_actions(life: Life, operation: Row) -> list[AllowedAction]:
+def operation_actions(life: Life | None, operation: Row) -> list[AllowedAction]:
+    """List what can be done; what its instance is like matters only to those that may be retried."""
     path = f"/v1/operations/{operation['id']}"
     actions = []
-    if retry_denial(life, operation) is None:
+    if life is not None and retry_denial(life, operation) is None:
         actions.append(_post("retry", "Run the operation again from its first step", f"{path}/retry"))
     if cancel_denial(operation) is None:
         actions.append(_post("cancel", "Call the operation off", f"{path}/cancel"))

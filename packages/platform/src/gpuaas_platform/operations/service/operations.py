@@ -10,7 +10,7 @@ from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import visible_projects
-from gpuaas_platform.instances.rules.actions import Life, operation_actions
+from gpuaas_platform.instances.rules.actions import RETRIED_FROM, Life, operation_actions
 from gpuaas_platform.instances.service import instances
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.operations.storage import operations as store
@@ -22,8 +22,11 @@ async def to_models(tx: Transaction, rows: list[Row]) -> list[Operation]:
     if begun := [row["id"] for row in rows if row["attempt"]]:
         for step in await store.list_steps(tx, begun):
             steps[step["operation_id"]].append(Step.model_validate(step))
-    found = await instance_store.list_lives(tx, sorted({row["instance_id"] for row in rows if row["instance_id"]}))
-    lives = {instance["id"]: instances.life_of(instance) for instance in found}
+    lives: dict[str, Life] = {}
+    # Only a retry depends on the instance, and one with many open operations is long to read.
+    if retried := {row["instance_id"] for row in rows if row["instance_id"] and row["state"] in RETRIED_FROM}:
+        found = await instance_store.list_lives(tx, sorted(retried))
+        lives = {instance["id"]: instances.life_of(instance) for instance in found}
     return [_to_model(row, steps[row["id"]], lives.get(row["instance_id"])) for row in rows]
 
 
@@ -32,8 +35,8 @@ def _to_model(row: Row, steps: list[Step], life: Life | None) -> Operation:
     lease = None
     if row["lease_holder"] is not None:
         lease = Lease(holder=row["lease_holder"], expires_at=row["lease_expires_at"], expired=not row["lease_live"])
-    derived = {"steps": steps, "lease": lease, "allowed_actions": operation_actions(life, row) if life else []}
-    return Operation.model_validate({**row, **derived})
+    actions = [] if row["instance_id"] is None else operation_actions(life, row)
+    return Operation.model_validate({**row, "steps": steps, "lease": lease, "allowed_actions": actions})
 
 
 async def read(tx: Transaction, operation_id: str) -> Operation:
