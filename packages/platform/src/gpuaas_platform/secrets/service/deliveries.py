@@ -19,11 +19,12 @@ from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.instances.service.preflight_answers import refuse_in_preflight
+from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service import operations
 from gpuaas_platform.secrets.storage import deliveries as store
 from gpuaas_platform.vault.service.versions import SecretKeeper, path_of
 
-Choose = Callable[[Transaction, Row, int | None], Awaitable[Row]]
+Choose = Callable[[Transaction, OperationView, int | None], Awaitable[Row]]
 """The version to deliver, where the operation may have it."""
 
 
@@ -38,7 +39,7 @@ class Deliver:
         self._id = ids.new_id(ids.SECRET_DELIVERY)
         self._token = ""
 
-    async def _check(self, tx: Transaction, number: int | None) -> tuple[Row, Row]:
+    async def _check(self, tx: Transaction, number: int | None) -> tuple[OperationView, Row]:
         operation = await operations.require_lease(tx, self._caller, self._body.operation_id, self._body.fencing_token)
         refuse_in_preflight(operation, "secrets")
         return operation, await self._choose(tx, operation, number)
@@ -68,8 +69,8 @@ class Deliver:
         row = await store.set_ready(tx, self._id, _hash(self._token), WRAP_SECONDS)
         if row is None:
             raise Refusal(Code.INVALID_STATE, "the same lease asked for it again at the same moment")
-        detail = {"delivery": self._id, "version": self._version, "operation": operation["id"]}
-        await tx.audit("secret.deliver", self._owner_id, project_id=operation["project_id"], detail=detail)
+        detail = {"delivery": self._id, "version": self._version, "operation": operation.id}
+        await tx.audit("secret.deliver", self._owner_id, project_id=operation.project_id, detail=detail)
         return SecretDelivery.model_validate({**row, "wrapping_token": self._token})
 
     async def abandon(self, tx: Transaction) -> None:

@@ -12,9 +12,11 @@ from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+from gpuaas_platform.instances.records import InstanceView
 from gpuaas_platform.instances.service.instances import require_instance
 from gpuaas_platform.instances.service.preflight_answers import refuse_in_preflight
 from gpuaas_platform.instances.storage import instances as instance_store
+from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service import operations
 from gpuaas_platform.secrets.storage import secrets as store
 from gpuaas_platform.vault.service import versions as secret_versions
@@ -81,13 +83,14 @@ class EnsureSecret:
         self._body = body
         self._id = ids.new_id(ids.SECRET)
 
-    async def _find(self, tx: Transaction) -> tuple[Row, Row | None]:
-        """The instance, and the secret where it is there."""
+    async def _find(self, tx: Transaction) -> tuple[InstanceView, Row | None]:
+        """Find the instance, and the secret where it is there."""
         operation = await operations.require_lease(tx, self._caller, self._operation_id, self._body.fencing_token)
         refuse_in_preflight(operation, "secrets")
-        instance = await instance_store.get(tx, operation["instance_id"])
+        assert operation.instance_id is not None
+        instance = await instance_store.get(tx, operation.instance_id)
         assert instance is not None
-        return instance, await store.get_by_name(tx, instance["id"], self._body.name)
+        return instance, await store.get_by_name(tx, instance.id, self._body.name)
 
     async def intend(self, tx: Transaction) -> Secret | None:
         instance, row = await self._find(tx)
@@ -97,12 +100,12 @@ class EnsureSecret:
         if row is not None:
             return await self._same(tx, row)
         await secret_versions.refuse_in_flight(tx)
-        if await store.count_of(tx, instance["id"]) >= MOST_PER_INSTANCE:
+        if await store.count_of(tx, instance.id) >= MOST_PER_INSTANCE:
             raise Refusal(Code.KEY_LIMIT, f"an app instance has {MOST_PER_INSTANCE} secrets at most")
-        await version_store.intend(tx, self._id, 1, instance["project_id"])
+        await version_store.intend(tx, self._id, 1, instance.project_id)
         return None
 
-    def _wanted(self, instance: Row) -> SecretSpec:
+    def _wanted(self, instance: InstanceView) -> SecretSpec:
         declared = manifest_of(instance).secret(self._body.name)
         spec = None if declared is None else SecretSpec.model_validate(declared.model_dump(exclude={"name"}))
         given = self._body.spec
@@ -130,7 +133,7 @@ class EnsureSecret:
         if row is None:
             # Another request was faster: its value is the one, ours is of no use.
             await self.abandon(tx)
-            present = await store.get_by_name(tx, instance["id"], self._body.name)
+            present = await store.get_by_name(tx, instance.id, self._body.name)
             if present is None:
                 raise Refusal(Code.INVALID_STATE, "the instance is over")
             return await self._same(tx, present)
@@ -175,9 +178,9 @@ class RotateSecret:
         await version_store.abandon(tx, self._id, self._version)
 
 
-async def choose_version(tx: Transaction, operation: Row, version: int | None, *, secret_id: str) -> Row:
-    """The version to deliver to the holder of an operation's lease, of the same instance only."""
+async def choose_version(tx: Transaction, operation: OperationView, version: int | None, *, secret_id: str) -> Row:
+    """Choose the version to deliver to the holder of an operation's lease, of the same instance only."""
     row = await store.lock(tx, secret_id)
-    if row is None or row["instance_id"] != operation["instance_id"]:
+    if row is None or row["instance_id"] != operation.instance_id:
         raise not_found(NOUN, secret_id)
     return await secret_versions.choose(tx, secret_id, version, f"secret {row['name']}")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.instances.records import InstanceView
 
 _SELECT = """
     SELECT s.*, p.tenant_id, i.app_slug FROM secrets s JOIN projects p ON p.id = s.project_id
@@ -10,14 +11,14 @@ _SELECT = """
 """
 
 
-async def insert(tx: Transaction, id: str, instance: Row, name: str, spec: dict[str, Any]) -> Row | None:
+async def insert(tx: Transaction, id: str, instance: InstanceView, name: str, spec: dict[str, Any]) -> Row | None:
     """None where another request was faster."""
     return await tx.one(
         """INSERT INTO secrets (id, project_id, instance_id, name, spec)
            VALUES (%(id)s, %(project)s, %(instance)s, %(name)s, %(spec)s) ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
-        project=instance["project_id"],
-        instance=instance["id"],
+        project=instance.project_id,
+        instance=instance.id,
         name=name,
         spec=spec,
     )
