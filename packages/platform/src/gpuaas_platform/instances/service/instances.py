@@ -132,7 +132,7 @@ async def _end_secrets(tx: Transaction, instance: InstanceRecord) -> None:
     """They are never delivered again; the sweeper destroys their values."""
     scope = {"project_id": instance.project_id, "instance_id": instance.id}
     for secret in await secret_store.end_of_instance(tx, instance.id):
-        await version_store.end(tx, secret["id"])
+        await version_store.end(tx, secret.id)
         await tx.changed("secret", secret, "deleted", **scope)
-        detail = {"name": secret["name"], "instance": instance.id}
-        await tx.audit("secret.delete", secret["id"], project_id=instance.project_id, detail=detail)
+        detail = {"name": secret.name, "instance": instance.id}
+        await tx.audit("secret.delete", secret.id, project_id=instance.project_id, detail=detail)
