@@ -10,9 +10,10 @@ import pytest
 from gpuaas_contract import ids
 from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import ClaimRequest, OperationState
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.instances.rules.actions import excludes
 from gpuaas_platform.instances.storage import instances as instance_store
+from gpuaas_platform.operations.records import NewOperation, OperationView
 from gpuaas_platform.operations.service import work
 from gpuaas_platform.operations.storage import operations as store
 from gpuaas_stack.postgres import DATABASE
@@ -38,24 +39,25 @@ async def test_an_operation_waits_for_those_before_it_that_exclude_it(services: 
     members = [member.id for member in await services.members(deployed.id)]
     targets: list[Target] = [(None, None), *((id, None) for id in members), *itertools.permutations(members, 2)]
 
-    async def insert_all(tx: Transaction) -> list[Row]:
+    async def insert_all(tx: Transaction) -> list[OperationView]:
         instance = await instance_store.get(tx, deployed.id)
         assert instance is not None
         await tx.run("UPDATE operations SET state = 'succeeded'")
         # Twice: each comes before and after each other.
         for (member_id, replacement_id), state in [*itertools.product(targets, OperationState)] * 2:
             id = ids.new_id(Noun.OPERATION)
-            await store.insert(
-                tx, id, instance, member_id, "any", {}, 60, queued=True, replacement_member_id=replacement_id
+            wanted = NewOperation(
+                id, "any", {}, 60, member_id=member_id, replacement_member_id=replacement_id, queued=True
             )
+            await store.insert(tx, instance, wanted)
             await tx.run("UPDATE operations SET state = %(state)s WHERE id = %(id)s", state=state, id=id)
         return await store.list_matching(tx, None, deployed.id, None, None, None, False, "", 1_000)
 
-    rows = [row for row in await services.act(insert_all) if row["queued"]]
+    rows = [row for row in await services.act(insert_all) if row.queued]
     assert len(rows) == 2 * len(targets) * len(OperationState)
     for number, row in enumerate(rows):
-        opened = [other for other in rows[:number] if not OperationState(other["state"]).is_final]
-        assert row["waits_for"] == [other["id"] for other in opened if excludes(other, row)]
+        opened = [other for other in rows[:number] if not other.state.is_final]
+        assert list(row.waits_for) == [other.id for other in opened if excludes(other, row)]
 
 
 async def test_what_is_listed_as_claimable_is_what_a_controller_is_granted(services: ServiceWorld) -> None:
@@ -83,7 +85,7 @@ async def test_what_is_listed_as_claimable_is_what_a_controller_is_granted(servi
                     cancelled=cancelled,
                 )
                 rows = await store.list_matching(tx, None, None, None, None, SLUG, True, "", 10)
-                listed.append([row["id"] for row in rows] == [operation.id])
+                listed.append([row.id for row in rows] == [operation.id])
                 await work.claim_operation(tx, controller, operation.id, ClaimRequest(holder="one"))
 
             refusal = await services.attempt(look_then_claim)

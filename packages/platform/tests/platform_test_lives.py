@@ -1,11 +1,18 @@
 """Instances, members and operations as the rules see them: built by a test from what matters to it."""
 
-from typing import Any
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Kind, OperationState
-from gpuaas_platform.instances.rules.actions import Life
+from gpuaas_platform.core.records import Record
+from gpuaas_platform.instances.records import InstanceSummary, InstanceView, MemberView
+from gpuaas_platform.instances.rules.actions import InstanceFacts
+from gpuaas_platform.operations.records import OpenOperation, OperationView
+
+R = TypeVar("R", bound=Record)
 
 HEAD, NODE = "head", "node"
 MANIFEST = Manifest.model_validate(
@@ -33,53 +40,68 @@ MANIFEST = Manifest.model_validate(
 )
 INSTANCE_KINDS = (Kind.START, Kind.STOP, Kind.RESTART, Kind.UPGRADE, Kind.CONFIGURE, Kind.DECOMMISSION, "survey")
 MEMBER_KINDS = (Kind.DRAIN, Kind.RESUME, Kind.REMOVE, Kind.REPLACE, Kind.RECOVER, "polish")
+LONG_AGO = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def operation(kind: str, member_id: str | None = None, **facts: Any) -> dict[str, Any]:
+def record(kind: type[R], /, **facts: Any) -> R:
+    """A record with None for every column that does not matter to a test."""
+    assert facts.keys() <= {field.name for field in fields(kind)}, "no such column"  # type: ignore[arg-type]
+    return kind(**{field.name: facts.get(field.name) for field in fields(kind)})  # type: ignore[arg-type]
+
+
+def operation(kind: str, member_id: str | None = None, **facts: Any) -> OperationView:
     """An operation as the rules get it: open, claimed, and the newest of its target, unless told otherwise."""
-    return {
+    given = {
         "id": f"op_{kind}",
         "kind": kind,
         "state": OperationState.RUNNING,
         "queued": False,
         "member_id": member_id,
-        "replacement_member_id": None,
         "component_key": NODE if member_id else None,
-        "member_status": None,
-        "replacement_status": None,
         "is_latest": True,
         "cancel_requested": False,
-        "error": None,
-        **facts,
     }
+    return record(OperationView, **{**given, **facts})
 
 
-def ended(kind: str, state: OperationState, member_id: str | None = None, **facts: Any) -> dict[str, Any]:
+def ended(kind: str, state: OperationState, member_id: str | None = None, **facts: Any) -> OperationView:
     return operation(kind, member_id, state=state, **facts)
 
 
-def member(status: str = MemberStatus.READY, **facts: Any) -> dict[str, Any]:
-    return {
+def member(status: MemberStatus = MemberStatus.READY, **facts: Any) -> MemberView:
+    given = {
         "id": "mem_1",
         "component_key": NODE,
         "status": status,
-        "replaces_member_id": None,
         "last_kind": Kind.DEPLOY,
         "last_state": OperationState.SUCCEEDED,
-        **facts,
     }
+    return record(MemberView, **{**given, **facts})
 
 
-def life(*open_operations: dict[str, Any], **facts: Any) -> Life:
+def instance(**facts: Any) -> InstanceView:
+    """An instance that runs, and whose controller reported nothing."""
+    given = {
+        "id": "ins_1",
+        "desired_state": DesiredState.RUNNING,
+        "failed": False,
+        "live_statuses": (MemberStatus.READY,),
+        "open_operations": (),
+        "conditions": (),
+        "ready_since": 1,
+        "generation": 1,
+    }
+    return record(InstanceView, **{**given, **facts})
+
+
+def instance_facts(*open_operations: OpenOperation, **facts: Any) -> InstanceFacts:
     """A deployed instance that runs with its head and two nodes."""
     given: dict[str, Any] = {
         "id": "ins_1",
-        "mode": None,
         "desired_state": DesiredState.RUNNING,
-        "ended_at": None,
         "deployed": True,
         "last_operation": ended(Kind.DEPLOY, OperationState.SUCCEEDED),
-        "open_operations": [*open_operations],
-        "counts": {HEAD: (1, 1), NODE: (2, 2)},
+        "open_operations": open_operations,
+        "counts": {HEAD: [1, 1], NODE: [2, 2]},
     }
-    return Life.of({**given, **facts}, MANIFEST)
+    return InstanceFacts.of(record(InstanceSummary, **{**given, **facts}), MANIFEST)

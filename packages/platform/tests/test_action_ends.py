@@ -5,16 +5,19 @@ from typing import Any
 import pytest
 
 from gpuaas_contract.instances import DesiredState, MemberStatus
-from gpuaas_contract.operations import Kind, OperationState
+from gpuaas_contract.operations import Kind, OperationError, OperationState
 from gpuaas_contract.problems import Code
 from gpuaas_platform.instances.rules import actions
+from gpuaas_platform.operations.records import OperationView
 
-from .platform_test_lives import NODE, ended, life, member, operation
+from .platform_test_lives import LONG_AGO, NODE, ended, instance_facts, member, operation
 
 NOT_NOW, GONE, BUSY = Code.ACTION_NOT_ALLOWED, Code.INVALID_STATE, Code.OPERATION_RUNNING
 FAILED, CANCELLED, SUCCEEDED = OperationState.FAILED, OperationState.CANCELLED, OperationState.SUCCEEDED
 STOPPED, GOING = {"desired_state": DesiredState.STOPPED}, {"desired_state": DesiredState.DECOMMISSIONED}
-OVER = {"ended_at": "2030-01-01"}
+HOPELESS = OperationError(code="failed", detail="no such version", retryable=False)
+PASSING = OperationError(code="failed", detail="try again", retryable=True)
+OVER = {"ended_at": LONG_AGO}
 
 
 def code(denial: actions.Denial | None) -> Code | None:
@@ -23,7 +26,7 @@ def code(denial: actions.Denial | None) -> Code | None:
 
 @pytest.mark.parametrize("state", OperationState)
 def test_only_what_failed_or_was_called_off_is_retried(state: OperationState) -> None:
-    denial = actions.retry_denial(life(), ended(Kind.UPGRADE, state))
+    denial = actions.retry_denial(instance_facts(), ended(Kind.UPGRADE, state))
     assert code(denial) == (None if state in {FAILED, CANCELLED} else GONE)
 
 
@@ -33,11 +36,11 @@ def test_only_what_failed_or_was_called_off_is_retried(state: OperationState) ->
         (ended(Kind.RESIZE, FAILED, "mem_1"), {}, GONE),
         (ended(Kind.UPGRADE, FAILED, is_latest=False), {}, GONE),
         (ended(Kind.UPGRADE, FAILED), OVER, GONE),
-        (ended(Kind.DRAIN, FAILED, "mem_1", member_status="removed"), {}, GONE),
-        (ended(Kind.REPLACE, FAILED, "mem_1", replacement_status="removed"), {}, GONE),
-        (ended(Kind.UPGRADE, FAILED, error={"retryable": False, "detail": "no such version"}), {}, NOT_NOW),
-        (ended(Kind.UPGRADE, FAILED, error={"retryable": True}), {}, None),
-        (ended(Kind.UPGRADE, FAILED, error={}), {}, None),
+        (ended(Kind.DRAIN, FAILED, "mem_1", member_status=MemberStatus.REMOVED), {}, GONE),
+        (ended(Kind.REPLACE, FAILED, "mem_1", replacement_status=MemberStatus.REMOVED), {}, GONE),
+        (ended(Kind.UPGRADE, FAILED, error=HOPELESS), {}, NOT_NOW),
+        (ended(Kind.UPGRADE, FAILED, error=PASSING), {}, None),
+        (ended(Kind.UPGRADE, FAILED, error=None), {}, None),
         (ended(Kind.UPGRADE, FAILED), {"open_operations": [operation(Kind.DRAIN, "mem_1")]}, BUSY),
         (ended(Kind.DRAIN, FAILED, "mem_1"), {"open_operations": [operation(Kind.DRAIN, "mem_2")]}, None),
         (ended(Kind.DRAIN, FAILED, "mem_1"), {"open_operations": [operation(Kind.DRAIN, "mem_1")]}, BUSY),
@@ -51,17 +54,15 @@ def test_only_what_failed_or_was_called_off_is_retried(state: OperationState) ->
         (ended(Kind.STOP, FAILED), STOPPED, None),
         (ended(Kind.DRAIN, FAILED, "mem_1"), STOPPED, NOT_NOW),
         (ended(Kind.REMOVE, FAILED, "mem_1"), {}, None),
-        (ended(Kind.REMOVE, FAILED, "mem_1"), {"counts": {NODE: (2, 1)}}, Code.COMPONENT_LIMIT),
+        (ended(Kind.REMOVE, FAILED, "mem_1"), {"counts": {NODE: [2, 1]}}, Code.COMPONENT_LIMIT),
     ],
 )
-def test_retries(operation: dict[str, Any], facts: dict[str, Any], expected: Code | None) -> None:
-    assert code(actions.retry_denial(life(**facts), operation)) == expected
+def test_retries(operation: OperationView, facts: dict[str, Any], expected: Code | None) -> None:
+    assert code(actions.retry_denial(instance_facts(**facts), operation)) == expected
 
 
 def test_a_retry_that_would_not_help_says_why() -> None:
-    denial = actions.retry_denial(
-        life(), ended(Kind.UPGRADE, FAILED, error={"retryable": False, "detail": "no such version"})
-    )
+    denial = actions.retry_denial(instance_facts(), ended(Kind.UPGRADE, FAILED, error=HOPELESS))
     assert denial is not None
     assert denial.detail.endswith("no such version")
 
@@ -77,7 +78,7 @@ def test_a_retry_that_would_not_help_says_why() -> None:
         *((ended(Kind.UPGRADE, state), GONE) for state in OperationState if state.is_final),
     ],
 )
-def test_calling_off(operation: dict[str, Any], expected: Code | None) -> None:
+def test_calling_off(operation: OperationView, expected: Code | None) -> None:
     assert code(actions.cancel_denial(operation)) == expected
 
 
@@ -96,7 +97,7 @@ def test_calling_off(operation: dict[str, Any], expected: Code | None) -> None:
     ],
 )
 def test_forgetting_a_member(of: dict[str, Any], facts: dict[str, Any], expected: Code | None) -> None:
-    assert code(actions.forget_denial(life(**facts), member(**of))) == expected
+    assert code(actions.forget_denial(instance_facts(**facts), member(**of))) == expected
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_forgetting_a_member(of: dict[str, Any], facts: dict[str, Any], expected
     ],
 )
 def test_abandoning_an_instance(facts: dict[str, Any], expected: Code | None) -> None:
-    assert code(actions.abandon_denial(life(**{**GOING, **facts}))) == expected
+    assert code(actions.abandon_denial(instance_facts(**{**GOING, **facts}))) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_abandoning_an_instance(facts: dict[str, Any], expected: Code | None) ->
         (Kind.DRAIN, MemberStatus.READY, {}, None),
         (Kind.DRAIN, MemberStatus.STOPPED, {}, NOT_NOW),
         (Kind.DRAIN, MemberStatus.READY, STOPPED, NOT_NOW),
-        (Kind.REMOVE, MemberStatus.READY, {"counts": {NODE: (1, 0)}}, None),
+        (Kind.REMOVE, MemberStatus.READY, {"counts": {NODE: [1, 0]}}, None),
         (Kind.REMOVE, MemberStatus.READY, STOPPED, None),
     ],
 )
@@ -139,4 +140,4 @@ def test_on_its_turn(kind: Kind, status: MemberStatus | None, facts: dict[str, A
     """Room for a removal was kept when it was queued, so it is not counted again."""
     target = None if status is None else member(status)
     waiting = operation(kind, None if status is None else "mem_1")
-    assert code(actions.turn_denial(life(**facts), waiting, target)) == expected
+    assert code(actions.turn_denial(instance_facts(**facts), waiting, target)) == expected

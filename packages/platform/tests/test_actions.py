@@ -8,9 +8,19 @@ from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.operations import Kind, OperationState
 from gpuaas_contract.problems import Code
 from gpuaas_platform.instances.rules import actions
-from gpuaas_platform.instances.rules.actions import Denial, Life
+from gpuaas_platform.instances.rules.actions import Denial, InstanceFacts
 
-from .platform_test_lives import HEAD, INSTANCE_KINDS, MEMBER_KINDS, NODE, ended, life, member, operation
+from .platform_test_lives import (
+    HEAD,
+    INSTANCE_KINDS,
+    LONG_AGO,
+    MEMBER_KINDS,
+    NODE,
+    ended,
+    instance_facts,
+    member,
+    operation,
+)
 
 NOT_NOW, GONE, BUSY = Code.ACTION_NOT_ALLOWED, Code.INVALID_STATE, Code.OPERATION_RUNNING
 NO_SUCH, LIMIT = Code.INVALID_REQUEST, Code.COMPONENT_LIMIT
@@ -22,22 +32,24 @@ def code(denial: Denial | None) -> Code | None:
     return None if denial is None else denial.code
 
 
-STATES: dict[str, Life] = {
-    "running": life(),
-    "stopped": life(desired_state=DesiredState.STOPPED),
-    "stopped as asked": life(
+STATES: dict[str, InstanceFacts] = {
+    "running": instance_facts(),
+    "stopped": instance_facts(desired_state=DesiredState.STOPPED),
+    "stopped as asked": instance_facts(
         desired_state=DesiredState.STOPPED, last_operation=ended(Kind.STOP, OperationState.SUCCEEDED)
     ),
-    "stopped, then a failure": life(desired_state=DesiredState.STOPPED, last_operation=ended("survey", FAILED)),
-    "nothing asked": life(last_operation=None),
-    "stop failed": life(desired_state=DesiredState.STOPPED, last_operation=ended(Kind.STOP, FAILED)),
-    "start failed": life(last_operation=ended(Kind.START, FAILED)),
-    "never deployed": life(deployed=False),
-    "one under way": life(operation(Kind.RESTART)),
-    "a member busy": life(operation(Kind.DRAIN, "mem_1")),
-    "going": life(desired_state=DesiredState.DECOMMISSIONED),
-    "going now": life(operation(Kind.DECOMMISSION), desired_state=DesiredState.DECOMMISSIONED),
-    "gone": life(desired_state=DesiredState.DECOMMISSIONED, ended_at="2030-01-01"),
+    "stopped, then a failure": instance_facts(
+        desired_state=DesiredState.STOPPED, last_operation=ended("survey", FAILED)
+    ),
+    "nothing asked": instance_facts(last_operation=None),
+    "stop failed": instance_facts(desired_state=DesiredState.STOPPED, last_operation=ended(Kind.STOP, FAILED)),
+    "start failed": instance_facts(last_operation=ended(Kind.START, FAILED)),
+    "never deployed": instance_facts(deployed=False),
+    "one under way": instance_facts(operation(Kind.RESTART)),
+    "a member busy": instance_facts(operation(Kind.DRAIN, "mem_1")),
+    "going": instance_facts(desired_state=DesiredState.DECOMMISSIONED),
+    "going now": instance_facts(operation(Kind.DECOMMISSION), desired_state=DesiredState.DECOMMISSIONED),
+    "gone": instance_facts(desired_state=DesiredState.DECOMMISSIONED, ended_at=LONG_AGO),
 }
 OF_INSTANCES: dict[str, tuple[Code | None, ...]] = {
     #                  start    stop     restart  upgrade  configure decommission survey
@@ -88,7 +100,7 @@ OF_MEMBERS: dict[MemberStatus, tuple[Code | None, ...]] = {
 
 @pytest.mark.parametrize("status", S)
 def test_operations_on_a_member(status: MemberStatus) -> None:
-    found = {kind: code(actions.member_denial(life(), member(status), kind)) for kind in MEMBER_KINDS}
+    found = {kind: code(actions.member_denial(instance_facts(), member(status), kind)) for kind in MEMBER_KINDS}
     assert found == dict(zip(MEMBER_KINDS, OF_MEMBERS[status], strict=True))
 
 
@@ -112,34 +124,39 @@ def test_what_may_wait_for_its_turn_on_a_member(state: str, expected: Code | Non
 
 
 def test_an_operation_on_one_member_leaves_the_others_free() -> None:
-    other = life(operation(Kind.DRAIN, "mem_2"))
+    other = instance_facts(operation(Kind.DRAIN, "mem_2"))
     assert actions.member_denial(other, member(), Kind.DRAIN) is None
-    taking_over = life(operation(Kind.REPLACE, "mem_2", replacement_member_id="mem_1"))
+    taking_over = instance_facts(operation(Kind.REPLACE, "mem_2", replacement_member_id="mem_1"))
     assert code(actions.member_denial(taking_over, member(), Kind.DRAIN)) == BUSY, "it is about to take over"
 
 
 @pytest.mark.parametrize("kind", [Kind.DEPLOY, Kind.PREFLIGHT, Kind.ADD, Kind.RESIZE])
 def test_what_only_the_platform_asks_for(kind: Kind) -> None:
     asked = actions.member_denial if kind in {Kind.ADD, Kind.RESIZE} else None
-    denial = asked(life(), member(), kind) if asked else actions.instance_denial(life(), kind)
+    denial = asked(instance_facts(), member(), kind) if asked else actions.instance_denial(instance_facts(), kind)
     assert denial is not None
     assert (denial.code, denial.detail) == (NOT_NOW, actions.UNASKED[kind])
 
 
 def test_what_the_manifest_does_not_declare() -> None:
-    for denial in (actions.instance_denial(life(), "dance"), actions.member_denial(life(), member(), "dance")):
+    for denial in (
+        actions.instance_denial(instance_facts(), "dance"),
+        actions.member_denial(instance_facts(), member(), "dance"),
+    ):
         assert denial is not None
         assert (denial.code, "demo 1.0.0 has no operation 'dance'" in denial.detail) == (NO_SUCH, True)
-    drained = actions.instance_denial(life(), Kind.DRAIN)
+    drained = actions.instance_denial(instance_facts(), Kind.DRAIN)
     assert drained is not None
     assert (drained.code, "not about the whole instance" in drained.detail) == (NO_SUCH, True)
-    assert code(actions.member_denial(life(), member(), Kind.STOP)) == NO_SUCH, "about the whole instance"
-    assert code(actions.member_denial(life(), member(component_key=HEAD), "polish")) == NO_SUCH, "of another component"
-    assert code(actions.addition_denial(life(), HEAD)) == NO_SUCH
+    assert code(actions.member_denial(instance_facts(), member(), Kind.STOP)) == NO_SUCH, "about the whole instance"
+    assert code(actions.member_denial(instance_facts(), member(component_key=HEAD), "polish")) == NO_SUCH, (
+        "of another component"
+    )
+    assert code(actions.addition_denial(instance_facts(), HEAD)) == NO_SUCH
 
 
 def test_a_mode_allows_what_it_lists_and_a_decommission() -> None:
-    fixed = life(mode="fixed")
+    fixed = instance_facts(mode="fixed")
     allowed = {kind for kind in INSTANCE_KINDS if actions.instance_denial(fixed, kind) is None}
     allowed |= {kind for kind in MEMBER_KINDS if actions.member_denial(fixed, member(), kind) is None}
     assert allowed == {Kind.RESTART, Kind.DECOMMISSION, Kind.DRAIN}
@@ -151,33 +168,33 @@ def test_a_mode_allows_what_it_lists_and_a_decommission() -> None:
     [
         ({}, 1, None),
         ({}, 2, LIMIT),
-        ({"counts": {NODE: (3, 1)}}, 1, LIMIT),
+        ({"counts": {NODE: [3, 1]}}, 1, LIMIT),
         ({"counts": None}, 3, None),
         ({"mode": "small"}, 1, LIMIT),
-        ({"mode": "small", "counts": {NODE: (1, 1)}}, 1, None),
+        ({"mode": "small", "counts": {NODE: [1, 1]}}, 1, None),
         ({"desired_state": DesiredState.STOPPED}, 1, NOT_NOW),
         ({"desired_state": DesiredState.DECOMMISSIONED}, 1, GONE),
-        ({"ended_at": "2030-01-01"}, 1, GONE),
+        ({"ended_at": LONG_AGO}, 1, GONE),
         ({"open_operations": [operation(Kind.UPGRADE)]}, 1, BUSY),
         ({"open_operations": [operation(Kind.DRAIN, "mem_1")]}, 1, None),
         ({"deployed": False}, 1, None),
     ],
 )
 def test_additions(facts: dict[str, Any], count: int, expected: Code | None) -> None:
-    assert code(actions.addition_denial(life(**facts), NODE, count)) == expected
+    assert code(actions.addition_denial(instance_facts(**facts), NODE, count)) == expected
     if count == 1:
-        assert code(actions.addition_denial(life(**facts), NODE)) == expected
+        assert code(actions.addition_denial(instance_facts(**facts), NODE)) == expected
 
 
 @pytest.mark.parametrize(
     ("facts", "of", "queued", "expected"),
     [
         ({}, {}, False, None),
-        ({"counts": {NODE: (2, 1)}}, {}, False, LIMIT),
+        ({"counts": {NODE: [2, 1]}}, {}, False, LIMIT),
         ({"counts": None}, {}, False, LIMIT),
         ({"mode": "small"}, {}, False, LIMIT),
         ({}, {"component_key": HEAD}, False, NOT_NOW),
-        ({"counts": {HEAD: (2, 2)}}, {"component_key": HEAD, "replaces_member_id": "mem_0"}, False, None),
+        ({"counts": {HEAD: [2, 2]}}, {"component_key": HEAD, "replaces_member_id": "mem_0"}, False, None),
         ({"open_operations": [operation(Kind.REPLACE, "mem_1")]}, {}, False, None),
         ({"open_operations": [operation(Kind.REMOVE, "mem_1")]}, {}, False, BUSY),
         ({"open_operations": [operation(Kind.REMOVE, "mem_1")]}, {}, True, BUSY),
@@ -186,36 +203,36 @@ def test_additions(facts: dict[str, Any], count: int, expected: Code | None) -> 
         ({"open_operations": [operation(Kind.UPGRADE)]}, {}, True, None),
         ({"open_operations": [operation(Kind.DRAIN, "mem_1"), operation(Kind.UPGRADE)]}, {}, True, None),
         ({"open_operations": [operation(Kind.REMOVE, "mem_2"), operation(Kind.UPGRADE)]}, {}, True, None),
-        ({"open_operations": [operation(Kind.UPGRADE)], "counts": {NODE: (1, 1)}}, {}, True, LIMIT),
+        ({"open_operations": [operation(Kind.UPGRADE)], "counts": {NODE: [1, 1]}}, {}, True, LIMIT),
     ],
 )
 def test_removals(facts: dict[str, Any], of: dict[str, Any], queued: bool, expected: Code | None) -> None:
-    assert code(actions.member_denial(life(**facts), member(**of), Kind.REMOVE, queued=queued)) == expected
+    assert code(actions.member_denial(instance_facts(**facts), member(**of), Kind.REMOVE, queued=queued)) == expected
 
 
 def test_a_replacement_that_was_called_off_is_not_asked_for_once_more() -> None:
-    called_off = life(counts={NODE: (4, 4)})
+    called_off = instance_facts(counts={NODE: [4, 4]})
     assert code(actions.member_denial(called_off, member(), Kind.REPLACE, queued=True)) == LIMIT
     assert actions.member_denial(called_off, member(), Kind.DRAIN) is None
-    full = life(counts={NODE: (3, 3)})
+    full = instance_facts(counts={NODE: [3, 3]})
     assert actions.member_denial(full, member(), Kind.REPLACE) is None, "one takes over for another"
-    other = life(operation(Kind.REPLACE, "mem_2"))
+    other = instance_facts(operation(Kind.REPLACE, "mem_2"))
     assert actions.member_denial(other, member(), Kind.REPLACE) is None
-    going = life(operation(Kind.REPLACE, "mem_1"))
+    going = instance_facts(operation(Kind.REPLACE, "mem_1"))
     denial = actions.member_denial(going, member(), Kind.REPLACE, queued=True)
     assert denial is not None
     assert (denial.code, "replaces this member already" in denial.detail) == (BUSY, True)
 
 
 def test_a_refusal_leads_to_what_is_in_the_way() -> None:
-    denial = actions.instance_denial(life(operation(Kind.UPGRADE)), Kind.RESTART)
+    denial = actions.instance_denial(instance_facts(operation(Kind.UPGRADE)), Kind.RESTART)
     assert denial is not None
     refusal = denial.refusal()
     assert refusal.context == {"operation_id": "op_upgrade"}
     assert [(action.action, action.href) for action in refusal.allowed_actions] == [
         ("watch", "/v1/operations/op_upgrade")
     ]
-    queued = actions.instance_denial(life(operation(Kind.UPGRADE, queued=True)), Kind.RESTART)
+    queued = actions.instance_denial(instance_facts(operation(Kind.UPGRADE, queued=True)), Kind.RESTART)
     assert queued is not None
     assert ("is under way" in denial.detail, "is queued" in queued.detail) == (True, True)
     assert Denial(NOT_NOW, "no").refusal().allowed_actions == []

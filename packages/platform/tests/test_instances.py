@@ -7,7 +7,11 @@ import pytest
 from gpuaas_contract.instances import Condition, ConditionStatus, DesiredState, InstanceStatus, MemberStatus
 from gpuaas_contract.manifest import RuntimeLabel
 from gpuaas_contract.operations import Kind
+from gpuaas_platform.instances.records import InstanceView
 from gpuaas_platform.instances.rules.instances import derive_status, shown_conditions, version_drift
+
+from . import platform_test_lives
+from .platform_test_lives import LONG_AGO, operation
 
 YES, NO, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 EXPECTED = RuntimeLabel(name="demo", version="7")
@@ -16,23 +20,14 @@ S = InstanceStatus
 STOPPED, GOING = {"desired_state": DesiredState.STOPPED}, {"desired_state": DesiredState.DECOMMISSIONED}
 
 
-def condition(kind: str, status: ConditionStatus = YES, generation: int = 1) -> dict[str, Any]:
-    return {"type": kind, "status": status, "observed_generation": generation}
+def condition(kind: str, status: ConditionStatus = YES, generation: int = 1) -> Condition:
+    return Condition(type=kind, status=status, observed_generation=generation)
 
 
-def instance(*conditions: dict[str, Any], under_way: str | None = None, **facts: Any) -> dict[str, Any]:
+def instance(*conditions: Condition, under_way: str | None = None, **facts: Any) -> InstanceView:
     """One that runs, and whose controller said nothing but the given conditions."""
-    return {
-        "desired_state": DesiredState.RUNNING,
-        "ended_at": None,
-        "failed": False,
-        "live_statuses": [MemberStatus.READY],
-        "open_operations": [{"id": "op_1", "kind": under_way}] if under_way else [],
-        "conditions": [*conditions],
-        "ready_since": 1,
-        "generation": 1,
-        **facts,
-    }
+    open_operations = (operation(under_way),) if under_way else ()
+    return platform_test_lives.instance(conditions=conditions, open_operations=open_operations, **facts)
 
 
 READY = condition("Ready")
@@ -50,7 +45,7 @@ READY = condition("Ready")
         (instance(READY), S.RUNNING),
         (instance(condition("Ready", YES, 5), ready_since=2), S.RUNNING),
         (instance(READY, failed=True), S.DEGRADED),
-        (instance(READY, live_statuses=[MemberStatus.READY, MemberStatus.FAILED]), S.DEGRADED),
+        (instance(READY, live_statuses=(MemberStatus.READY, MemberStatus.FAILED)), S.DEGRADED),
         (instance(READY, condition("Degraded")), S.DEGRADED),
         (instance(READY, condition("Degraded", NO)), S.RUNNING),
         (instance(READY, under_way=Kind.UPGRADE), S.UPDATING),
@@ -64,10 +59,10 @@ READY = condition("Ready")
         (instance(READY, failed=True, under_way=Kind.STOP, **STOPPED), S.STOPPING),
         (instance(READY, **GOING), S.DECOMMISSIONING),
         (instance(READY, failed=True, **GOING), S.FAILED),
-        (instance(READY, ended_at="2030-01-01", failed=True, **GOING), S.DECOMMISSIONED),
+        (instance(READY, ended_at=LONG_AGO, failed=True, **GOING), S.DECOMMISSIONED),
     ],
 )
-def test_the_status(given: dict[str, Any], status: InstanceStatus) -> None:
+def test_the_status(given: InstanceView, status: InstanceStatus) -> None:
     assert derive_status(given) == status
 
 
@@ -92,12 +87,11 @@ def test_the_version(observed: str | None, status: ConditionStatus) -> None:
     ],
 )
 def test_whether_it_is_as_it_is_wanted(
-    given: dict[str, Any], observed: str | None, status: ConditionStatus, reason: str
+    given: InstanceView, observed: str | None, status: ConditionStatus, reason: str
 ) -> None:
     *_, found = shown_conditions(given, version_drift(EXPECTED, observed, 1))
-    assert isinstance(found, Condition)
     assert (found.type, found.status, found.reason) == ("InSync", status, reason)
-    assert found.observed_generation == given["generation"]
+    assert found.observed_generation == given.generation
 
 
 def test_an_app_speaks_of_its_sync_itself_and_never_of_the_drift() -> None:

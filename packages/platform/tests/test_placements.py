@@ -8,6 +8,7 @@ from gpuaas_contract.allocations import AllocationStatus, Shape
 from gpuaas_contract.instances import Placement
 from gpuaas_contract.manifest import Component, Manifest
 from gpuaas_platform.allocations.records import AllocationRecord
+from gpuaas_platform.instances.records import MachineUser
 from gpuaas_platform.instances.rules.placements import Machines, check_counts, check_placements, check_size, choose_mode
 
 MANIFEST = Manifest.model_validate(
@@ -69,8 +70,8 @@ def place(*words: str) -> list[Placement]:
     return [Placement(component_key=key, allocation_id=where) for key, where in pairs]
 
 
-def used(where: str, key: str, instance_id: str) -> dict[str, str]:
-    return {"allocation_id": where, "component_key": key, "instance_id": instance_id, "instance_name": instance_id}
+def used(where: str, key: str, instance_id: str) -> MachineUser:
+    return MachineUser("mem_1", key, where, instance_id, instance_name=instance_id)
 
 
 def found(placements: list[Placement], machines: Machines) -> list[tuple[str, str | None]]:
@@ -127,7 +128,7 @@ def test_only_an_active_machine_is_taken(status: AllocationStatus) -> None:
     ],
 )
 def test_machines_that_are_used_already(
-    live: list[dict[str, str]], instance_id: str | None, wanted: str, problems: list[str]
+    live: list[MachineUser], instance_id: str | None, wanted: str, problems: list[str]
 ) -> None:
     """Those that live there have a say, too: both have to be willing."""
     machines = Machines({"a": machine("a")}, live, instance_id)

@@ -35,6 +35,11 @@ class Cart(Record):
     wheels: tuple[Wheel, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Load(Record):
+    boxes: tuple[Size, ...]
+
+
 class CartAnswer(BaseModel):
     id: str
     colour: Colour
@@ -50,6 +55,10 @@ def test_columns_become_the_types_of_the_fields() -> None:
     cart = read(Cart, size={"height": 3}, wheels=[{"colour": "blue", "name": "left"}], colour="red", id="c1")
     assert cart == Cart("c1", Colour.RED, Size(height=3), (Wheel("left", Colour.BLUE),))
     assert isinstance(cart.colour, Colour)
+
+
+def test_a_list_of_models_becomes_a_tuple_of_them() -> None:
+    assert read(Load, boxes=[{"height": 1}, {"height": 2}]) == Load((Size(height=1), Size(height=2)))
 
 
 def test_null_stays_none_where_a_field_allows_it() -> None:

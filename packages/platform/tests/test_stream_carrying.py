@@ -7,7 +7,9 @@ from typing import cast
 import pytest
 from fastapi import WebSocket, WebSocketDisconnect
 
+from gpuaas_platform.access.records import AccessGrantRecord
 from gpuaas_platform.access.routes.streams import Joined, StreamBroker, carry
+from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.observability.metrics import Metrics
@@ -91,8 +93,9 @@ async def test_an_agent_that_opens_no_stream_is_said_not_to_answer(monkeypatch: 
     links = SimpleNamespace(refused_streams={}, is_connected=lambda node_id: True, send=send)
     platform = SimpleNamespace(stream_limits=StreamLimits(streams_per_principal=1, terminal_idle_seconds=60))
     broker = StreamBroker(cast(Platform, platform), cast(AgentLinks, links), cast(Metrics, None))
-    machine = {"id": "alc_1", "node_id": "nod_1", "address": "10.85.1.10"}
+    machine = SimpleNamespace(id="alc_1", node_id="nod_1", address="10.85.1.10")
+    access = SimpleNamespace(id="acg_1", principal_id="usr_1")
     with pytest.raises(Refusal, match="through its node: no answer"):
-        async with broker.join({"id": "acg_1", "principal_id": "usr_1"}, machine, "cor_1"):
+        async with broker.join(cast(AccessGrantRecord, access), cast(AllocationView, machine), "cor_1"):
             pytest.fail("there is no stream")
     assert (broker.count, links.refused_streams) == (0, {})

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from psycopg import AsyncCursor
 from psycopg.rows import RowMaker
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 R = TypeVar("R", bound="Record")
 M = TypeVar("M", bound=BaseModel)
@@ -87,6 +87,8 @@ def _converter(hint: Any) -> Convert | None:
         present = [_converter(argument) for argument in arguments if argument is not types.NoneType]
         return _unless_none(present[0]) if len(present) == 1 else None
     if origin is tuple:
+        if isinstance(arguments[0], type) and issubclass(arguments[0], BaseModel):
+            return TypeAdapter(hint).validate_python  # Twice as fast as one after the other.
         return _of_each(_converter(arguments[0]))
     if not isinstance(hint, type):
         return None

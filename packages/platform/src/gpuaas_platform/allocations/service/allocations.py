@@ -25,12 +25,13 @@ from gpuaas_platform.allocations.service.placement import AddressPlan, order_mac
 from gpuaas_platform.allocations.storage import allocations as store
 from gpuaas_platform.allocations.storage import usage as usage_store
 from gpuaas_platform.allocations.storage.allocations import record
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.tenants import visible_owners
+from gpuaas_platform.instances.records import MachineUser
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.nodes import storage as node_store
 from gpuaas_platform.nodes.storage import order
@@ -199,8 +200,8 @@ async def require_unused(tx: Transaction, row: AllocationRecord, advice: str) ->
         raise in_use(users, advice)
 
 
-def in_use(users: Sequence[Row], advice: str, *actions: AllowedAction) -> Refusal:
-    names = sorted({user["instance_name"] for user in users})
+def in_use(users: Sequence[MachineUser], advice: str, *actions: AllowedAction) -> Refusal:
+    names = sorted({user.instance_name for user in users})
     decommission = [
         AllowedAction(
             action="decommission",
@@ -208,7 +209,7 @@ def in_use(users: Sequence[Row], advice: str, *actions: AllowedAction) -> Refusa
             method="POST",
             href=f"/v1/app-instances/{instance_id}/operations",
         )
-        for instance_id, name in sorted({(user["instance_id"], user["instance_name"]) for user in users})
+        for instance_id, name in sorted({(user.instance_id, user.instance_name) for user in users})
     ]
     detail = f"the machine is used by {', '.join(names)}; {advice}"
     return Refusal(Code.ALLOCATION_IN_USE, detail, allowed_actions=[*decommission, *actions])

@@ -2,13 +2,13 @@
 
 from gpuaas_contract.agent_link import ResizeSlice
 from gpuaas_contract.allocations import Activity, Shape
-from gpuaas_contract.base import JsonObject
-from gpuaas_contract.operations import OperationState, ResizeQuestion
+from gpuaas_contract.operations import OperationError, OperationState, ResizeQuestion
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.storage import allocations as store
 from gpuaas_platform.allocations.storage.allocations import record
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.nodes.storage import order
+from gpuaas_platform.operations.records import OperationRecord
 from gpuaas_platform.operations.storage import operations as operation_store
 
 
@@ -18,21 +18,24 @@ async def begin_resize(tx: Transaction, row: AllocationRecord, shape: Shape, mes
     await order(tx, row, ResizeSlice(allocation_id=row.id, shape=shape))
 
 
-async def answered(tx: Transaction, operation: Row, state: OperationState, error: JsonObject | None) -> list[str]:
-    """The resize begins when the last has agreed, and is off when the first has refused.
+async def answered(
+    tx: Transaction, operation: OperationRecord, state: OperationState, error: OperationError | None
+) -> list[str]:
+    """Begin the resize when the last has agreed, and call it off when the first has refused.
 
     Answers to what is not asked any more change nothing: the machine was lost, or another app refused. Returns the
     operations that have become pointless."""
-    row = await store.lock(tx, ResizeQuestion.model_validate(operation["input"]).allocation_id)
-    if row is None or operation["id"] not in row.asked_operation_ids:
+    row = await store.lock(tx, ResizeQuestion.model_validate(operation.input).allocation_id)
+    if row is None or operation.id not in row.asked_operation_ids:
         return []
-    with tx.on_behalf_of(operation["correlation_id"]):
+    with tx.on_behalf_of(operation.correlation_id):
         if state != OperationState.SUCCEEDED:
-            reason = f"the resize was refused by {operation['app_slug']}: {(error or {}).get('detail', state.value)}"
+            why = state.value if error is None else error.detail
+            reason = f"the resize was refused by {operation.app_slug}: {why}"
             refused = await store.end_activity(tx, row.id, row.shape, reason)
             await record(tx, refused, "resize_refused", reason)
-            return [id for id in row.asked_operation_ids if id != operation["id"]]
+            return [id for id in row.asked_operation_ids if id != operation.id]
         if await operation_store.all_succeeded(tx, list(row.asked_operation_ids)):
             assert row.wanted_shape is not None, "the apps were asked about a size"
-            await begin_resize(tx, row, row.wanted_shape, f"{operation['app_slug']} agreed")
+            await begin_resize(tx, row, row.wanted_shape, f"{operation.app_slug} agreed")
     return []

@@ -13,7 +13,9 @@ from gpuaas_platform.feed.rules import may_see
 from gpuaas_platform.feed.storage import history as store
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.presence import find_controller
+from gpuaas_platform.instances.records import InstanceView
 from gpuaas_platform.instances.service import instances
+from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service import operations
 from gpuaas_platform.operations.storage import operations as operation_store
 
@@ -82,11 +84,11 @@ def _actions(instance: Instance, operation: Operation | None, member: Member | N
     return list(found.values())
 
 
-async def _waiting(tx: Transaction, instance: Row, operation: Operation | None) -> list[Finding]:
+async def _waiting(tx: Transaction, instance: InstanceView, operation: Operation | None) -> list[Finding]:
     found: list[Finding] = []
-    if instance["ended_at"] is not None:
+    if instance.ended_at is not None:
         return found
-    for machine in await store.list_silent_machines(tx, instance["id"], MOST_MACHINES):
+    for machine in await store.list_silent_machines(tx, instance.id, MOST_MACHINES):
         if machine["status"] != "active":
             message, action = f"machine {machine['name']} is {machine['status']}", "look at its timeline"
             found.append(_warning("machine_not_active", message, f"{action}: GET /v1/allocations/{machine['id']}"))
@@ -98,7 +100,7 @@ async def _waiting(tx: Transaction, instance: Row, operation: Operation | None) 
     return found
 
 
-async def _held_up(tx: Transaction, instance: Row, operation: Operation) -> list[Finding]:
+async def _held_up(tx: Transaction, instance: InstanceView, operation: Operation) -> list[Finding]:
     found = []
     if operation.queued:
         waits = ", ".join(operation.waits_for)
@@ -110,7 +112,7 @@ async def _held_up(tx: Transaction, instance: Row, operation: Operation) -> list
         found.append(_warning("cancel_requested", f"{operation.kind} stops at the next boundary between steps", "wait"))
     unclaimed = operation.lease is None or operation.lease.expired
     if unclaimed and not operation.queued:
-        missing = await find_controller(tx, instance["app_slug"], instance["tenant_id"], instance["project_id"])
+        missing = await find_controller(tx, instance.app_slug, instance.tenant_id, instance.project_id)
         if missing is not None:
             found.append(missing)
         elif operation.state == OperationState.PENDING and operation.attempt == 0:
@@ -161,8 +163,9 @@ async def trace(tx: Transaction, caller: Caller, correlation_id: str) -> Trace:
     )
 
 
-def _sees(caller: Caller, row: Row) -> bool:
-    return caller.may(Permission.INSTANCE_READ, Scope(row["tenant_id"], row["project_id"], row["app_slug"]))
+def _sees(caller: Caller, operation: OperationView) -> bool:
+    scope = Scope(operation.tenant_id, operation.project_id, operation.app_slug)
+    return caller.may(Permission.INSTANCE_READ, scope)
 
 
 def _sees_request(caller: Caller, row: Row) -> bool:

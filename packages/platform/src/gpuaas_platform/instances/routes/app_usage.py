@@ -10,6 +10,7 @@ from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.identity.rules.policy import Permission
 from gpuaas_platform.instances.service import app_usage
+from gpuaas_platform.instances.storage.app_usage import UsageFilter
 
 routes = Routes("app usage")
 Text = Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$")]
@@ -36,14 +37,6 @@ async def list_app_usage(
     limit: Limit = 100,
 ) -> AppUsagePage:
     """With `since` and `until`: records whose interval is at least partly between them."""
-    filters = {
-        "instance_id": instance_id,
-        "app_slug": app_slug,
-        "subject": subject,
-        "work_id": work_id,
-        "unit": unit,
-        "since": since,
-        "until": until,
-    }
+    only = UsageFilter(instance_id, app_slug, subject, work_id, unit, since, until)
     async with ctx.read() as tx:
-        return await app_usage.list_usage(tx, ctx.caller, project_id, filters, cursor, limit)
+        return await app_usage.list_usage(tx, ctx.caller, project_id, only, cursor, limit)

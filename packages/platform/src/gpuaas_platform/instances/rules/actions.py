@@ -1,10 +1,9 @@
-"""What can be done now with an instance, its members and its operations, and why the rest cannot: the one place.
+"""Decide which actions on an instance, its members and its operations are allowed now, and why the rest are not.
 
 The lists of allowed actions and the refusals of requests both come from here, so that the lists are true."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.manifest import Manifest, Mode
@@ -12,8 +11,14 @@ from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import Kind, OperationState
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.core.errors import Refusal
-
-Row = Mapping[str, Any]
+from gpuaas_platform.instances.records import InstanceSummary, InstanceView, MemberView
+from gpuaas_platform.operations.records import (
+    LastOperation,
+    OpenOperation,
+    OperationRecord,
+    OperationTarget,
+    OperationView,
+)
 
 _M = MemberStatus
 _WORKING = frozenset({_M.CONFIGURING, _M.READY, _M.DRAINING, _M.DRAINED, _M.STOPPED, _M.FAILED})
@@ -36,19 +41,20 @@ UNASKED = {
 }
 """Kinds that no person requests as such."""
 NEVER_CANCELLED = {Kind.DECOMMISSION, Kind.RESIZE}
+RETRIED_FROM = {OperationState.FAILED, OperationState.CANCELLED}
 
 
 @dataclass(frozen=True, slots=True)
 class Denial:
     code: Code
     detail: str
-    operation: Row | None = None
+    operation: OpenOperation | None = None
     """The one that is in the way."""
 
     def refusal(self) -> Refusal:
         if self.operation is None:
             return Refusal(self.code, self.detail)
-        id = self.operation["id"]
+        id = self.operation.id
         watch = AllowedAction(
             action="watch", title="Watch the running operation", method="GET", href=Noun.OPERATION.href(id)
         )
@@ -56,8 +62,8 @@ class Denial:
 
 
 @dataclass(frozen=True)
-class Life:
-    """All that the rules need to know of an instance."""
+class InstanceFacts:
+    """Everything about an instance that the rules depend on."""
 
     instance_id: str
     manifest: Manifest
@@ -66,25 +72,25 @@ class Life:
     ended: bool
     deployed: bool
     """Its deploy has succeeded once."""
-    last_operation: Row | None
+    last_operation: LastOperation | None
     """The newest on the whole instance that was not cancelled before anybody claimed it."""
-    open: list[Row]
+    open: Sequence[OpenOperation]
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Members by component: those that live, and how many of them no open operation is about to remove. One that is
     about to take over for another counts as that other."""
 
     @classmethod
-    def of(cls, instance: Row, manifest: Manifest) -> "Life":
+    def of(cls, instance: InstanceView | InstanceSummary, manifest: Manifest) -> "InstanceFacts":
         return cls(
-            instance_id=instance["id"],
+            instance_id=instance.id,
             manifest=manifest,
-            mode=manifest.mode(instance["mode"]),
-            desired_state=instance["desired_state"],
-            ended=instance["ended_at"] is not None,
-            deployed=instance["deployed"],
-            last_operation=instance["last_operation"],
-            open=instance["open_operations"],
-            counts={key: (found[0], found[1]) for key, found in (instance["counts"] or {}).items()},
+            mode=manifest.mode(instance.mode),
+            desired_state=instance.desired_state,
+            ended=instance.ended_at is not None,
+            deployed=instance.deployed,
+            last_operation=instance.last_operation,
+            open=instance.open_operations,
+            counts={key: (found[0], found[1]) for key, found in (instance.counts or {}).items()},
         )
 
     def present(self, component_key: str) -> int:
@@ -103,230 +109,227 @@ class Life:
         return low, high
 
 
-def excludes(one: Row, other: Row) -> bool:
-    """Two operations of one instance that must not be open at once: on the same member, or on the whole instance."""
-    targets, others = _targets(one), _targets(other)
+def excludes(one: OperationTarget, other: OperationTarget) -> bool:
+    """Say whether two operations must not be open at once: on the same member, or one on the whole instance."""
+    targets, others = one.member_ids, other.member_ids
     return not targets or not others or bool(targets & others)
 
 
-def _targets(operation: Row) -> set[str]:
-    return {id for id in (operation["member_id"], operation["replacement_member_id"]) if id is not None}
-
-
-def busy_denial(life: Life, member_id: str | None, *others: str | None, ignoring: Iterable[str] = ()) -> Denial | None:
-    """The first open operation that excludes one on this member, or on the whole instance."""
-    wanted = {"member_id": member_id, "replacement_member_id": next(iter(others), None)}
+def busy_denial(
+    facts: InstanceFacts, member_id: str | None, replacement_id: str | None = None, *, ignoring: Iterable[str] = ()
+) -> Denial | None:
+    """Name the first open operation that excludes one on this member, or on the whole instance."""
+    wanted = OperationTarget(member_id, replacement_id)
     ignored = set(ignoring)
-    found = next((op for op in life.open if op["id"] not in ignored and excludes(op, wanted)), None)
+    found = next((op for op in facts.open if op.id not in ignored and excludes(op, wanted)), None)
     return None if found is None else _running(found)
 
 
-def _running(operation: Row) -> Denial:
-    waits = "is queued" if operation["queued"] else "is under way"
-    detail = f"operation {operation['id']} ({operation['kind']}) {waits}; wait for it, or ask to be queued"
+def _running(operation: OpenOperation) -> Denial:
+    waits = "is queued" if operation.queued else "is under way"
+    detail = f"operation {operation.id} ({operation.kind}) {waits}; wait for it, or ask to be queued"
     return Denial(Code.OPERATION_RUNNING, detail, operation)
 
 
-def _not_in_mode(life: Life, kind: str) -> Denial | None:
-    if life.mode is None or not life.mode.actions or kind in life.mode.actions:
+def _not_in_mode(facts: InstanceFacts, kind: str) -> Denial | None:
+    if facts.mode is None or not facts.mode.actions or kind in facts.mode.actions:
         return None
-    allowed = ", ".join(life.mode.actions)
-    return Denial(Code.ACTION_NOT_ALLOWED, f"{kind} is not for the mode {life.mode.key}, which has: {allowed}")
+    allowed = ", ".join(facts.mode.actions)
+    return Denial(Code.ACTION_NOT_ALLOWED, f"{kind} is not for the mode {facts.mode.key}, which has: {allowed}")
 
 
-def _not_running(life: Life) -> Denial | None:
-    if life.desired_state == DesiredState.DECOMMISSIONED:
+def _not_running(facts: InstanceFacts) -> Denial | None:
+    if facts.desired_state == DesiredState.DECOMMISSIONED:
         return Denial(Code.INVALID_STATE, "the instance is being decommissioned")
-    if life.desired_state == DesiredState.STOPPED:
+    if facts.desired_state == DesiredState.STOPPED:
         return Denial(Code.ACTION_NOT_ALLOWED, "the instance is stopped: start it first")
     return None
 
 
-def _undeclared(life: Life, kind: str, what: str) -> Denial:
-    app = f"{life.manifest.slug} {life.manifest.version}"
-    if kind in life.manifest.kinds:
+def _undeclared(facts: InstanceFacts, kind: str, what: str) -> Denial:
+    app = f"{facts.manifest.slug} {facts.manifest.version}"
+    if kind in facts.manifest.kinds:
         return Denial(Code.INVALID_REQUEST, f"{kind!r} of {app} is not about {what}")
     return Denial(Code.INVALID_REQUEST, f"{app} has no operation {kind!r}")
 
 
-def instance_denial(life: Life, kind: str, *, queued: bool = False) -> Denial | None:
+def instance_denial(facts: InstanceFacts, kind: str, *, queued: bool = False) -> Denial | None:
     """Why an operation on the whole instance cannot be asked for now. One that may wait is judged on its turn."""
-    if life.manifest.instance_operation(kind) is None:
-        return _undeclared(life, kind, "the whole instance: name a member")
+    if facts.manifest.instance_operation(kind) is None:
+        return _undeclared(facts, kind, "the whole instance: name a member")
     if kind in {Kind.DEPLOY, Kind.PREFLIGHT}:
         return Denial(Code.ACTION_NOT_ALLOWED, UNASKED[Kind(kind)])
-    if life.ended:
+    if facts.ended:
         return Denial(Code.INVALID_STATE, "the instance is decommissioned already")
     if kind == Kind.DECOMMISSION:
-        going = next((operation for operation in life.open if operation["kind"] == kind), None)
+        going = next((operation for operation in facts.open if operation.kind == kind), None)
         return None if going is None else _running(going)
-    if (denial := _not_in_mode(life, kind)) is not None:
+    if (denial := _not_in_mode(facts, kind)) is not None:
         return denial
-    if life.desired_state == DesiredState.DECOMMISSIONED:
-        return busy_denial(life, None) or _not_running(life)
+    if facts.desired_state == DesiredState.DECOMMISSIONED:
+        return busy_denial(facts, None) or _not_running(facts)
     if queued:
         return None
-    return busy_denial(life, None) or _not_deployed(life) or _wrong_state(life, kind)
+    return busy_denial(facts, None) or _not_deployed(facts) or _wrong_state(facts, kind)
 
 
-def _not_deployed(life: Life) -> Denial | None:
-    if life.deployed:
+def _not_deployed(facts: InstanceFacts) -> Denial | None:
+    if facts.deployed:
         return None
     return Denial(Code.ACTION_NOT_ALLOWED, "its deploy has not succeeded: retry that, or decommission the instance")
 
 
-def _wrong_state(life: Life, kind: str) -> Denial | None:
-    last = life.last_operation
-    unfinished = last is not None and last["kind"] == kind and last["state"] != OperationState.SUCCEEDED
+def _wrong_state(facts: InstanceFacts, kind: str) -> Denial | None:
+    last = facts.last_operation
+    unfinished = last is not None and last.kind == kind and last.state != OperationState.SUCCEEDED
     wanted = _WANTED.get(kind)
     if wanted is None:
-        return _not_running(life)
-    if life.desired_state == wanted and not unfinished:
+        return _not_running(facts)
+    if facts.desired_state == wanted and not unfinished:
         return Denial(Code.ACTION_NOT_ALLOWED, f"the instance is meant to be {wanted.value} already")
     return None
 
 
-def member_denial(life: Life, member: Row, kind: str, *, queued: bool = False) -> Denial | None:
+def member_denial(facts: InstanceFacts, member: MemberView, kind: str, *, queued: bool = False) -> Denial | None:
     """Why an operation on a member cannot be asked for now."""
-    if life.manifest.member_operation(kind, member["component_key"]) is None:
-        return _undeclared(life, kind, f"a member of {member['component_key']}")
+    if facts.manifest.member_operation(kind, member.component_key) is None:
+        return _undeclared(facts, kind, f"a member of {member.component_key}")
     if kind in UNASKED:
         return Denial(Code.ACTION_NOT_ALLOWED, UNASKED[Kind(kind)])
-    if (denial := _not_in_mode(life, kind)) is not None:
+    if (denial := _not_in_mode(facts, kind)) is not None:
         return denial
-    if member["status"] == MemberStatus.REMOVED:
+    if member.status == MemberStatus.REMOVED:
         return Denial(Code.INVALID_STATE, "the member is removed; what is left is its history")
     if kind == Kind.REMOVE:
-        return _removal_denial(life, member, queued=queued)
-    if life.desired_state == DesiredState.DECOMMISSIONED:
-        return busy_denial(life, member["id"]) or _not_running(life)
-    if kind == Kind.REPLACE and (denial := _replacement_denial(life, member)) is not None:
+        return _removal_denial(facts, member, queued=queued)
+    if facts.desired_state == DesiredState.DECOMMISSIONED:
+        return busy_denial(facts, member.id) or _not_running(facts)
+    if kind == Kind.REPLACE and (denial := _replacement_denial(facts, member)) is not None:
         return denial
     if queued:
         return None
-    return busy_denial(life, member["id"]) or _not_running(life) or _wrong_status(member, kind)
+    return busy_denial(facts, member.id) or _not_running(facts) or _wrong_status(member, kind)
 
 
-def _replacement_denial(life: Life, member: Row) -> Denial | None:
+def _replacement_denial(facts: InstanceFacts, member: MemberView) -> Denial | None:
     """A replacement that was called off leaves both members: without this, each new one would add another."""
-    component_key = member["component_key"]
-    _, high = life.limits(component_key)
-    if life.present(component_key) > high:
+    component_key = member.component_key
+    _, high = facts.limits(component_key)
+    if facts.present(component_key) > high:
         detail = f"{component_key} has more than {high} since a replace was called off: retry that, or remove one"
         return Denial(Code.COMPONENT_LIMIT, detail)
-    going = next((op for op in life.open if op["kind"] == Kind.REPLACE and op["member_id"] == member["id"]), None)
+    going = next((op for op in facts.open if op.kind == Kind.REPLACE and op.member_id == member.id), None)
     if going is not None:
-        return Denial(Code.OPERATION_RUNNING, f"operation {going['id']} replaces this member already", going)
+        return Denial(Code.OPERATION_RUNNING, f"operation {going.id} replaces this member already", going)
     return None
 
 
-def _wrong_status(member: Row, kind: str) -> Denial | None:
+def _wrong_status(member: MemberView, kind: str) -> Denial | None:
     allowed = _FROM.get(kind, _WORKING)
-    if member["status"] in allowed:
+    if member.status in allowed:
         return None
     names = ", ".join(sorted(status.value for status in allowed))
-    return Denial(Code.ACTION_NOT_ALLOWED, f"the member is {member['status']}; {kind} is for: {names}")
+    return Denial(Code.ACTION_NOT_ALLOWED, f"the member is {member.status}; {kind} is for: {names}")
 
 
-def _removal_denial(life: Life, member: Row, *, queued: bool) -> Denial | None:
+def _removal_denial(facts: InstanceFacts, member: MemberView, *, queued: bool) -> Denial | None:
     """It pre-empts what else is done to the member, but not what is done to the whole instance."""
-    preempted = [op["id"] for op in life.open if _targets(op) and op["kind"] != Kind.REMOVE]
-    waits = queued and not any(op["kind"] == Kind.REMOVE and member["id"] in _targets(op) for op in life.open)
-    busy = None if waits else busy_denial(life, member["id"], ignoring=preempted)
-    if (denial := busy or _not_running(life)) is not None:
+    preempted = [op.id for op in facts.open if op.member_ids and op.kind != Kind.REMOVE]
+    waits = queued and not any(op.kind == Kind.REMOVE and member.id in op.member_ids for op in facts.open)
+    busy = None if waits else busy_denial(facts, member.id, ignoring=preempted)
+    if (denial := busy or _not_running(facts)) is not None:
         return denial
-    if member["component_key"] == life.manifest.primary.key and not member["replaces_member_id"]:
-        return Denial(Code.ACTION_NOT_ALLOWED, f"{member['component_key']} goes with the instance: decommission that")
-    return removal_limit(life, member)
+    if member.component_key == facts.manifest.primary.key and not member.replaces_member_id:
+        return Denial(Code.ACTION_NOT_ALLOWED, f"{member.component_key} goes with the instance: decommission that")
+    return _removal_limit(facts, member.component_key)
 
 
-def removal_limit(life: Life, member: Row) -> Denial | None:
-    low, _ = life.limits(member["component_key"])
-    if life.staying(member["component_key"]) - 1 < low:
-        return Denial(Code.COMPONENT_LIMIT, f"{member['component_key']} needs at least {low}")
+def _removal_limit(facts: InstanceFacts, component_key: str) -> Denial | None:
+    low, _ = facts.limits(component_key)
+    if facts.staying(component_key) - 1 < low:
+        return Denial(Code.COMPONENT_LIMIT, f"{component_key} needs at least {low}")
     return None
 
 
-def turn_denial(life: Life, operation: Row, member: Row | None) -> Denial | None:
-    """Why what waited in a queue leads nowhere now that its turn has come. Room for a removal was kept."""
+def turn_denial(facts: InstanceFacts, operation: OperationRecord, member: MemberView | None) -> Denial | None:
+    """Why a dequeued operation is no longer allowed. Room for a removal was kept when it was queued."""
     if member is None:
-        return _not_deployed(life) or _wrong_state(life, operation["kind"])
-    if operation["kind"] == Kind.REMOVE:
+        return _not_deployed(facts) or _wrong_state(facts, operation.kind)
+    if operation.kind == Kind.REMOVE:
         return None
-    return _not_running(life) or _wrong_status(member, operation["kind"])
+    return _not_running(facts) or _wrong_status(member, operation.kind)
 
 
-def addition_denial(life: Life, component_key: str, count: int = 1) -> Denial | None:
+def addition_denial(facts: InstanceFacts, component_key: str, count: int = 1) -> Denial | None:
     """Why that many more members of a component cannot be added now."""
-    if life.manifest.member_operation(Kind.ADD, component_key) is None:
-        return _undeclared(life, Kind.ADD, f"a member of {component_key}")
-    if (denial := _not_in_mode(life, Kind.ADD)) is not None:
+    if facts.manifest.member_operation(Kind.ADD, component_key) is None:
+        return _undeclared(facts, Kind.ADD, f"a member of {component_key}")
+    if (denial := _not_in_mode(facts, Kind.ADD)) is not None:
         return denial
-    if life.ended:
+    if facts.ended:
         return Denial(Code.INVALID_STATE, "the instance is decommissioned already")
-    whole = next((operation for operation in life.open if not _targets(operation)), None)
+    whole = next((operation for operation in facts.open if not operation.member_ids), None)
     if whole is not None:
         return _running(whole)
-    if (denial := _not_running(life)) is not None:
+    if (denial := _not_running(facts)) is not None:
         return denial
-    _, high = life.limits(component_key)
-    if life.present(component_key) + count > high:
+    _, high = facts.limits(component_key)
+    if facts.present(component_key) + count > high:
         return Denial(Code.COMPONENT_LIMIT, f"{component_key} has at most {high}")
     return None
 
 
-def retry_denial(life: Life, operation: Row) -> Denial | None:
+def retry_denial(facts: InstanceFacts, operation: OperationView) -> Denial | None:
     """A failed or cancelled operation is run again in place, unless a later one took over its target."""
-    error = operation["error"] or {}
-    if operation["state"] not in {OperationState.FAILED, OperationState.CANCELLED}:
-        return Denial(Code.INVALID_STATE, f"only what failed can be retried; this one is {operation['state']}")
-    if operation["kind"] == Kind.RESIZE:
+    if operation.state not in RETRIED_FROM:
+        return Denial(Code.INVALID_STATE, f"only what failed can be retried; this one is {operation.state}")
+    if operation.kind == Kind.RESIZE:
         return Denial(Code.INVALID_STATE, "ask for the resize again, with the size that is wanted now")
-    if not operation["is_latest"]:
+    if not operation.is_latest:
         return Denial(Code.INVALID_STATE, "only the newest operation can be retried; a later one took over")
-    if life.ended or "removed" in {operation["member_status"], operation["replacement_status"]}:
+    if facts.ended or MemberStatus.REMOVED in {operation.member_status, operation.replacement_status}:
         return Denial(Code.INVALID_STATE, "what it is about is gone")
-    if not error.get("retryable", True):
-        return Denial(Code.ACTION_NOT_ALLOWED, f"a retry would not help: {error.get('detail', '')}")
-    if denial := busy_denial(life, operation["member_id"], operation["replacement_member_id"]):
+    if operation.error is not None and not operation.error.retryable:
+        return Denial(Code.ACTION_NOT_ALLOWED, f"a retry would not help: {operation.error.detail}")
+    if denial := busy_denial(facts, operation.member_id, operation.replacement_member_id):
         return denial
-    if operation["kind"] != Kind.DECOMMISSION and life.desired_state == DesiredState.DECOMMISSIONED:
-        return _not_running(life)
-    if operation["member_id"] is not None and (denial := _not_running(life)) is not None:
+    if operation.kind != Kind.DECOMMISSION and facts.desired_state == DesiredState.DECOMMISSIONED:
+        return _not_running(facts)
+    if operation.member_id is not None and (denial := _not_running(facts)) is not None:
         return denial
-    if operation["kind"] == Kind.REMOVE:
-        return removal_limit(life, {"component_key": operation["component_key"]})
+    if operation.kind == Kind.REMOVE and operation.component_key is not None:
+        return _removal_limit(facts, operation.component_key)
     return None
 
 
-def cancel_denial(operation: Row) -> Denial | None:
-    if OperationState(operation["state"]).is_final:
-        return Denial(Code.INVALID_STATE, f"the operation is {operation['state']} already")
-    if operation["kind"] in NEVER_CANCELLED:
-        return Denial(Code.ACTION_NOT_ALLOWED, f"{operation['kind']} cannot be called off")
-    if operation["cancel_requested"]:
+def cancel_denial(operation: OperationRecord) -> Denial | None:
+    if operation.state.is_final:
+        return Denial(Code.INVALID_STATE, f"the operation is {operation.state} already")
+    if operation.kind in NEVER_CANCELLED:
+        return Denial(Code.ACTION_NOT_ALLOWED, f"{operation.kind} cannot be called off")
+    if operation.cancel_requested:
         return Denial(Code.INVALID_STATE, "its controller is asked to stop already")
     return None
 
 
-def forget_denial(life: Life, member: Row) -> Denial | None:
+def forget_denial(facts: InstanceFacts, member: MemberView) -> Denial | None:
     """Only what a failed removal could not prove to be gone is written off."""
-    if member["status"] == MemberStatus.REMOVED:
+    if member.status == MemberStatus.REMOVED:
         return Denial(Code.INVALID_STATE, "the member is removed already")
-    if denial := busy_denial(life, member["id"]):
+    if denial := busy_denial(facts, member.id):
         return denial
-    if (member["last_kind"], member["last_state"]) != (Kind.REMOVE, OperationState.FAILED):
+    if (member.last_kind, member.last_state) != (Kind.REMOVE, OperationState.FAILED):
         return Denial(Code.ACTION_NOT_ALLOWED, "only a member whose removal failed can be forgotten")
     return None
 
 
-def abandon_denial(life: Life) -> Denial | None:
-    last = life.last_operation
-    if life.ended:
+def abandon_denial(facts: InstanceFacts) -> Denial | None:
+    last = facts.last_operation
+    if facts.ended:
         return Denial(Code.INVALID_STATE, "the instance is decommissioned already")
-    if denial := busy_denial(life, None):
+    if denial := busy_denial(facts, None):
         return denial
-    if last is None or (last["kind"], last["state"]) != (Kind.DECOMMISSION, OperationState.FAILED):
+    if last is None or (last.kind, last.state) != (Kind.DECOMMISSION, OperationState.FAILED):
         return Denial(Code.ACTION_NOT_ALLOWED, "only an instance whose decommission failed can be abandoned")
     return None
 
@@ -335,37 +338,38 @@ def _post(action: str, title: str, href: str) -> AllowedAction:
     return AllowedAction(action=action, title=title, method="POST", href=href)
 
 
-def instance_actions(life: Life) -> list[AllowedAction]:
-    path = Noun.INSTANCE.href(life.instance_id)
+def instance_actions(facts: InstanceFacts) -> list[AllowedAction]:
+    path = Noun.INSTANCE.href(facts.instance_id)
     actions = []
-    for declared in life.manifest.operations:
+    for declared in facts.manifest.operations:
         if declared.kind == Kind.ADD:
-            keys = [declared.component] if declared.component else [c.key for c in life.manifest.components]
-            if any(addition_denial(life, key) is None for key in keys):
+            keys = [declared.component] if declared.component else [c.key for c in facts.manifest.components]
+            if any(addition_denial(facts, key) is None for key in keys):
                 actions.append(_post(Kind.ADD, declared.title, f"{path}/members"))
-        elif instance_denial(life, declared.kind) is None:
+        elif instance_denial(facts, declared.kind) is None:
             actions.append(_post(declared.kind, declared.title, f"{path}/operations"))
-    if abandon_denial(life) is None:
+    if abandon_denial(facts) is None:
         actions.append(_post("abandon", "Write it off without proof that it is gone", f"{path}/abandon"))
     return actions
 
 
-def member_actions(life: Life, member: Row) -> list[AllowedAction]:
+def member_actions(facts: InstanceFacts, member: MemberView) -> list[AllowedAction]:
     actions = []
-    for kind in dict.fromkeys(operation.kind for operation in life.manifest.operations):
-        declared = life.manifest.member_operation(kind, member["component_key"])
-        if declared is not None and member_denial(life, member, kind) is None:
-            actions.append(_post(kind, declared.title, f"{Noun.INSTANCE.href(life.instance_id)}/operations"))
-    if forget_denial(life, member) is None:
+    for kind in dict.fromkeys(operation.kind for operation in facts.manifest.operations):
+        declared = facts.manifest.member_operation(kind, member.component_key)
+        if declared is not None and member_denial(facts, member, kind) is None:
+            actions.append(_post(kind, declared.title, f"{Noun.INSTANCE.href(facts.instance_id)}/operations"))
+    if forget_denial(facts, member) is None:
         title = "Write it off without proof that it is gone"
-        actions.append(_post("forget", title, f"{Noun.MEMBER.href(member['id'])}/forget"))
+        actions.append(_post("forget", title, f"{Noun.MEMBER.href(member.id)}/forget"))
     return actions
 
 
-def operation_actions(life: Life, operation: Row) -> list[AllowedAction]:
-    path = Noun.OPERATION.href(operation["id"])
+def operation_actions(facts: InstanceFacts | None, operation: OperationView) -> list[AllowedAction]:
+    """List what can be done; what its instance is like matters only to those that may be retried."""
+    path = Noun.OPERATION.href(operation.id)
     actions = []
-    if retry_denial(life, operation) is None:
+    if facts is not None and retry_denial(facts, operation) is None:
         actions.append(_post("retry", "Run the operation again from its first step", f"{path}/retry"))
     if cancel_denial(operation) is None:
         actions.append(_post("cancel", "Call the operation off", f"{path}/cancel"))

@@ -1,56 +1,54 @@
-"""What follows from the state of an instance: its status, and the conditions that the platform finds by itself."""
+"""Derive the status of an instance, and the conditions that the platform finds by itself."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from gpuaas_contract.instances import Condition, ConditionStatus, DesiredState, InstanceStatus, MemberStatus
 from gpuaas_contract.manifest import RuntimeLabel
 from gpuaas_contract.operations import Kind
+from gpuaas_platform.instances.records import InstanceView
 
-Row = Mapping[str, Any]
 READY = "Ready"
 IN_SYNC = "InSync"
 VERSION_DRIFT = "VersionDrift"
 _UPDATES = {Kind.UPGRADE, Kind.CONFIGURE, Kind.RESTART}
 
 
-def _find(conditions: Iterable[Row], kind: str) -> Row | None:
-    return next((condition for condition in conditions if condition["type"] == kind), None)
+def _find(conditions: Iterable[Condition], kind: str) -> Condition | None:
+    return next((condition for condition in conditions if condition.type == kind), None)
 
 
-def _is_true(conditions: Iterable[Row], kind: str, since: int) -> bool:
+def _is_true(conditions: Iterable[Condition], kind: str, since: int) -> bool:
     found = _find(conditions, kind)
-    return found is not None and found["status"] == ConditionStatus.TRUE and found["observed_generation"] >= since
+    return found is not None and found.status == ConditionStatus.TRUE and found.observed_generation >= since
 
 
-def derive_status(instance: Row) -> InstanceStatus:
-    """From what is wanted, what the controller reported, and how the newest operations ended.
+def derive_status(instance: InstanceView) -> InstanceStatus:
+    """Derive it from what is wanted, what the controller reported, and how the newest operations ended.
 
-    `failed` says that the newest operation of some target failed and left it unusable. What was ready stays ready
-    while members come and go; after a stop it has to be reported anew."""
-    failed, members = instance["failed"], instance["live_statuses"]
-    under_way = {operation["kind"] for operation in instance["open_operations"]}
-    if instance["ended_at"] is not None:
+    An instance that was ready stays ready while members come and go; after a stop it has to be reported anew."""
+    failed, members = instance.failed, instance.live_statuses
+    under_way = {operation.kind for operation in instance.open_operations}
+    if instance.ended_at is not None:
         return InstanceStatus.DECOMMISSIONED
-    if instance["desired_state"] == DesiredState.DECOMMISSIONED:
+    if instance.desired_state == DesiredState.DECOMMISSIONED:
         return InstanceStatus.FAILED if failed else InstanceStatus.DECOMMISSIONING
-    if instance["desired_state"] == DesiredState.STOPPED:
+    if instance.desired_state == DesiredState.STOPPED:
         if Kind.STOP in under_way:
             return InstanceStatus.STOPPING
         return InstanceStatus.FAILED if failed else InstanceStatus.STOPPED
     if Kind.START in under_way:
         return InstanceStatus.STARTING
-    if not _is_true(instance["conditions"], READY, instance["ready_since"]):
+    if not _is_true(instance.conditions, READY, instance.ready_since):
         if failed:
             return InstanceStatus.FAILED
-        return InstanceStatus.STARTING if instance["ready_since"] > 1 else InstanceStatus.DEPLOYING
-    if failed or MemberStatus.FAILED in members or _is_true(instance["conditions"], "Degraded", 0):
+        return InstanceStatus.STARTING if instance.ready_since > 1 else InstanceStatus.DEPLOYING
+    if failed or MemberStatus.FAILED in members or _is_true(instance.conditions, "Degraded", 0):
         return InstanceStatus.DEGRADED
     return InstanceStatus.UPDATING if under_way & _UPDATES else InstanceStatus.RUNNING
 
 
 def version_drift(expected: RuntimeLabel, observed: str | None, generation: int) -> Condition:
-    """What the software itself reports, against what the catalogue expects of this version."""
+    """Compare what the software itself reports with what the catalogue expects of this version."""
     wanted = f"{expected.name} {expected.version}"
     if observed is None:
         status, reason, message = ConditionStatus.UNKNOWN, "NotObserved", "no version was reported yet"
@@ -62,27 +60,27 @@ def version_drift(expected: RuntimeLabel, observed: str | None, generation: int)
     return Condition(type=VERSION_DRIFT, status=status, reason=reason, message=message, observed_generation=generation)
 
 
-def shown_conditions(instance: Row, drift: Condition) -> list[Row | Condition]:
-    """What was reported, and what the platform knows itself; an app may speak of `InSync` in its own words."""
-    reported: Sequence[Row] = [c for c in instance["conditions"] if c["type"] != VERSION_DRIFT]
-    conditions: list[Row | Condition] = [*reported, drift]
+def shown_conditions(instance: InstanceView, drift: Condition) -> list[Condition]:
+    """List what was reported and what the platform knows itself; an app may speak of `InSync` in its own words."""
+    reported = [condition for condition in instance.conditions if condition.type != VERSION_DRIFT]
+    conditions = [*reported, drift]
     if _find(reported, IN_SYNC) is None:
         conditions.append(_in_sync(instance, drift))
     return conditions
 
 
-def _in_sync(instance: Row, drift: Condition) -> Condition:
-    generation = instance["generation"]
-    ready = _find(instance["conditions"], READY)
+def _in_sync(instance: InstanceView, drift: Condition) -> Condition:
+    generation = instance.generation
+    ready = _find(instance.conditions, READY)
     status, reason, message = ConditionStatus.TRUE, "Observed", "what is wanted was observed"
-    if instance["open_operations"]:
-        first = instance["open_operations"][0]
-        status, reason, message = ConditionStatus.FALSE, "UnderWay", f"operation {first['id']} ({first['kind']})"
-    elif instance["failed"]:
+    if instance.open_operations:
+        first = instance.open_operations[0]
+        status, reason, message = ConditionStatus.FALSE, "UnderWay", f"operation {first.id} ({first.kind})"
+    elif instance.failed:
         status, reason, message = ConditionStatus.FALSE, "Failed", "the newest operation failed"
     elif drift.status == ConditionStatus.TRUE:
         status, reason, message = ConditionStatus.FALSE, "VersionDrift", drift.message
-    elif ready is None or ready["observed_generation"] < generation:
+    elif ready is None or ready.observed_generation < generation:
         status, reason = ConditionStatus.UNKNOWN, "NotObserved"
         message = f"nothing was reported about generation {generation} yet"
     return Condition(type=IN_SYNC, status=status, reason=reason, message=message, observed_generation=generation)

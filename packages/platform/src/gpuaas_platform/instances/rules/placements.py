@@ -10,6 +10,7 @@ from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.instances import Placement
 from gpuaas_contract.manifest import Component, Manifest, Mode
 from gpuaas_platform.allocations.records import AllocationRecord
+from gpuaas_platform.instances.records import MachineUser
 
 Row = Mapping[str, Any]
 
@@ -20,7 +21,7 @@ class Machines:
 
     found: Mapping[str, AllocationRecord]
     """Allocations of the owner, by id. One that is somebody else's is not there."""
-    live: Sequence[Row]
+    live: Sequence[MachineUser]
     """Members that use them already."""
     instance_id: str | None = None
     """The instance that is to have more members: its own ones share their machines where their components may."""
@@ -28,9 +29,9 @@ class Machines:
     def own_on(self, allocation_id: str) -> set[str]:
         """The components that the instance has there."""
         return {
-            member["component_key"]
+            member.component_key
             for member in self.live
-            if member["allocation_id"] == allocation_id and member["instance_id"] == self.instance_id
+            if member.allocation_id == allocation_id and member.instance_id == self.instance_id
         }
 
 
@@ -71,8 +72,8 @@ def _check_one(
         message = f"allocation {row.name} is {row.status}, not active"
         yield problem("allocation_not_active", message, pointer, "wait until it is active, or choose another")
     for member in machines.live:
-        if member["allocation_id"] == placement.allocation_id and member["instance_id"] != machines.instance_id:
-            message = f"allocation {row.name} is used by {member['instance_name']} already"
+        if member.allocation_id == placement.allocation_id and member.instance_id != machines.instance_id:
+            message = f"allocation {row.name} is used by {member.instance_name} already"
             yield problem("allocation_in_use", message, pointer, "choose one that is free")
             break
     if component is not None:

@@ -3,61 +3,65 @@
 from collections.abc import Mapping, Sequence
 
 from gpuaas_contract import ids
+from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Kind
 from gpuaas_contract.problems import Code
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.tenants import require_project
+from gpuaas_platform.instances.records import InstanceRecord, NewInstance, NewMember
 from gpuaas_platform.instances.service.deploy_checks import check_deploy, name_taken, refusal_of, refuse_errors
 from gpuaas_platform.instances.service.inputs import check_inputs
 from gpuaas_platform.instances.service.instances import reread, to_model
 from gpuaas_platform.instances.storage import instances as store
+from gpuaas_platform.operations.records import NewOperation
 from gpuaas_platform.operations.storage import operations as operation_store
 
 
 async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy) -> Instance:
-    """Instance, members and operations appear together or not at all."""
+    """Make instance, members and operations together or not at all."""
     project = await require_project(tx, caller, body.project_id, Permission.INSTANCE_DEPLOY)
     version = await deployable_version(tx, caller, project["tenant_id"], body.app_slug, body.version)
     manifest = manifest_of(version)
     plan = await check_deploy(tx, body, manifest, lock=True)
     refuse_errors(plan.findings)
-    row = await store.insert(
-        tx,
-        ids.new_id(ids.INSTANCE),
-        body.project_id,
-        manifest.slug,
-        version["id"],
-        body.name,
-        plan.mode,
-        plan.inputs,
-        [placement.model_dump(exclude_none=True) for placement in body.placement_intent],
-        None if body.access is None else body.access.credential_id,
+    wanted = NewInstance(
+        id=ids.new_id(ids.INSTANCE),
+        project_id=body.project_id,
+        app_slug=manifest.slug,
+        app_version_id=version["id"],
+        name=body.name,
+        mode=plan.mode,
+        inputs=plan.inputs,
+        placement_intent=body.placement_intent,
+        access_credential_id=None if body.access is None else body.access.credential_id,
     )
+    row = await store.insert(tx, wanted)
     if row is None:
         raise refusal_of([name_taken(body.name)])
-    await tx.audit("app_instance.deploy", row["id"], project_id=body.project_id)
-    await tx.changed("instance", row, "created", project_id=row["project_id"], instance_id=row["id"])
+    await tx.audit("app_instance.deploy", row.id, project_id=body.project_id)
+    await tx.changed("instance", row, "created", project_id=row.project_id, instance_id=row.id)
     # The primary member first: its operation is the deploy, the others join it.
     ordered = sorted(body.placement_intent, key=lambda placement: placement.component_key != manifest.primary.key)
     await _insert_members(tx, row, manifest, ordered, plan.allocations)
-    return to_model(await reread(tx, row["id"]))
+    return to_model(await reread(tx, row.id))
 
 
 async def _insert_members(
     tx: Transaction,
-    instance: Row,
+    instance: InstanceRecord,
     manifest: Manifest,
     placements: Sequence[Placement],
     allocations: Mapping[str, AllocationRecord],
 ) -> None:
-    """All members and their operations with a few statements, however many there are."""
-    members, requested, inputs = [], [], {}
+    """Insert all members and their operations with a few statements, however many there are."""
+    members, requested = [], []
+    inputs: dict[tuple[str, str], JsonObject] = {}
     for placement in placements:
         kind = Kind.DEPLOY if placement.component_key == manifest.primary.key else Kind.ADD
         declared = manifest.operation(kind, placement.component_key)
@@ -68,26 +72,26 @@ async def _insert_members(
             inputs[key] = check_inputs({}, declared.input_schema, "/input")
         member_id, operation_id = ids.new_id(ids.MEMBER), ids.new_id(ids.OPERATION)
         members.append(
-            {
-                "id": member_id,
-                "component_key": placement.component_key,
-                "allocation_id": placement.allocation_id,
-                "node_id": allocations[placement.allocation_id].node_id,
-                "operation_id": operation_id,
-                "access_credential_id": None if placement.access is None else placement.access.credential_id,
-            }
+            NewMember(
+                id=member_id,
+                component_key=placement.component_key,
+                allocation_id=placement.allocation_id,
+                node_id=allocations[placement.allocation_id].node_id,
+                operation_id=operation_id,
+                access_credential_id=None if placement.access is None else placement.access.credential_id,
+            )
         )
         requested.append(
-            {
-                "id": operation_id,
-                "member_id": member_id,
-                "kind": kind.value,
-                "input": inputs[key],
-                "deadline_seconds": declared.deadline_seconds,
-            }
+            NewOperation(
+                id=operation_id,
+                kind=kind.value,
+                input=inputs[key],
+                deadline_seconds=declared.deadline_seconds,
+                member_id=member_id,
+            )
         )
-    scope = {"project_id": instance["project_id"], "instance_id": instance["id"]}
-    for member in await store.insert_members(tx, instance["id"], members):
+    scope = {"project_id": instance.project_id, "instance_id": instance.id}
+    for member in await store.insert_members(tx, instance.id, members):
         await tx.changed("member", member, "created", **scope)
     for operation in await operation_store.insert_together(tx, instance, requested):
-        await tx.changed("operation", operation, "requested", message=f"{operation['kind']} requested", **scope)
+        await tx.changed("operation", operation, "requested", message=f"{operation.kind} requested", **scope)

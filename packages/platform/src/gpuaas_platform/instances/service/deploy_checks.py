@@ -1,4 +1,4 @@
-"""What stands in the way of a deploy. One list for both: a preflight shows it, a deploy is refused by it."""
+"""Find everything that stands in the way of a deploy: a preflight shows it, a deploy is refused by it."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ from gpuaas_platform.instances.storage import instances as store
 from gpuaas_platform.vault.storage import credentials as credential_store
 
 _CODES = {"inputs_invalid": Code.INPUTS_INVALID, "name_taken": Code.NAME_TAKEN}
-"""What a refusal is called, by its first finding; the others are about the placement."""
+"""The code of a refusal, by its first finding; the others are about the placement."""
 
 
 @dataclass(slots=True)
 class DeployPlan:
-    """What a deploy would work with, and all that was found on the way."""
+    """The inputs of a deploy, and all that was found on the way."""
 
     allocations: Mapping[str, AllocationRecord] = field(default_factory=dict)
     inputs: JsonObject = field(default_factory=dict)

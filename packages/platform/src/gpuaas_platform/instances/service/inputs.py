@@ -13,7 +13,7 @@ def find_problems(inputs: JsonObject, schema: JsonObject, pointer: str) -> list[
 
 
 def with_defaults(inputs: JsonObject, schema: JsonObject) -> JsonObject:
-    """What the schema declares at its top level, where nothing was given."""
+    """Add what the schema declares at its top level, where nothing was given."""
     properties: dict[str, Any] = schema.get("properties", {})
     defaults = {key: value["default"] for key, value in properties.items() if "default" in value}
     return {**defaults, **inputs}

@@ -10,12 +10,14 @@ from gpuaas_contract.instances import (
     Versions,
 )
 from gpuaas_platform.catalogue.service.versions import manifest_of
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import visible_projects
-from gpuaas_platform.instances.rules.actions import Life, instance_actions, member_actions
+from gpuaas_platform.instances.records import InstanceRecord, InstanceSummary, InstanceView, MemberView
+from gpuaas_platform.instances.rules.actions import InstanceFacts, instance_actions, member_actions
 from gpuaas_platform.instances.rules.instances import derive_status, shown_conditions, version_drift
 from gpuaas_platform.instances.service.reconcile_ends import end_lease
 from gpuaas_platform.instances.storage import instances as store
@@ -23,45 +25,46 @@ from gpuaas_platform.secrets.storage import secrets as secret_store
 from gpuaas_platform.vault.storage import versions as version_store
 
 
-def life_of(row: Row) -> Life:
-    return Life.of(row, manifest_of(row))
+def facts_of(row: InstanceView | InstanceSummary) -> InstanceFacts:
+    return InstanceFacts.of(row, manifest_of(row))
 
 
-def to_model(row: Row) -> Instance:
+def to_model(row: InstanceView) -> Instance:
     status = derive_status(row)
     manifest = manifest_of(row)
     versions = Versions(
-        app=row["app_version"],
+        app=row.app_version,
         expected_runtime=f"{manifest.runtime.name} {manifest.runtime.version}",
-        observed_runtime=row["observed_runtime"],
-        app_status=row["app_status"],
-        app_status_reason=row["app_status_reason"],
+        observed_runtime=row.observed_runtime,
+        app_status=row.app_status,
+        app_status_reason=row.app_status_reason,
     )
     troubled = status in {InstanceStatus.FAILED, InstanceStatus.DEGRADED}
-    reason = (row["last_failure"] or "") if troubled else ""
-    drift = version_drift(manifest.runtime, row["observed_runtime"], row["generation"])
-    derived = {
-        "status": status,
-        "reason": reason,
-        "versions": versions,
-        "conditions": shown_conditions(row, drift),
-        "allowed_actions": instance_actions(Life.of(row, manifest)),
-    }
-    return Instance.model_validate({**row, **derived})
+    reason = (row.last_failure or "") if troubled else ""
+    drift = version_drift(manifest.runtime, row.observed_runtime, row.generation)
+    return to_wire(
+        Instance,
+        row,
+        status=status,
+        reason=reason,
+        versions=versions,
+        conditions=shown_conditions(row, drift),
+        allowed_actions=instance_actions(InstanceFacts.of(row, manifest)),
+    )
 
 
 async def require_instance(
     tx: Transaction, caller: Caller, instance_id: str, permission: Permission, *, lock: bool = False
-) -> Row:
+) -> InstanceView:
     row = await (store.lock if lock else store.get)(tx, instance_id)
     if row is None:
         raise not_found("app instance", instance_id)
-    scope = Scope(tenant_id=row["tenant_id"], project_id=row["project_id"], app_slug=row["app_slug"])
+    scope = Scope(tenant_id=row.tenant_id, project_id=row.project_id, app_slug=row.app_slug)
     caller.require(permission, scope, "app instance", instance_id)
     return row
 
 
-async def reread(tx: Transaction, instance_id: str) -> Row:
+async def reread(tx: Transaction, instance_id: str) -> InstanceView:
     row = await store.get(tx, instance_id)
     assert row is not None
     return row
@@ -80,12 +83,11 @@ async def list_instances(
     return InstancePage(items=[to_model(row) for row in rows], next_cursor=after)
 
 
-def to_member(row: Row, life: Life, generation: int) -> Member:
-    derived: dict[str, object] = {"allowed_actions": member_actions(life, row)}
-    if row["observed_runtime"] is not None:
-        drift = version_drift(life.manifest.runtime, row["observed_runtime"], generation)
-        derived["conditions"] = [*row["conditions"], drift]
-    return Member.model_validate({**row, **derived})
+def to_member(row: MemberView, facts: InstanceFacts, generation: int) -> Member:
+    conditions = row.conditions
+    if row.observed_runtime is not None:
+        conditions = (*conditions, version_drift(facts.manifest.runtime, row.observed_runtime, generation))
+    return to_wire(Member, row, conditions=conditions, allowed_actions=member_actions(facts, row))
 
 
 async def list_members(
@@ -94,43 +96,43 @@ async def list_members(
     instance = await require_instance(tx, caller, instance_id, Permission.INSTANCE_READ)
     rows = await store.list_members(tx, instance_id, removed, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
-    life = life_of(instance)
-    members = [to_member(row, life, instance["generation"]) for row in rows]
+    facts = facts_of(instance)
+    members = [to_member(row, facts, instance.generation) for row in rows]
     return MemberPage(items=members, next_cursor=after)
 
 
-async def require_member(tx: Transaction, caller: Caller, member_id: str, permission: Permission) -> Row:
-    """Refused in the member's own name: whoever may not know of it must not learn which instance it is in."""
+async def require_member(tx: Transaction, caller: Caller, member_id: str, permission: Permission) -> MemberView:
+    """Refuse in the member's own name: whoever may not know of it must not learn which instance it is in."""
     row = await store.get_member(tx, member_id)
     if row is None:
         raise not_found("member", member_id)
-    scope = Scope(tenant_id=row["tenant_id"], project_id=row["project_id"], app_slug=row["app_slug"])
+    scope = Scope(tenant_id=row.tenant_id, project_id=row.project_id, app_slug=row.app_slug)
     caller.require(permission, scope, "member", member_id)
     return row
 
 
 async def get_member(tx: Transaction, caller: Caller, member_id: str) -> Member:
     row = await require_member(tx, caller, member_id, Permission.INSTANCE_READ)
-    instance = await reread(tx, row["instance_id"])
-    return to_member(row, life_of(instance), instance["generation"])
+    instance = await reread(tx, row.instance_id)
+    return to_member(row, facts_of(instance), instance.generation)
 
 
 async def end_if_gone(tx: Transaction, instance_id: str) -> None:
-    """After a decommission: when no member is left, the instance is over and its name free."""
+    """End a decommissioned instance that has no member left, and free its name."""
     row = await store.lock(tx, instance_id)
     assert row is not None
-    if row["desired_state"] == DesiredState.DECOMMISSIONED and not row["live_statuses"] and row["ended_at"] is None:
+    if row.desired_state == DesiredState.DECOMMISSIONED and not row.live_statuses and row.ended_at is None:
         ended = await store.end(tx, instance_id)
-        await tx.changed("instance", ended, "decommissioned", project_id=row["project_id"], instance_id=instance_id)
+        await tx.changed("instance", ended, "decommissioned", project_id=row.project_id, instance_id=instance_id)
         await end_lease(tx, ended, "the instance is decommissioned")
         await _end_secrets(tx, ended)
 
 
-async def _end_secrets(tx: Transaction, instance: Row) -> None:
+async def _end_secrets(tx: Transaction, instance: InstanceRecord) -> None:
     """They are never delivered again; the sweeper destroys their values."""
-    scope = {"project_id": instance["project_id"], "instance_id": instance["id"]}
-    for secret in await secret_store.end_of_instance(tx, instance["id"]):
-        await version_store.end(tx, secret["id"])
+    scope = {"project_id": instance.project_id, "instance_id": instance.id}
+    for secret in await secret_store.end_of_instance(tx, instance.id):
+        await version_store.end(tx, secret.id)
         await tx.changed("secret", secret, "deleted", **scope)
-        detail = {"name": secret["name"], "instance": instance["id"]}
-        await tx.audit("secret.delete", secret["id"], project_id=instance["project_id"], detail=detail)
+        detail = {"name": secret.name, "instance": instance.id}
+        await tx.audit("secret.delete", secret.id, project_id=instance.project_id, detail=detail)

@@ -1,24 +1,26 @@
-"""What an app's own checks of a preflight come to."""
+"""The results of an app's own checks of a preflight."""
 
 from pydantic import ValidationError
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.findings import Finding, FindingSource, Severity
-from gpuaas_contract.operations import OperationState
+from gpuaas_contract.operations import OperationError, OperationState
 from gpuaas_contract.preflights import AppChecks, PreflightResult
 from gpuaas_contract.problems import Code, FieldError
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.instances.records import PreflightRecord
 from gpuaas_platform.instances.storage import preflights as store
+from gpuaas_platform.operations.records import OperationRecord
 
 
-async def tell(tx: Transaction, row: Row, event: str, message: str = "") -> None:
-    scope = {"project_id": row["project_id"], "instance_id": row["instance_id"], "app_slug": row["app_slug"]}
+async def tell(tx: Transaction, row: PreflightRecord, event: str, message: str = "") -> None:
+    scope = {"project_id": row.project_id, "instance_id": row.instance_id, "app_slug": row.app_slug}
     await tx.changed("preflight", row, event, message=message, **scope)
 
 
-def refuse_in_preflight(operation: Row, what: str) -> None:
-    if operation["preflight_id"] is not None:
+def refuse_in_preflight(operation: OperationRecord, what: str) -> None:
+    if operation.preflight_id is not None:
         raise Refusal(Code.FORBIDDEN, f"a preflight looks and changes nothing: there are no {what} for it")
 
 
@@ -36,15 +38,16 @@ def check_result(result: JsonObject) -> list[Finding]:
 
 
 async def answered(
-    tx: Transaction, operation: Row, state: OperationState, result: JsonObject, error: JsonObject | None
+    tx: Transaction, operation: OperationRecord, state: OperationState, result: JsonObject, error: OperationError | None
 ) -> None:
+    """Put the findings of the app into the preflight that the operation was made for."""
+    assert operation.preflight_id is not None
     if state == OperationState.SUCCEEDED:
         checks, findings = AppChecks.DONE, check_result(result)
     else:
-        why = (error or {}).get("detail") or f"the operation was {state.value}"
+        why = (error and error.detail) or f"the operation was {state.value}"
         message = f"the app's own checks did not come to an end: {why}"
         action = "look at the app's controller, then ask again"
         unfinished = Finding(severity=Severity.ERROR, code="app_checks_failed", message=message, action=action)
         checks, findings = AppChecks.FAILED, [unfinished]
-    documents = [finding.model_dump(mode="json") for finding in findings]
-    await tell(tx, await store.finish(tx, operation["preflight_id"], checks, documents), "done")
+    await tell(tx, await store.finish(tx, operation.preflight_id, checks, findings), "done")

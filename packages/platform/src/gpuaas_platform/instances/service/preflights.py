@@ -1,9 +1,10 @@
 """Preflights: the platform's checks at once, the app's by an operation that its controller claims. Nothing changes."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from gpuaas_contract import ids
-from gpuaas_contract.base import JsonObject, Resource
+from gpuaas_contract.base import Resource
 from gpuaas_contract.bulk import MemberOperationsCreate, MembersAdd
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.instances import InstanceDeploy
@@ -12,11 +13,13 @@ from gpuaas_contract.operations import Kind, OperationCreate
 from gpuaas_contract.preflights import AppChecks, Preflight, PreflightState
 from gpuaas_contract.problems import FieldError
 from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.presence import find_controller
 from gpuaas_platform.identity.service.tenants import require_project
+from gpuaas_platform.instances.records import InstanceView, PreflightRecord, PreflightSubject, PreflightView
 from gpuaas_platform.instances.rules.placements import problem
 from gpuaas_platform.instances.service.deploy_checks import check_deploy
 from gpuaas_platform.instances.service.instances import require_instance
@@ -29,17 +32,17 @@ LONGEST_SECONDS = 300
 """People wait for it: whatever the manifest allows, an app's checks are over by then."""
 
 
-def _to_model(row: Row) -> Preflight:
-    errors = any(finding["severity"] == Severity.ERROR for finding in row["findings"])
-    done = row["state"] == PreflightState.DONE
-    return Preflight.model_validate({**row, "ok": False if errors else True if done else None})
+def _to_model(row: PreflightRecord) -> Preflight:
+    errors = any(finding.severity == Severity.ERROR for finding in row.findings)
+    done = row.state == PreflightState.DONE
+    return to_wire(Preflight, row, ok=False if errors else True if done else None)
 
 
-async def require_preflight(tx: Transaction, caller: Caller, preflight_id: str) -> Row:
+async def require_preflight(tx: Transaction, caller: Caller, preflight_id: str) -> PreflightView:
     row = await store.get(tx, preflight_id)
     if row is None:
         raise not_found("preflight", preflight_id)
-    scope = Scope(tenant_id=row["tenant_id"], project_id=row["project_id"], app_slug=row["app_slug"])
+    scope = Scope(tenant_id=row.tenant_id, project_id=row.project_id, app_slug=row.app_slug)
     caller.require(Permission.INSTANCE_READ, scope, "preflight", preflight_id)
     return row
 
@@ -61,17 +64,17 @@ async def preflight_deploy(tx: Transaction, caller: Caller, body: InstanceDeploy
         plan = await check_deploy(tx, body, manifest, lock=False)
         findings += plan.findings
         # A machine that another app lives on is none of this app's business.
-        used = {member["allocation_id"] for member in await instance_store.list_live_on(tx, list(plan.allocations))}
+        used = {member.allocation_id for member in await instance_store.list_live_on(tx, list(plan.allocations))}
         allocation_ids = sorted(set(plan.allocations) - used)
-    fields = {
-        "project_id": body.project_id,
-        "instance_id": None,
-        "app_slug": body.app_slug,
-        "version": manifest.version if manifest else body.version,
-        "kind": Kind.DEPLOY.value,
-        "request": body.model_dump(mode="json"),
-    }
-    return await _make(tx, fields, project["tenant_id"], manifest, findings, allocation_ids)
+    subject = PreflightSubject(
+        project_id=body.project_id,
+        instance_id=None,
+        app_slug=body.app_slug,
+        version=manifest.version if manifest else body.version,
+        kind=Kind.DEPLOY.value,
+        request=body.model_dump(mode="json"),
+    )
+    return await _make(tx, subject, project["tenant_id"], manifest, findings, allocation_ids)
 
 
 InstanceRequest = OperationCreate | MembersAdd | MemberOperationsCreate
@@ -82,7 +85,7 @@ Ask = Callable[[Transaction, Caller, str, InstanceRequest], Awaitable[Resource]]
 async def preflight_instance(
     tx: Transaction, caller: Caller, instance_id: str, body: InstanceRequest, ask: Ask
 ) -> Preflight:
-    """The request is made and taken back: what would refuse it is what is found."""
+    """Make the request and take it back: what would refuse it is what is found."""
     instance = await require_instance(tx, caller, instance_id, Permission.OPERATION_REQUEST)
     manifest = manifest_of(instance)
     findings: list[Finding] = []
@@ -91,16 +94,16 @@ async def preflight_instance(
             findings += _of_answer(await ask(tx, caller, instance_id, body), body)
         except Refusal as refusal:
             findings += _of_refusal(refusal)
-    fields = {
-        "project_id": instance["project_id"],
-        "instance_id": instance_id,
-        "app_slug": instance["app_slug"],
-        "version": manifest.version,
-        "kind": Kind.ADD.value if isinstance(body, MembersAdd) else body.kind,
-        "request": body.model_dump(mode="json"),
-    }
+    subject = PreflightSubject(
+        project_id=instance.project_id,
+        instance_id=instance_id,
+        app_slug=instance.app_slug,
+        version=manifest.version,
+        kind=Kind.ADD.value if isinstance(body, MembersAdd) else body.kind,
+        request=body.model_dump(mode="json"),
+    )
     machines = await _machines_of(tx, instance, manifest, body)
-    return await _make(tx, fields, instance["tenant_id"], manifest, findings, machines)
+    return await _make(tx, subject, instance.tenant_id, manifest, findings, machines)
 
 
 def _of_refusal(refusal: Refusal) -> list[Finding]:
@@ -125,63 +128,56 @@ def _of_answer(answer: Resource, body: InstanceRequest) -> list[Finding]:
     ]
 
 
-async def _machines_of(tx: Transaction, instance: Row, manifest: Manifest, body: InstanceRequest) -> list[str]:
-    """Those that the operation itself would be on: named ones, its members', and the primary component's."""
-    members = await store.list_live_members(tx, instance["id"])
-    wanted = {row["allocation_id"] for row in members if row["component_key"] == manifest.primary.key}
+async def _machines_of(tx: Transaction, instance: InstanceView, manifest: Manifest, body: InstanceRequest) -> list[str]:
+    """List those that the operation itself would be on: named ones, its members', and the primary component's."""
+    members = await instance_store.list_live(tx, instance.id)
+    wanted = {member.allocation_id for member in members if member.component_key == manifest.primary.key}
     named: set[str] = set()
     if isinstance(body, MembersAdd):
         named = set(body.allocation_ids)
     elif isinstance(body, MemberOperationsCreate):
-        wanted |= {row["allocation_id"] for row in members if row["id"] in body.member_ids}
+        wanted |= {member.allocation_id for member in members if member.id in body.member_ids}
     else:
         named = {body.input["allocation_id"]} if isinstance(body.input.get("allocation_id"), str) else set()
-        wanted |= {row["allocation_id"] for row in members if body.member_id in {None, row["id"]}}
+        wanted |= {member.allocation_id for member in members if body.member_id in {None, member.id}}
     used = {
-        row["allocation_id"]
-        for row in await instance_store.list_live_on(tx, sorted(named))
-        if row["instance_id"] != instance["id"]
+        user.allocation_id
+        for user in await instance_store.list_live_on(tx, sorted(named))
+        if user.instance_id != instance.id
     }
     return sorted(wanted | (named - used))
 
 
 async def _make(
     tx: Transaction,
-    fields: JsonObject,
+    subject: PreflightSubject,
     tenant_id: str,
     manifest: Manifest | None,
     findings: list[Finding],
     allocation_ids: list[str],
 ) -> Preflight:
-    absent = await find_controller(tx, fields["app_slug"], tenant_id, fields["project_id"])
+    absent = await find_controller(tx, subject.app_slug, tenant_id, subject.project_id)
     if absent is not None:
         findings.append(absent)
-    machines = [row for row in await observable(tx, allocation_ids) if row.project_id == fields["project_id"]]
+    machines = [row for row in await observable(tx, allocation_ids) if row.project_id == subject.project_id]
     declared = manifest.operation(Kind.PREFLIGHT) if manifest is not None else None
     if declared is None:
         checks = AppChecks.NOT_DECLARED if manifest is not None else AppChecks.NOT_RUN
     else:
         checks = AppChecks.RUNNING if absent is None else AppChecks.NOT_RUN
         findings += _unseen(set(allocation_ids) - {row.id for row in machines})
-    running = checks == AppChecks.RUNNING
-    fields = {
-        **fields,
-        "allocation_ids": [row.id for row in machines],
-        "app_checks": checks.value,
-        "state": (PreflightState.RUNNING if running else PreflightState.DONE).value,
-    }
-    documents = [finding.model_dump(mode="json") for finding in findings]
-    row = await store.insert(tx, ids.new_id(ids.PREFLIGHT), fields, documents)
-    if running and declared is not None:
+    machine_ids = [row.id for row in machines]
+    made = await store.insert(tx, ids.new_id(ids.PREFLIGHT), subject, machine_ids, checks, findings)
+    if checks == AppChecks.RUNNING and declared is not None:
         seconds = min(declared.deadline_seconds, LONGEST_SECONDS)
-        operation = await store.insert_operation(tx, ids.new_id(ids.OPERATION), row, seconds)
-        row = {**row, "operation_id": operation["id"]}
-        message = f"look before {fields['kind']}"
-        scope = {"project_id": row["project_id"], "app_slug": row["app_slug"]}
+        operation = await store.insert_operation(tx, ids.new_id(ids.OPERATION), made, seconds)
+        made = replace(made, operation_id=operation.id)
+        message = f"look before {subject.kind}"
+        scope = {"project_id": subject.project_id, "app_slug": subject.app_slug}
         await tx.changed("operation", operation, "requested", message=message, **scope)
-    await tell(tx, row, "created", f"preflight of {fields['kind']}")
-    await tx.audit("preflight.create", row["id"], project_id=row["project_id"], detail={"kind": fields["kind"]})
-    return _to_model(row)
+    await tell(tx, made, "created", f"preflight of {subject.kind}")
+    await tx.audit("preflight.create", made.id, project_id=subject.project_id, detail={"kind": subject.kind})
+    return _to_model(made)
 
 
 def _unseen(allocation_ids: set[str]) -> list[Finding]:

@@ -11,9 +11,11 @@ from gpuaas_platform.access.service.authorities import Authorities, check_ssh_ke
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.allocations.storage import allocations as allocation_store
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.instances.records import ReconcileLeaseRecord
 from gpuaas_platform.instances.service.instances import require_instance
 from gpuaas_platform.instances.service.reconcile_ends import end_lease, tell
 from gpuaas_platform.instances.storage import instances as instance_store
@@ -23,29 +25,29 @@ from gpuaas_platform.instances.storage import reconcile as store
 async def claim_lease(tx: Transaction, caller: Caller, instance_id: str, body: ClaimRequest) -> ReconcileClaim:
     instance = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK, lock=True)
     tx.match(instance)
-    if instance["ended_at"] is not None:
+    if instance.ended_at is not None:
         raise Refusal(Code.INVALID_STATE, "the instance is decommissioned: there is nothing to look after")
     row = await store.claim(tx, instance_id, body.holder, caller.id, RECONCILE_LEASE_SECONDS)
     if row is None:
         held = await store.get(tx, instance_id)
-        who = held["holder"] if held is not None else "somebody"
+        who = held.holder if held is not None else "somebody"
         raise Refusal(Code.LEASE_HELD, f"{who} looks after the instance", retry_after=RECONCILE_LEASE_SECONDS)
     await access_store.end_of_reconcile(tx, instance_id)
     await tell(tx, instance, row, "claimed", f"{body.holder} looks after the instance")
-    detail = {"holder": body.holder, "fencing_token": row["fencing_token"]}
-    await tx.audit("reconcile_lease.claim", instance_id, project_id=instance["project_id"], detail=detail)
+    detail = {"holder": body.holder, "fencing_token": row.fencing_token}
+    await tx.audit("reconcile_lease.claim", instance_id, project_id=instance.project_id, detail=detail)
     return ReconcileClaim(
-        lease=ReconcileLease.model_validate(row),
-        fencing_token=row["fencing_token"],
+        lease=to_wire(ReconcileLease, row),
+        fencing_token=row.fencing_token,
         lease_seconds=RECONCILE_LEASE_SECONDS,
     )
 
 
-async def require_lease(tx: Transaction, caller: Caller, instance_id: str, fencing_token: int) -> Row:
-    """The lease, locked, where the caller holds it under exactly this token. Ask for the permission before."""
+async def require_lease(tx: Transaction, caller: Caller, instance_id: str, fencing_token: int) -> ReconcileLeaseRecord:
+    """Lock the lease where the caller holds it under exactly this token. Ask for the permission before."""
     row = await store.lock(tx, instance_id)
-    mine = row is not None and row["account_id"] == caller.id and row["fencing_token"] == fencing_token
-    if row is None or not mine or row["expired"]:
+    mine = row is not None and row.account_id == caller.id and row.fencing_token == fencing_token
+    if row is None or not mine or row.expired:
         state = "nobody holds it" if row is None else "it is held under another token, or expired"
         detail = f"this reconcile lease on {instance_id} is over ({state}); stop, and claim it again if you may"
         raise Refusal(Code.STALE_LEASE, detail)
@@ -55,15 +57,15 @@ async def require_lease(tx: Transaction, caller: Caller, instance_id: str, fenci
 async def heartbeat(tx: Transaction, caller: Caller, instance_id: str, fencing_token: int) -> ReconcileLease:
     await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK)
     await require_lease(tx, caller, instance_id, fencing_token)
-    return ReconcileLease.model_validate(await store.extend(tx, instance_id, RECONCILE_LEASE_SECONDS))
+    return to_wire(ReconcileLease, await store.extend(tx, instance_id, RECONCILE_LEASE_SECONDS))
 
 
 async def yield_lease(tx: Transaction, caller: Caller, instance_id: str, fencing_token: int) -> ReconcileLease:
-    """What it was; nobody has it any more."""
+    """End the lease, and return it as it was."""
     instance = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK, lock=True)
     row = await require_lease(tx, caller, instance_id, fencing_token)
-    await end_lease(tx, instance, f"{row['holder']} gave the lease back")
-    return ReconcileLease.model_validate({**row, "expired": True})
+    await end_lease(tx, instance, f"{row.holder} gave the lease back")
+    return to_wire(ReconcileLease, row, expired=True)
 
 
 class ObserverAccess:
@@ -85,8 +87,8 @@ class ObserverAccess:
                 tx,
                 ids.new_id(ids.ACCESS_GRANT),
                 NewAccessGrant(
-                    project_id=instance["project_id"],
-                    owner_id=instance["project_id"],
+                    project_id=instance.project_id,
+                    owner_id=instance.project_id,
                     allocation_ids=[row.id for row in machines],
                     login=OBSERVER_LOGIN,
                     seconds=CERTIFICATE_SECONDS,
@@ -94,12 +96,12 @@ class ObserverAccess:
                 ),
             )
             detail = {"grant": grant.id, "machines": list(grant.allocation_ids), "login": OBSERVER_LOGIN}
-            await tx.audit("access.grant", instance_id, project_id=instance["project_id"], detail=detail)
+            await tx.audit("access.grant", instance_id, project_id=instance.project_id, detail=detail)
         key_id = f"{instance_id}/{body.fencing_token}/{correlation_id}"
         return await self._authorities.certify(grant, machines, body.public_key, key_id)
 
 
 async def observable(tx: Transaction, allocation_ids: list[str]) -> list[AllocationView]:
-    """Machines that have an observer. An external one has none: its stored key opens more than that."""
+    """List the machines that have an observer. An external one has none: its stored key opens more than that."""
     rows = [row for id in allocation_ids if (row := await allocation_store.get(tx, id)) is not None]
     return [row for row in rows if row.status == AllocationStatus.ACTIVE and row.shape.kind != ShapeKind.EXTERNAL]

@@ -1,26 +1,29 @@
 """How a reconcile lease ends: given back, or with its instance."""
 
 from gpuaas_platform.access.storage import access as access_store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.instances.records import InstanceRecord, ReconcileLeaseRecord
 from gpuaas_platform.instances.storage import reconcile as store
 
 NOUN = "reconcile_lease"
 
 
-async def tell(tx: Transaction, instance: Row, lease: Row, event: str, message: str) -> None:
+async def tell(
+    tx: Transaction, instance: InstanceRecord, lease: ReconcileLeaseRecord, event: str, message: str
+) -> None:
     # Named by its instance; its token grows with each holder, so it serves as the revision.
-    row = {"id": instance["id"], "revision": lease["fencing_token"]}
-    scope = {"project_id": instance["project_id"], "instance_id": instance["id"]}
+    row = {"id": instance.id, "revision": lease.fencing_token}
+    scope = {"project_id": instance.project_id, "instance_id": instance.id}
     await tx.changed(NOUN, row, event, message=message, **scope)
 
 
-async def end_lease(tx: Transaction, instance: Row, message: str) -> None:
-    """And the access that it gave. Call it under the lock of the instance."""
-    row = await store.lock(tx, instance["id"])
+async def end_lease(tx: Transaction, instance: InstanceRecord, message: str) -> None:
+    """End the lease, and the access that it gave. The caller holds the lock of the instance."""
+    row = await store.lock(tx, instance.id)
     if row is None:
         return
-    await access_store.end_of_reconcile(tx, instance["id"])
-    await store.delete(tx, instance["id"])
+    await access_store.end_of_reconcile(tx, instance.id)
+    await store.delete(tx, instance.id)
     await tell(tx, instance, row, "ended", message)
-    detail = {"holder": row["holder"], "fencing_token": row["fencing_token"]}
-    await tx.audit("reconcile_lease.end", instance["id"], project_id=instance["project_id"], detail=detail)
+    detail = {"holder": row.holder, "fencing_token": row.fencing_token}
+    await tx.audit("reconcile_lease.end", instance.id, project_id=instance.project_id, detail=detail)

@@ -1,12 +1,28 @@
 """Usage that apps report. A unique key makes each record one, however often it is sent."""
 
-from typing import Any
+from dataclasses import asdict, dataclass
+from datetime import datetime
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_contract.app_usage import AppUsageReport
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.instances.records import InstanceView, ReportedUsageRecord
 
 
-async def insert(tx: Transaction, id: str, instance: Row, record: dict[str, Any]) -> bool:
-    """False where the instance has a record of that id already."""
+@dataclass(frozen=True, slots=True)
+class UsageFilter:
+    """Only the records of these; with `since` and `until`, those that are at least partly between them."""
+
+    instance_id: str | None
+    app_slug: str | None
+    subject: str | None
+    work_id: str | None
+    unit: str | None
+    since: datetime | None
+    until: datetime | None
+
+
+async def insert(tx: Transaction, id: str, instance: InstanceView, report: AppUsageReport) -> bool:
+    """Return False where the instance has a record of that id already."""
     count = await tx.run(
         """INSERT INTO app_usage (id, tenant_id, project_id, instance_id, app_slug, record_id, work_id, subject,
                                   quantity, unit, started_at, ended_at, labels, reported_by)
@@ -14,18 +30,19 @@ async def insert(tx: Transaction, id: str, instance: Row, record: dict[str, Any]
                    %(quantity)s, %(unit)s, %(started_at)s, %(ended_at)s, %(labels)s, %(principal)s)
            ON CONFLICT (instance_id, record_id) DO NOTHING""",
         id=id,
-        tenant=instance["tenant_id"],
-        project=instance["project_id"],
-        instance=instance["id"],
-        slug=instance["app_slug"],
+        tenant=instance.tenant_id,
+        project=instance.project_id,
+        instance=instance.id,
+        slug=instance.app_slug,
         principal=tx.principal_id,
-        **record,
+        **report.model_dump(),
     )
     return count == 1
 
 
-async def list_of(tx: Transaction, instance_id: str, record_ids: list[str]) -> list[Row]:
-    return await tx.all(
+async def list_of(tx: Transaction, instance_id: str, record_ids: list[str]) -> list[ReportedUsageRecord]:
+    return await tx.fetch_all(
+        ReportedUsageRecord,
         "SELECT * FROM app_usage WHERE instance_id = %(instance)s AND record_id = ANY(%(ids)s)",
         instance=instance_id,
         ids=record_ids,
@@ -33,9 +50,10 @@ async def list_of(tx: Transaction, instance_id: str, record_ids: list[str]) -> l
 
 
 async def list_matching(
-    tx: Transaction, project_ids: list[str] | None, filters: dict[str, Any], after: str, limit: int
-) -> list[Row]:
-    return await tx.all(
+    tx: Transaction, project_ids: list[str] | None, only: UsageFilter, after: str, limit: int
+) -> list[ReportedUsageRecord]:
+    return await tx.fetch_all(
+        ReportedUsageRecord,
         """SELECT * FROM app_usage WHERE id > %(after)s
              AND (%(projects)s::text[] IS NULL OR project_id = ANY(%(projects)s))
              AND (%(instance_id)s::text IS NULL OR instance_id = %(instance_id)s)
@@ -49,5 +67,5 @@ async def list_matching(
         projects=project_ids,
         after=after,
         limit=limit,
-        **filters,
+        **asdict(only),
     )

@@ -1,12 +1,27 @@
 """App instances and members."""
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
 
-from gpuaas_platform.core.database import Row, Transaction, json_list
+from gpuaas_contract.base import JsonObject, Resource
+from gpuaas_contract.instances import AccessNote, Condition, Unverified
+from gpuaas_platform.core.database import Transaction, json_list
+from gpuaas_platform.instances.records import (
+    InstanceRecord,
+    InstanceSummary,
+    InstanceView,
+    LiveMember,
+    MachineUser,
+    MemberRecord,
+    MemberView,
+    NewInstance,
+    NewMember,
+)
+from gpuaas_platform.operations.records import PreviousDesire
 
 # An app that refuses a resize, or finds something before a change, is as well as before: those operations say
 # nothing of its state. Nor does what was cancelled before anybody claimed it.
-_LIFE = """
+_FACTS = """
            (SELECT jsonb_object_agg(c.component_key, jsonb_build_array(c.present, c.staying)) FROM (
                SELECT m.component_key, count(*) AS present, count(*) FILTER (WHERE NOT EXISTS (
                    SELECT FROM operations o WHERE o.member_id = m.id AND o.kind = 'remove'
@@ -26,7 +41,7 @@ _LIFE = """
               AND o.kind <> 'preflight' AND NOT (o.state = 'cancelled' AND o.attempt = 0)
             ORDER BY o.number DESC LIMIT 1) AS last_operation
 """
-"""What the rules need to know of an instance beside its row."""
+"""The facts that the rules need of an instance beside its row."""
 _SELECT = f"""
     SELECT i.*, p.tenant_id, v.version AS app_version, v.manifest,
            v.status AS app_status, v.reason AS app_status_reason,
@@ -34,7 +49,7 @@ _SELECT = f"""
             FROM reconcile_leases r WHERE r.instance_id = i.id) AS reconcile_lease,
            ARRAY(SELECT DISTINCT m.status FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed')
                AS live_statuses,
-{_LIFE},
+{_FACTS},
            EXISTS (SELECT FROM (
                SELECT DISTINCT ON (o.member_id) o.state, o.error FROM operations o
                LEFT JOIN members m ON m.id = o.member_id
@@ -59,32 +74,24 @@ _MEMBER = """
 """
 
 
-async def insert(
-    tx: Transaction,
-    id: str,
-    project_id: str,
-    app_slug: str,
-    app_version_id: str,
-    name: str,
-    mode: str | None,
-    inputs: dict[str, Any],
-    placement_intent: list[dict[str, Any]],
-    access_credential_id: str | None = None,
-) -> Row | None:
-    return await tx.one(
+async def insert(tx: Transaction, instance: NewInstance) -> InstanceRecord | None:
+    """Return None where the project has a live instance of that name."""
+    placements = [placement.model_dump(exclude_none=True) for placement in instance.placement_intent]
+    return await tx.find(
+        InstanceRecord,
         """INSERT INTO instances (id, project_id, app_slug, app_version_id, name, mode, inputs,
                                   placement_intent, access_credential_id, desired_state, correlation_id)
            VALUES (%(id)s, %(project)s, %(slug)s, %(version)s, %(name)s, %(mode)s, %(inputs)s, %(placement)s,
                    %(credential)s, 'running', %(correlation)s) ON CONFLICT DO NOTHING RETURNING *""",
-        id=id,
-        project=project_id,
-        slug=app_slug,
-        version=app_version_id,
-        name=name,
-        mode=mode,
-        inputs=inputs,
-        placement=json_list(placement_intent),
-        credential=access_credential_id,
+        id=instance.id,
+        project=instance.project_id,
+        slug=instance.app_slug,
+        version=instance.app_version_id,
+        name=instance.name,
+        mode=instance.mode,
+        inputs=instance.inputs,
+        placement=json_list(placements),
+        credential=instance.access_credential_id,
         correlation=tx.correlation_id,
     )
 
@@ -98,11 +105,11 @@ async def has_live_name(tx: Transaction, project_id: str, name: str) -> bool:
     return row is not None
 
 
-async def get(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(_SELECT + " WHERE i.id = %(id)s", id=id)
+async def get(tx: Transaction, id: str) -> InstanceView | None:
+    return await tx.find(InstanceView, _SELECT + " WHERE i.id = %(id)s", id=id)
 
 
-async def lock(tx: Transaction, id: str) -> Row | None:
+async def lock(tx: Transaction, id: str) -> InstanceView | None:
     await lock_row(tx, id)
     return await get(tx, id)
 
@@ -111,11 +118,12 @@ async def lock_row(tx: Transaction, id: str) -> None:
     await tx.one("SELECT 1 FROM instances WHERE id = %(id)s FOR UPDATE", id=id)
 
 
-async def list_lives(tx: Transaction, ids: list[str]) -> list[Row]:
-    """Only what the rules need to know of them: this is on the way of every operation. One is asked for by its key: a
-    statement over a list is planned anew each time."""
-    return await tx.all(
-        f"""SELECT i.id, i.mode, i.desired_state, i.ended_at, i.app_version_id, v.manifest, {_LIFE}
+async def list_summaries(tx: Transaction, ids: list[str]) -> list[InstanceSummary]:
+    """List only the facts that the rules need. One instance is asked for by its key: a statement over a list is
+    planned anew each time."""
+    return await tx.fetch_all(
+        InstanceSummary,
+        f"""SELECT i.id, i.mode, i.desired_state, i.ended_at, i.app_version_id, v.manifest, {_FACTS}
             FROM instances i JOIN app_versions v ON v.id = i.app_version_id
             WHERE i.id = {"%(id)s" if len(ids) == 1 else "ANY(%(ids)s)"}""",  # noqa: S608 - constants
         id=ids[0] if ids else None,
@@ -125,8 +133,9 @@ async def list_lives(tx: Transaction, ids: list[str]) -> list[Row]:
 
 async def list_matching(
     tx: Transaction, project_ids: list[str] | None, app_slug: str | None, after: str, limit: int
-) -> list[Row]:
-    return await tx.all(
+) -> list[InstanceView]:
+    return await tx.fetch_all(
+        InstanceView,
         _SELECT
         + """ WHERE i.id > %(after)s AND (%(projects)s::text[] IS NULL OR i.project_id = ANY(%(projects)s))
                AND (%(app)s::text IS NULL OR i.app_slug = %(app)s)
@@ -141,11 +150,12 @@ async def list_matching(
 async def report(
     tx: Transaction,
     id: str,
-    conditions: list[dict[str, Any]] | None,
-    access_notes: list[dict[str, Any]] | None,
+    conditions: Sequence[Condition] | None,
+    access_notes: Sequence[AccessNote] | None,
     observed_runtime: str | None,
-) -> Row:
-    row = await tx.one(
+) -> InstanceRecord:
+    return await tx.fetch(
+        InstanceRecord,
         """UPDATE instances SET
                conditions = coalesce(%(conditions)s::jsonb, conditions),
                access_notes = coalesce(%(notes)s::jsonb, access_notes),
@@ -153,12 +163,10 @@ async def report(
                revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
-        conditions=json_list(conditions),
-        notes=json_list(access_notes),
+        conditions=json_list(_documents(conditions)),
+        notes=json_list(_documents(access_notes)),
         runtime=observed_runtime,
     )
-    assert row is not None
-    return row
 
 
 async def set_desired(
@@ -166,11 +174,12 @@ async def set_desired(
     id: str,
     *,
     desired_state: str | None = None,
-    inputs: dict[str, Any] | None = None,
+    inputs: JsonObject | None = None,
     app_version_id: str | None = None,
-) -> Row:
+) -> InstanceRecord:
     """Want something else from now on: the next generation. Readiness is reported anew after a stop."""
-    row = await tx.one(
+    return await tx.fetch(
+        InstanceRecord,
         """UPDATE instances SET desired_state = coalesce(%(desired)s, desired_state),
                inputs = coalesce(%(inputs)s::jsonb, inputs),
                app_version_id = coalesce(%(version)s, app_version_id),
@@ -183,30 +192,28 @@ async def set_desired(
         inputs=inputs,
         version=app_version_id,
     )
-    assert row is not None
-    return row
 
 
-async def restore(tx: Transaction, id: str, before: dict[str, Any]) -> Row:
-    """What was wanted before an operation that never began; wanting it is the next generation all the same."""
-    row = await tx.one(
+async def restore(tx: Transaction, id: str, before: PreviousDesire) -> InstanceRecord:
+    """Want what was wanted before an operation that never began; it is the next generation all the same."""
+    return await tx.fetch(
+        InstanceRecord,
         """UPDATE instances SET desired_state = %(desired)s, inputs = %(inputs)s, app_version_id = %(version)s,
                ready_since = %(ready_since)s, generation = generation + 1, revision = revision + 1,
                updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
-        desired=before["desired_state"],
-        inputs=before["inputs"],
-        version=before["app_version_id"],
-        ready_since=before["ready_since"],
+        desired=before.desired_state,
+        inputs=before.inputs,
+        version=before.app_version_id,
+        ready_since=before.ready_since,
     )
-    assert row is not None
-    return row
 
 
-async def follow_members(tx: Transaction, id: str) -> Row | None:
-    """The placement that is wanted is that of the members that live; None where it is so already."""
-    return await tx.one(
+async def follow_members(tx: Transaction, id: str) -> InstanceRecord | None:
+    """Want the placement of the members that live; None where it is wanted already."""
+    return await tx.find(
+        InstanceRecord,
         """WITH wanted AS (SELECT coalesce(jsonb_agg(jsonb_build_object('component_key', component_key,
                                'allocation_id', allocation_id) ORDER BY id), '[]') AS placement
                            FROM members WHERE instance_id = %(id)s AND status <> 'removed')
@@ -217,23 +224,23 @@ async def follow_members(tx: Transaction, id: str) -> Row | None:
     )
 
 
-async def write_off(tx: Transaction, id: str, unverified: dict[str, Any]) -> None:
-    await tx.run("UPDATE instances SET unverified = %(unverified)s WHERE id = %(id)s", id=id, unverified=unverified)
+async def write_off(tx: Transaction, id: str, unverified: Unverified) -> None:
+    document = unverified.model_dump(mode="json")
+    await tx.run("UPDATE instances SET unverified = %(unverified)s WHERE id = %(id)s", id=id, unverified=document)
 
 
-async def end(tx: Transaction, id: str) -> Row:
+async def end(tx: Transaction, id: str) -> InstanceRecord:
     """Free the name of a decommissioned instance for the next one."""
-    row = await tx.one(
+    return await tx.fetch(
+        InstanceRecord,
         """UPDATE instances SET ended_at = now(), revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
     )
-    assert row is not None
-    return row
 
 
 async def list_chosen_credentials(tx: Transaction, instance_id: str) -> dict[str, str]:
-    """By allocation: the access credential that the deploy chose for it, for its member or for the instance."""
+    """List by allocation the access credential that the deploy chose for it, for its member or for the instance."""
     rows = await tx.all(
         """SELECT m.allocation_id, min(coalesce(m.access_credential_id, i.access_credential_id)) AS credential_id
            FROM members m JOIN instances i ON i.id = m.instance_id
@@ -254,40 +261,30 @@ async def list_machine_ids(tx: Transaction, instance_id: str) -> list[str]:
     return [row["allocation_id"] for row in rows]
 
 
-async def insert_member(
-    tx: Transaction,
-    id: str,
-    instance_id: str,
-    component_key: str,
-    allocation_id: str,
-    node_id: str | None,
-    replaces_member_id: str | None = None,
-    access_credential_id: str | None = None,
-) -> Row:
-    row = await tx.one(
+async def insert_member(tx: Transaction, instance_id: str, member: NewMember) -> MemberRecord:
+    return await tx.fetch(
+        MemberRecord,
         """INSERT INTO members (id, instance_id, component_key, allocation_id, node_id, status, replaces_member_id,
                                 access_credential_id, correlation_id)
            VALUES (%(id)s, %(instance)s, %(component)s, %(allocation)s, %(node)s, 'pending', %(replaces)s,
                    %(credential)s, %(correlation)s)
            RETURNING *""",
-        id=id,
+        id=member.id,
         instance=instance_id,
-        component=component_key,
-        allocation=allocation_id,
-        node=node_id,
-        replaces=replaces_member_id,
-        credential=access_credential_id,
+        component=member.component_key,
+        allocation=member.allocation_id,
+        node=member.node_id,
+        replaces=member.replaces_member_id,
+        credential=member.access_credential_id,
         correlation=tx.correlation_id,
     )
-    assert row is not None
-    return row
 
 
-async def insert_members(tx: Transaction, instance_id: str, members: list[dict[str, Any]]) -> list[Row]:
-    """Many at once, in their order: `id`, `component_key`, `allocation_id`, `node_id`, `operation_id`,
-    `access_credential_id`."""
-    numbered = [{**member, "number": number} for number, member in enumerate(members)]
-    return await tx.all(
+async def insert_members(tx: Transaction, instance_id: str, members: list[NewMember]) -> list[MemberRecord]:
+    """Insert many at once, in their order."""
+    numbered = [{**asdict(member), "number": number} for number, member in enumerate(members)]
+    return await tx.fetch_all(
+        MemberRecord,
         """INSERT INTO members (id, instance_id, component_key, allocation_id, node_id, status, last_operation_id,
                                 access_credential_id, correlation_id)
            SELECT r.id, %(instance)s, r.component_key, r.allocation_id, r.node_id, 'pending', r.operation_id,
@@ -300,16 +297,20 @@ async def insert_members(tx: Transaction, instance_id: str, members: list[dict[s
     )
 
 
-async def get_member(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(_MEMBER + " WHERE m.id = %(id)s", id=id)
+async def get_member(tx: Transaction, id: str) -> MemberView | None:
+    return await tx.find(MemberView, _MEMBER + " WHERE m.id = %(id)s", id=id)
 
 
-async def get_members(tx: Transaction, ids: list[str]) -> dict[str, Row]:
-    return {row["id"]: row for row in await tx.all(_MEMBER + " WHERE m.id = ANY(%(ids)s)", ids=ids)}
+async def get_members(tx: Transaction, ids: list[str]) -> dict[str, MemberView]:
+    rows = await tx.fetch_all(MemberView, _MEMBER + " WHERE m.id = ANY(%(ids)s)", ids=ids)
+    return {row.id: row for row in rows}
 
 
-async def list_members(tx: Transaction, instance_id: str, removed: bool | None, after: str, limit: int) -> list[Row]:
-    return await tx.all(
+async def list_members(
+    tx: Transaction, instance_id: str, removed: bool | None, after: str, limit: int
+) -> list[MemberView]:
+    return await tx.fetch_all(
+        MemberView,
         _MEMBER
         + """ WHERE m.instance_id = %(instance)s AND m.id > %(after)s
                AND (%(removed)s::boolean IS NULL OR (m.status = 'removed') = %(removed)s)
@@ -321,14 +322,18 @@ async def list_members(tx: Transaction, instance_id: str, removed: bool | None, 
     )
 
 
-async def list_live(tx: Transaction, instance_id: str) -> list[Row]:
-    return await tx.all(
-        "SELECT * FROM members WHERE instance_id = %(id)s AND status <> 'removed' ORDER BY id", id=instance_id
+async def list_live(tx: Transaction, instance_id: str) -> list[LiveMember]:
+    return await tx.fetch_all(
+        LiveMember,
+        """SELECT id, component_key, allocation_id FROM members
+           WHERE instance_id = %(id)s AND status <> 'removed' ORDER BY id""",
+        id=instance_id,
     )
 
 
-async def list_live_on(tx: Transaction, allocation_ids: list[str]) -> list[Row]:
-    return await tx.all(
+async def list_live_on(tx: Transaction, allocation_ids: list[str]) -> list[MachineUser]:
+    return await tx.fetch_all(
+        MachineUser,
         """SELECT m.*, i.name AS instance_name FROM members m JOIN instances i ON i.id = m.instance_id
            WHERE m.allocation_id = ANY(%(ids)s) AND m.status <> 'removed'""",
         ids=allocation_ids,
@@ -339,12 +344,13 @@ async def report_member(
     tx: Transaction,
     id: str,
     status: str | None,
-    conditions: list[dict[str, Any]] | None = None,
-    adapter_detail: dict[str, Any] | None = None,
+    conditions: Sequence[Condition] | None = None,
+    adapter_detail: JsonObject | None = None,
     observed_runtime: str | None = None,
-    unverified: dict[str, Any] | None = None,
-) -> Row:
-    row = await tx.one(
+    unverified: Unverified | None = None,
+) -> MemberRecord:
+    return await tx.fetch(
+        MemberRecord,
         """UPDATE members SET
                status = coalesce(%(status)s, status),
                conditions = coalesce(%(conditions)s::jsonb, conditions),
@@ -355,13 +361,11 @@ async def report_member(
            WHERE id = %(id)s RETURNING *""",
         id=id,
         status=status,
-        conditions=json_list(conditions),
+        conditions=json_list(_documents(conditions)),
         detail=adapter_detail,
         runtime=observed_runtime,
-        unverified=unverified,
+        unverified=None if unverified is None else unverified.model_dump(mode="json"),
     )
-    assert row is not None
-    return row
 
 
 async def set_last_operation(tx: Transaction, member_id: str, operation_id: str) -> None:
@@ -370,3 +374,7 @@ async def set_last_operation(tx: Transaction, member_id: str, operation_id: str)
         id=member_id,
         operation=operation_id,
     )
+
+
+def _documents(resources: Sequence[Resource] | None) -> list[JsonObject] | None:
+    return None if resources is None else [resource.model_dump(mode="json") for resource in resources]

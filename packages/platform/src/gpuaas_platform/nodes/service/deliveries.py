@@ -27,18 +27,16 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
     machine = await allocation_store.get(tx, body.allocation_id)
     assert machine is not None
     require_active(machine)
-    artifact = await artifacts.require_promoted(tx, operation["app_slug"], operation["project_id"], body.digest)
+    artifact = await artifacts.require_promoted(tx, operation.app_slug, operation.project_id, body.digest)
     by_agent = shapes.supports(machine, "delivery")
-    task_id = await _ask_agent(tx, machine, artifact, operation["correlation_id"]) if by_agent else None
+    task_id = await _ask_agent(tx, machine, artifact, operation.correlation_id) if by_agent else None
     status = DeliveryStatus.PENDING if by_agent else DeliveryStatus.TO_COPY
     row = await catalogue_store.insert_delivery(
         tx, ids.new_id(ids.DELIVERY), operation_id, body.allocation_id, body.digest, task_id, status
     )
-    await tx.changed(
-        "delivery", row, "requested", project_id=operation["project_id"], instance_id=operation["instance_id"]
-    )
+    await tx.changed("delivery", row, "requested", project_id=operation.project_id, instance_id=operation.instance_id)
     await tx.audit(
-        "artifact.deliver", body.allocation_id, project_id=operation["project_id"], detail={"digest": body.digest}
+        "artifact.deliver", body.allocation_id, project_id=operation.project_id, detail={"digest": body.digest}
     )
     if by_agent:
         return Delivery.model_validate(row)
@@ -77,6 +75,4 @@ async def artifact_delivered(tx: Transaction, task_id: str, ok: bool, path: str 
         return
     operation = await operation_store.get(tx, row["operation_id"])
     assert operation is not None
-    await tx.changed(
-        "delivery", row, status.value, project_id=operation["project_id"], instance_id=operation["instance_id"]
-    )
+    await tx.changed("delivery", row, status.value, project_id=operation.project_id, instance_id=operation.instance_id)

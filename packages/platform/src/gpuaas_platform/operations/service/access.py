@@ -14,10 +14,11 @@ from gpuaas_platform.access.service.authorities import Authorities, check_ssh_ke
 from gpuaas_platform.access.storage import access as store
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.catalogue.service.versions import manifest_of
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.identity.rules.policy import Caller
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.instances.storage import preflights as preflight_store
+from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service import operations
 from gpuaas_platform.operations.storage import operations as operation_store
 
@@ -37,15 +38,15 @@ class OperationAccess:
             machines = [row for id in machine_ids if (row := await allocation_store.get(tx, id)) is not None]
             active = [row for row in machines if row.status == AllocationStatus.ACTIVE]
             chosen: dict[str, str] = {}
-            if operation["instance_id"] is not None:
-                chosen = await instance_store.list_chosen_credentials(tx, operation["instance_id"])
-            login = OPERATOR_LOGIN if operation["preflight_id"] is None else OBSERVER_LOGIN
+            if operation.instance_id is not None:
+                chosen = await instance_store.list_chosen_credentials(tx, operation.instance_id)
+            login = OPERATOR_LOGIN if operation.preflight_id is None else OBSERVER_LOGIN
             grant = await store.insert(
                 tx,
                 ids.new_id(ids.ACCESS_GRANT),
                 NewAccessGrant(
-                    project_id=operation["project_id"],
-                    owner_id=operation["project_id"],
+                    project_id=operation.project_id,
+                    owner_id=operation.project_id,
                     allocation_ids=[row.id for row in active],
                     login=login,
                     seconds=CERTIFICATE_SECONDS,
@@ -53,16 +54,17 @@ class OperationAccess:
                 ),
             )
             detail = {"grant": grant.id, "machines": list(grant.allocation_ids)}
-            await tx.audit("access.grant", operation_id, project_id=operation["project_id"], detail=detail)
-        key_id = f"{operation_id}/{body.fencing_token}/{operation['correlation_id']}"
+            await tx.audit("access.grant", operation_id, project_id=operation.project_id, detail=detail)
+        key_id = f"{operation_id}/{body.fencing_token}/{operation.correlation_id}"
         return await self._authorities.certify(grant, active, body.public_key, key_id, chosen=chosen)
 
 
-async def list_machines(tx: Transaction, operation: Row) -> list[str]:
-    if operation["preflight_id"] is not None:
-        preflight = await preflight_store.get(tx, operation["preflight_id"])
+async def list_machines(tx: Transaction, operation: OperationView) -> list[str]:
+    if operation.preflight_id is not None:
+        preflight = await preflight_store.get(tx, operation.preflight_id)
         assert preflight is not None
-        return list(preflight["allocation_ids"])
-    instance = await instance_store.get(tx, operation["instance_id"])
+        return list(preflight.allocation_ids)
+    assert operation.instance_id is not None
+    instance = await instance_store.get(tx, operation.instance_id)
     assert instance is not None
     return await operation_store.list_machine_ids(tx, operation, manifest_of(instance).primary.key)

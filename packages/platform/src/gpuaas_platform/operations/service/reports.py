@@ -1,17 +1,19 @@
-"""What an app's controller says of its instances and members, under the lease of an operation, or as an observer."""
+"""Reports of an app's controller on its instances and members, under the lease of an operation, or as an observer."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Condition, Instance, InstanceReport, Member, MemberReport, MemberStatus
 from gpuaas_contract.problems import Code, FieldError
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.evidence import DETAIL_LIMIT, RESULT_LIMIT, check_shown
 from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.instances.records import InstanceView, MemberView
 from gpuaas_platform.instances.service import reconcile
 from gpuaas_platform.instances.service.instances import get_member, require_instance, require_member, reread, to_model
 from gpuaas_platform.instances.storage import instances as store
+from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service.operations import require_lease
 from gpuaas_platform.operations.service.work import check_member_write, place_anew
 
@@ -21,21 +23,20 @@ async def report_instance(tx: Transaction, caller: Caller, instance_id: str, bod
     operation = await _require_right(tx, caller, instance_id, body)
     _check_conditions(body.conditions)
     check_shown([note.model_dump() for note in body.access_notes or []], RESULT_LIMIT, "access notes", "/access_notes")
-    conditions = _merge_conditions(row["conditions"], body.conditions)
+    conditions = _merge_conditions(row.conditions, body.conditions)
     if operation is None:
         _refuse_change(body, "access_notes")
         if _is_no_news(row, conditions=conditions, observed_runtime=body.observed_runtime):
             return to_model(row)
-    notes = None if body.access_notes is None else [note.model_dump() for note in body.access_notes]
-    reported = await store.report(tx, instance_id, conditions, notes, body.observed_runtime)
-    await tx.changed("instance", reported, "reported", project_id=row["project_id"], instance_id=instance_id)
+    reported = await store.report(tx, instance_id, conditions, body.access_notes, body.observed_runtime)
+    await tx.changed("instance", reported, "reported", project_id=row.project_id, instance_id=instance_id)
     return to_model(await reread(tx, instance_id))
 
 
 async def _require_right(
     tx: Transaction, caller: Caller, instance_id: str, body: InstanceReport | MemberReport
-) -> Row | None:
-    """The operation whose lease it is; None where it is the reconcile lease of the instance."""
+) -> OperationView | None:
+    """Return the operation whose lease it is; None where it is the reconcile lease of the instance."""
     if body.operation_id is None:
         await reconcile.require_lease(tx, caller, instance_id, body.fencing_token)
         return None
@@ -48,28 +49,27 @@ def _refuse_change(body: InstanceReport | MemberReport, field: str) -> None:
         raise Refusal(Code.FORBIDDEN, detail, errors=[FieldError(pointer=f"/{field}", detail=detail)])
 
 
-def _is_no_news(row: Row, **reported: object) -> bool:
+def _is_no_news(row: InstanceView | MemberView, **reported: object) -> bool:
     """An observer says the same every few seconds: nobody needs to hear it twice."""
-    return all(value is None or value == row[field] for field, value in reported.items())
+    return all(value is None or value == getattr(row, field) for field, value in reported.items())
 
 
-def _merge_conditions(present: list[JsonObject], reported: list[Condition] | None) -> list[JsonObject] | None:
-    """A report replaces the conditions that it names. `changed_at` moves only when the status does."""
+def _merge_conditions(present: Iterable[Condition], reported: list[Condition] | None) -> tuple[Condition, ...] | None:
+    """Replace the conditions that a report names. `changed_at` moves only when the status does."""
     if reported is None:
         return None
-    merged = {condition["type"]: condition for condition in present}
+    merged = {condition.type: condition for condition in present}
     for condition in reported:
         before = merged.get(condition.type)
-        document = condition.model_dump(mode="json")
-        same = before is not None and before["status"] == document["status"]
-        document["changed_at"] = before["changed_at"] if same and before else datetime.now(UTC).isoformat()
-        merged[condition.type] = document
-    return list(merged.values())
+        same = before is not None and before.status == condition.status
+        changed_at = before.changed_at if same and before else datetime.now(UTC)
+        merged[condition.type] = condition.model_copy(update={"changed_at": changed_at})
+    return tuple(merged.values())
 
 
 async def report_member(tx: Transaction, caller: Caller, member_id: str, body: MemberReport) -> Member:
     member = await require_member(tx, caller, member_id, Permission.OPERATION_WORK)
-    instance_id = member["instance_id"]
+    instance_id = member.instance_id
     instance = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK, lock=True)
     operation = await _require_right(tx, caller, instance_id, body)
     if operation is None:
@@ -78,14 +78,14 @@ async def report_member(tx: Transaction, caller: Caller, member_id: str, body: M
         check_member_write(operation, member, body.status)
     check_shown(body.adapter_detail or {}, DETAIL_LIMIT, "adapter_detail", "/adapter_detail")
     _check_conditions(body.conditions)
-    conditions = _merge_conditions(member["conditions"], body.conditions)
+    conditions = _merge_conditions(member.conditions, body.conditions)
     news = {"adapter_detail": body.adapter_detail, "observed_runtime": body.observed_runtime}
     if operation is None and _is_no_news(member, conditions=conditions, **news):
         return await get_member(tx, caller, member_id)
     row = await store.report_member(tx, member_id, body.status, conditions, body.adapter_detail, body.observed_runtime)
     event = body.status.value if body.status is not None else "reported"
-    await tx.changed("member", row, event, project_id=instance["project_id"], instance_id=instance_id)
-    if body.status == MemberStatus.REMOVED and member["status"] != MemberStatus.REMOVED:
+    await tx.changed("member", row, event, project_id=instance.project_id, instance_id=instance_id)
+    if body.status == MemberStatus.REMOVED and member.status != MemberStatus.REMOVED:
         await place_anew(tx, instance_id)
     return await get_member(tx, caller, member_id)
 

@@ -1,4 +1,4 @@
-"""Operations that people and their programs ask for: on an instance, on a member, again, or not any more."""
+"""Requests for operations: on an instance, on a member, to retry one, to cancel one."""
 
 from dataclasses import replace
 
@@ -10,12 +10,13 @@ from gpuaas_contract.operations import Kind, Operation, OperationCreate, Operati
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.catalogue.service.versions import manifest_of
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.instances.records import InstanceView, MemberView, NewMember
 from gpuaas_platform.instances.rules.actions import (
     Denial,
-    Life,
+    InstanceFacts,
     cancel_denial,
     excludes,
     instance_denial,
@@ -26,6 +27,7 @@ from gpuaas_platform.instances.rules.placements import Machines, check_placement
 from gpuaas_platform.instances.service import desires, instances
 from gpuaas_platform.instances.service.deploy_checks import find_machines, refuse_errors
 from gpuaas_platform.instances.storage import instances as instance_store
+from gpuaas_platform.operations.records import OperationRecord, OperationTarget, OperationView
 from gpuaas_platform.operations.service.endings import cancel, follow_members, preempt, take_back
 from gpuaas_platform.operations.service.operations import changed, insert, read, require_operation
 from gpuaas_platform.operations.storage import bulks as bulk_store
@@ -34,9 +36,9 @@ from gpuaas_platform.operations.storage import operations as store
 OWNERS_KINDS = frozenset(
     {Kind.DECOMMISSION, Kind.START, Kind.STOP, Kind.UPGRADE, Kind.CONFIGURE, Kind.REMOVE, Kind.REPLACE}
 )
-"""What changes what the owner wants, or which machines are used: an app does not ask for these itself."""
+"""Kinds that change what the owner wants, or which machines are used: an app does not ask for these itself."""
 _WITH_MACHINES = frozenset({Kind.REMOVE, Kind.DECOMMISSION, Kind.REPLACE})
-"""What locks machines, too: before the instance."""
+"""Kinds that lock machines, too: before the instance."""
 MOST_QUEUED = 100
 """How many operations of one instance may wait."""
 
@@ -53,21 +55,21 @@ async def request_operation(tx: Transaction, caller: Caller, instance_id: str, b
         row = await _request_on_instance(tx, instance, body)
     else:
         member = await instance_store.get_member(tx, body.member_id)
-        if member is None or member["instance_id"] != instance_id:
+        if member is None or member.instance_id != instance_id:
             raise not_found("member", body.member_id)
         row = await request_on_member(tx, instance, member, body.kind, body.input, body.queue, machines)
-    await tx.audit("operation.request", row["id"], project_id=row["project_id"], detail={"kind": body.kind})
-    return await read(tx, row["id"])
+    await tx.audit("operation.request", row.id, project_id=row.project_id, detail={"kind": body.kind})
+    return await read(tx, row.id)
 
 
-async def _machines_of(tx: Transaction, instance: Row, body: OperationCreate) -> Machines | None:
-    """Machines are locked before instances: the one that is to take over, and those that are about to be resized."""
+async def _machines_of(tx: Transaction, instance: InstanceView, body: OperationCreate) -> Machines | None:
+    """Lock machines, before the instance: the one that is to take over, and those that are about to be resized."""
     if body.kind in {Kind.REMOVE, Kind.DECOMMISSION}:
-        await allocation_store.lock_asking(tx, instance["id"])
+        await allocation_store.lock_asking(tx, instance.id)
     wanted = body.input.get("allocation_id")
     if body.kind != Kind.REPLACE or not isinstance(wanted, str):
         return None
-    return await find_machines(tx, instance["project_id"], [wanted], lock=True, instance_id=instance["id"])
+    return await find_machines(tx, instance.project_id, [wanted], lock=True, instance_id=instance.id)
 
 
 def _refuse(denial: Denial | None) -> None:
@@ -75,18 +77,18 @@ def _refuse(denial: Denial | None) -> None:
         raise denial.refusal()
 
 
-async def _request_on_instance(tx: Transaction, instance: Row, body: OperationCreate) -> Row:
+async def _request_on_instance(tx: Transaction, instance: InstanceView, body: OperationCreate) -> OperationRecord:
     manifest, kind = manifest_of(instance), body.kind
-    under_way = instance["open_operations"]
-    _refuse(instance_denial(Life.of(instance, manifest), kind, queued=body.queue and bool(under_way)))
+    under_way = instance.open_operations
+    _refuse(instance_denial(InstanceFacts.of(instance, manifest), kind, queued=body.queue and bool(under_way)))
     declared = manifest.instance_operation(kind)
     assert declared is not None
     input = await desires.check_desire(tx, instance, manifest, kind, desires.check_input(declared, body.input))
     if kind == Kind.DECOMMISSION:
         # Deletion pre-empts: whatever still runs is cancelled, and its lease is stale from now on.
-        if instance["desired_state"] != DesiredState.DECOMMISSIONED:
+        if instance.desired_state != DesiredState.DECOMMISSIONED:
             await desires.apply(tx, instance, kind, input)
-        await preempt(tx, await store.list_open(tx, instance["id"]), "the instance is being decommissioned")
+        await preempt(tx, await store.list_open(tx, instance.id), "the instance is being decommissioned")
         return await insert(tx, instance, declared, None, input)
     if under_way:
         _require_room(instance)
@@ -95,35 +97,35 @@ async def _request_on_instance(tx: Transaction, instance: Row, body: OperationCr
     return await insert(tx, instance, declared, None, input, undo=undo)
 
 
-def _require_room(instance: Row) -> None:
-    if sum(operation["queued"] for operation in instance["open_operations"]) >= MOST_QUEUED:
+def _require_room(instance: InstanceView) -> None:
+    if sum(operation.queued for operation in instance.open_operations) >= MOST_QUEUED:
         raise Refusal(Code.ACTION_NOT_ALLOWED, f"{MOST_QUEUED} operations of the instance wait already")
 
 
 async def request_on_member(
     tx: Transaction,
-    instance: Row,
-    member: Row,
+    instance: InstanceView,
+    member: MemberView,
     kind: str,
     input: JsonObject,
     queue: bool,
     machines: Machines | None = None,
     bulk_id: str | None = None,
-) -> Row:
-    """Under the lock of the instance."""
+) -> OperationRecord:
+    """Request an operation on a member. The caller holds the lock of the instance."""
     manifest = manifest_of(instance)
-    target = {"member_id": member["id"], "replacement_member_id": None}
-    in_the_way = [row for row in instance["open_operations"] if excludes(row, target)]
-    _refuse(member_denial(Life.of(instance, manifest), member, kind, queued=queue and bool(in_the_way)))
-    declared = manifest.member_operation(kind, member["component_key"])
+    target = OperationTarget(member.id, None)
+    in_the_way = [row for row in instance.open_operations if excludes(row, target)]
+    _refuse(member_denial(InstanceFacts.of(instance, manifest), member, kind, queued=queue and bool(in_the_way)))
+    declared = manifest.member_operation(kind, member.component_key)
     assert declared is not None
     kept = desires.check_input(declared, input)
     if in_the_way and kind == Kind.REMOVE and not queue:
-        preempted = [row for row in await store.list_open(tx, instance["id"]) if excludes(row, target)]
+        preempted = [row for row in await store.list_open(tx, instance.id) if excludes(row, target)]
         await preempt(tx, preempted, "the member is being removed")
         for row in preempted:
             # Nobody is to take over any more from one that goes.
-            if row["attempt"] == 0 and row["replacement_member_id"] not in {None, member["id"]}:
+            if row.attempt == 0 and row.replacement_member_id not in {None, member.id}:
                 await take_back(tx, row)
         in_the_way = []
     if in_the_way:
@@ -135,7 +137,7 @@ async def request_on_member(
         tx,
         instance,
         declared,
-        member["id"],
+        member.id,
         kept,
         queued=bool(in_the_way),
         replacement_member_id=taking_over,
@@ -147,7 +149,12 @@ async def request_on_member(
 
 
 async def _make_replacement(
-    tx: Transaction, instance: Row, manifest: Manifest, member: Row, input: JsonObject, machines: Machines | None
+    tx: Transaction,
+    instance: InstanceView,
+    manifest: Manifest,
+    member: MemberView,
+    input: JsonObject,
+    machines: Machines | None,
 ) -> str:
     wanted = input.get("allocation_id")
     if not isinstance(wanted, str) or machines is None:
@@ -155,41 +162,41 @@ async def _make_replacement(
         pointer = "/input/allocation_id"
         raise Refusal(Code.INPUTS_INVALID, detail, errors=[FieldError(pointer=pointer, detail=detail)])
     # The one that goes does not stand in the way of the one that comes; on its own machine it would.
-    others = [row for row in machines.live if row["id"] != member["id"] or wanted == member["allocation_id"]]
-    placement = Placement(component_key=member["component_key"], allocation_id=wanted)
+    others = [user for user in machines.live if user.id != member.id or wanted == member.allocation_id]
+    placement = Placement(component_key=member.component_key, allocation_id=wanted)
     findings = list(check_placements([placement], manifest, replace(machines, live=others), "/input/allocation_id"))
     refuse_errors([finding.model_copy(update={"pointer": "/input/allocation_id"}) for finding in findings])
     node_id = machines.found[wanted].node_id
-    return await make_member(tx, instance, placement, node_id, replaces_member_id=member["id"])
+    return await make_member(tx, instance, placement, node_id, replaces_member_id=member.id)
 
 
 async def make_member(
     tx: Transaction,
-    instance: Row,
+    instance: InstanceView,
     placement: Placement,
     node_id: str | None,
     *,
     replaces_member_id: str | None = None,
 ) -> str:
-    row = await instance_store.insert_member(
-        tx,
-        ids.new_id(ids.MEMBER),
-        instance["id"],
-        placement.component_key,
-        placement.allocation_id,
-        node_id,
-        replaces_member_id,
+    member = NewMember(
+        id=ids.new_id(ids.MEMBER),
+        component_key=placement.component_key,
+        allocation_id=placement.allocation_id,
+        node_id=node_id,
+        replaces_member_id=replaces_member_id,
     )
-    await tx.changed("member", row, "created", project_id=instance["project_id"], instance_id=instance["id"])
-    return str(row["id"])
+    row = await instance_store.insert_member(tx, instance.id, member)
+    await tx.changed("member", row, "created", project_id=instance.project_id, instance_id=instance.id)
+    return row.id
 
 
-async def _hold(tx: Transaction, caller: Caller, operation_id: str) -> tuple[Row, Row]:
-    """The instance and the operation, locked in this order."""
+async def _hold(tx: Transaction, caller: Caller, operation_id: str) -> tuple[InstanceView, OperationView]:
+    """Lock the instance and the operation, in this order."""
     found = await require_operation(tx, caller, operation_id, Permission.OPERATION_REQUEST)
-    if found["preflight_id"] is not None:
+    if found.preflight_id is not None:
         raise Refusal(Code.INVALID_STATE, "a preflight only looks: leave it alone, and ask for another one")
-    instance = await instance_store.lock(tx, found["instance_id"])
+    assert found.instance_id is not None
+    instance = await instance_store.lock(tx, found.instance_id)
     assert instance is not None
     row = await require_operation(tx, caller, operation_id, Permission.OPERATION_REQUEST, lock=True)
     tx.match(row)
@@ -199,38 +206,38 @@ async def _hold(tx: Transaction, caller: Caller, operation_id: str) -> tuple[Row
 async def retry_operation(tx: Transaction, caller: Caller, operation_id: str) -> Operation:
     instance, row = await _hold(tx, caller, operation_id)
     manifest = manifest_of(instance)
-    life = Life.of(instance, manifest)
-    _refuse(retry_denial(life, row))
+    facts = InstanceFacts.of(instance, manifest)
+    _refuse(retry_denial(facts, row))
     await _reopen(tx, manifest, row)
-    if row["kind"] == Kind.DEPLOY:
+    if row.kind == Kind.DEPLOY:
         # Members of a deploy wait for one another: where one failed, the others did, and neither gets on alone.
-        for joining in await store.lock_failed(tx, row["instance_id"], Kind.ADD):
-            if retry_denial(life, joining) is None:
+        for joining in await store.lock_failed(tx, instance.id, Kind.ADD):
+            if retry_denial(facts, joining) is None:
                 await _reopen(tx, manifest, joining)
     return await read(tx, operation_id)
 
 
-async def _reopen(tx: Transaction, manifest: Manifest, row: Row) -> None:
-    await changed(tx, await store.reopen(tx, row["id"], _deadline(manifest, row)), "retried")
-    if row["bulk_id"] is not None:
-        scope = {"project_id": row["project_id"], "instance_id": row["instance_id"]}
-        await tx.changed("bulk", await bulk_store.touch(tx, row["bulk_id"], ended=False), "reopened", **scope)
-    await tx.audit("operation.retry", row["id"], project_id=row["project_id"])
+async def _reopen(tx: Transaction, manifest: Manifest, row: OperationView) -> None:
+    await changed(tx, await store.reopen(tx, row.id, _deadline(manifest, row)), "retried")
+    if row.bulk_id is not None:
+        bulk = await bulk_store.touch(tx, row.bulk_id, ended=False)
+        await tx.changed("bulk", bulk, "reopened", project_id=row.project_id, instance_id=row.instance_id)
+    await tx.audit("operation.retry", row.id, project_id=row.project_id)
 
 
-def _deadline(manifest: Manifest, row: Row) -> int:
-    declared: OperationKind | None = manifest.operation(row["kind"], row["component_key"])
-    return declared.deadline_seconds if declared is not None else row["deadline_seconds"] or 1800
+def _deadline(manifest: Manifest, row: OperationView) -> int:
+    declared: OperationKind | None = manifest.operation(row.kind, row.component_key)
+    return declared.deadline_seconds if declared is not None else row.deadline_seconds or 1800
 
 
 async def cancel_operation(tx: Transaction, caller: Caller, operation_id: str) -> Operation:
-    """At once where nobody works on it; else its controller is asked to stop at the next boundary between steps."""
+    """Cancel at once where nobody works on it; else ask its controller to stop at the next boundary between steps."""
     _, row = await _hold(tx, caller, operation_id)
     _refuse(cancel_denial(row))
-    if row["state"] == OperationState.RUNNING and row["lease_live"]:
-        message = f"{row['lease_holder']} is asked to stop"
+    if row.state == OperationState.RUNNING and row.lease_live:
+        message = f"{row.lease_holder} is asked to stop"
         await changed(tx, await store.request_cancel(tx, operation_id), "cancel_requested", message)
     else:
         await cancel(tx, row, "cancelled", f"called off by {caller.name}", retryable=True)
-    await tx.audit("operation.cancel", operation_id, project_id=row["project_id"])
+    await tx.audit("operation.cancel", operation_id, project_id=row.project_id)
     return await read(tx, operation_id)

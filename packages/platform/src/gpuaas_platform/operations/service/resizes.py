@@ -18,12 +18,13 @@ from gpuaas_platform.allocations.service.resize_answers import begin_resize
 from gpuaas_platform.allocations.storage import allocations as store
 from gpuaas_platform.allocations.storage.allocations import record
 from gpuaas_platform.catalogue.service.versions import manifest_of
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.quotas import require_quota
+from gpuaas_platform.instances.records import MachineUser
 from gpuaas_platform.instances.rules.actions import busy_denial
-from gpuaas_platform.instances.service.instances import life_of
+from gpuaas_platform.instances.service.instances import facts_of
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.nodes import storage as node_store
 from gpuaas_platform.operations.service import operations
@@ -69,27 +70,27 @@ async def _require_room(tx: Transaction, row: AllocationRecord, growth: Shape) -
         raise Refusal(Code.NO_CAPACITY, detail, context={"lacks": lacking})
 
 
-async def _ask(tx: Transaction, row: AllocationRecord, members: list[Row], old: Shape, new: Shape) -> None:
-    """One operation for each member; the room is held while they answer."""
-    instances = {id: await instance_store.lock(tx, id) for id in sorted({member["instance_id"] for member in members})}
+async def _ask(tx: Transaction, row: AllocationRecord, members: list[MachineUser], old: Shape, new: Shape) -> None:
+    """Ask by one operation for each member; the room is held while they answer."""
+    instances = {id: await instance_store.lock(tx, id) for id in sorted({member.instance_id for member in members})}
     asked = []
     question = ResizeQuestion(allocation_id=row.id, present_shape=old, wanted_shape=new).model_dump(mode="json")
     for member in members:
-        instance = instances[member["instance_id"]]
+        instance = instances[member.instance_id]
         assert instance is not None
         manifest = manifest_of(instance)
-        declared = manifest.member_operation(RESIZE, member["component_key"])
+        declared = manifest.member_operation(RESIZE, member.component_key)
         if declared is None:
             raise _cannot_ask(row, members, manifest)
-        if (busy := busy_denial(life_of(instance), member["id"])) is not None:
+        if (busy := busy_denial(facts_of(instance), member.id)) is not None:
             raise busy.refusal()
-        asked.append((await operations.insert(tx, instance, declared, member["id"], question))["id"])
+        asked.append((await operations.insert(tx, instance, declared, member.id, question)).id)
     changed = await store.begin_activity(tx, row.id, Activity.ASKING, new, asked)
-    names = ", ".join(sorted({member["instance_name"] for member in members}))
+    names = ", ".join(sorted({member.instance_name for member in members}))
     await record(tx, changed, "asking", f"{names}: from {shapes.words(old)} to {shapes.words(new)}?")
 
 
-def _cannot_ask(row: AllocationRecord, members: list[Row], manifest: Manifest) -> Refusal:
+def _cannot_ask(row: AllocationRecord, members: list[MachineUser], manifest: Manifest) -> Refusal:
     advice = f"{manifest.slug} cannot be asked about a resize: do it with force, or decommission that first"
     force = AllowedAction(
         action="resize",

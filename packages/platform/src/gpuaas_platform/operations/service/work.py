@@ -1,4 +1,4 @@
-"""What an app's controller does with operations: claim, keep, report, end. Each write under a fenced lease."""
+"""The work of an app's controller on operations: claim, keep, report, end. Each write under a fenced lease."""
 
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import (
@@ -10,18 +10,21 @@ from gpuaas_contract.operations import (
     FailRequest,
     Kind,
     Operation,
+    OperationError,
     OperationState,
     StepReport,
 )
 from gpuaas_contract.problems import Code
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.allocations.storage import allocations as allocation_store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.evidence import EVIDENCE_LIMIT, RESULT_LIMIT, check_shown
 from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.instances.records import MemberView
 from gpuaas_platform.instances.service import instances, preflight_answers
 from gpuaas_platform.instances.storage import instances as instance_store
+from gpuaas_platform.operations.records import OperationReference, OperationView
 from gpuaas_platform.operations.service.endings import cancel, finish, follow_members
 from gpuaas_platform.operations.service.operations import changed, read, require_lease, require_operation, shown
 from gpuaas_platform.operations.storage import operations as store
@@ -35,29 +38,30 @@ async def claim_operation(
 ) -> Claim:
     row = await require_operation(tx, caller, operation_id, Permission.OPERATION_WORK, lock=True)
     tx.match(row)
-    if OperationState(row["state"]).is_final:
-        raise Refusal(Code.INVALID_STATE, f"the operation is {row['state']} already")
-    if row["queued"]:
-        context = {"waits_for": row["waits_for"]}
+    if row.state.is_final:
+        raise Refusal(Code.INVALID_STATE, f"the operation is {row.state} already")
+    if row.queued:
+        context = {"waits_for": list(row.waits_for)}
         raise Refusal(Code.INVALID_STATE, "the operation waits for others that were asked for before", context=context)
-    if row["lease_live"]:
-        raise Refusal(Code.LEASE_HELD, f"{row['lease_holder']} holds the lease", retry_after=lease_seconds)
-    if row["cancel_requested"]:
+    if row.lease_live:
+        raise Refusal(Code.LEASE_HELD, f"{row.lease_holder} holds the lease", retry_after=lease_seconds)
+    if row.cancel_requested:
         raise Refusal(Code.INVALID_STATE, "the operation is being cancelled")
-    if row["attempt"]:
+    if row.attempt:
         await access_store.end_of_operation(tx, operation_id)
     claimed = await store.claim(tx, operation_id, body.holder, caller.id, lease_seconds)
-    took_over = f", taken over from {row['lease_holder']}" if row["lease_holder"] is not None else ""
-    await changed(tx, claimed, "claimed", f"claimed by {body.holder}, attempt {claimed['attempt']}{took_over}")
+    took_over = f", taken over from {row.lease_holder}" if row.lease_holder is not None else ""
+    assert claimed.fencing_token is not None
+    await changed(tx, claimed, "claimed", f"claimed by {body.holder}, attempt {claimed.attempt}{took_over}")
     await tx.audit(
         "operation.claim",
         operation_id,
-        project_id=row["project_id"],
-        detail={"holder": body.holder, "fencing_token": claimed["fencing_token"]},
+        project_id=row.project_id,
+        detail={"holder": body.holder, "fencing_token": claimed.fencing_token},
     )
     return Claim(
         operation=await shown(tx, row, claimed),
-        fencing_token=claimed["fencing_token"],
+        fencing_token=claimed.fencing_token,
         lease_seconds=lease_seconds,
     )
 
@@ -72,11 +76,11 @@ async def heartbeat(
 
 async def yield_lease(tx: Transaction, caller: Caller, operation_id: str, fencing_token: int) -> Operation:
     row = await _hold(tx, caller, operation_id, fencing_token)
-    if row["cancel_requested"]:
+    if row.cancel_requested:
         await cancel(tx, row, CANCELLED, "its controller gave it back, as it was asked to stop", retryable=True)
         return await read(tx, operation_id)
     await access_store.end_of_operation(tx, operation_id)
-    await changed(tx, await store.drop_lease(tx, operation_id), "yielded", f"{row['lease_holder']} gave the lease back")
+    await changed(tx, await store.drop_lease(tx, operation_id), "yielded", f"{row.lease_holder} gave the lease back")
     return await read(tx, operation_id)
 
 
@@ -85,91 +89,86 @@ async def report_step(tx: Transaction, caller: Caller, operation_id: str, body: 
     check_shown(body.evidence, EVIDENCE_LIMIT, "the evidence of a step", "/evidence")
     check_shown(body.message, EVIDENCE_LIMIT, "the message of a step", "/message")
     check_shown(body.title, EVIDENCE_LIMIT, "the title of a step", "/title")
-    commands = [command.model_dump(mode="json") for command in body.commands]
-    check_shown([command["name"] for command in commands], EVIDENCE_LIMIT, "the commands of a step", "/commands")
-    reported = await store.report_step(
-        tx, row, body.key, body.title, body.status, body.message, body.evidence, commands
-    )
+    check_shown([command.name for command in body.commands], EVIDENCE_LIMIT, "the commands of a step", "/commands")
+    reported = await store.report_step(tx, row, body)
     message = f"{body.title}: {body.message}" if body.message else body.title
     await changed(tx, reported, f"step_{body.status.value}", message)
     return await shown(tx, row, reported)
 
 
-async def _hold(tx: Transaction, caller: Caller, operation_id: str, fencing_token: int) -> Row:
-    """The operation under its live lease, with all that its end may touch locked in the one order: machine, instance,
+async def _hold(tx: Transaction, caller: Caller, operation_id: str, fencing_token: int) -> OperationView:
+    """Lock the operation under its live lease, and all that its end may touch, in the one order: machine, instance,
     operation."""
     found = await require_operation(tx, caller, operation_id, Permission.OPERATION_WORK)
-    if found["kind"] == Kind.RESIZE:
-        await allocation_store.lock(tx, found["input"]["allocation_id"])
-    if found["instance_id"] is not None:
-        await instance_store.lock_row(tx, found["instance_id"])
+    if found.kind == Kind.RESIZE:
+        await allocation_store.lock(tx, found.input["allocation_id"])
+    if found.instance_id is not None:
+        await instance_store.lock_row(tx, found.instance_id)
     return await require_lease(tx, caller, operation_id, fencing_token)
 
 
 async def complete_operation(tx: Transaction, caller: Caller, operation_id: str, body: CompleteRequest) -> Operation:
     row = await _hold(tx, caller, operation_id, body.fencing_token)
     check_shown(body.result, RESULT_LIMIT, "the result of an operation", "/result")
-    if row["preflight_id"] is not None:
+    if row.preflight_id is not None:
         preflight_answers.check_result(body.result)
     await _set_statuses(tx, row, body.member_statuses)
     await _require_gone(tx, row)
     await finish(tx, row, OperationState.SUCCEEDED, body.result, None)
-    await tx.audit("operation.complete", operation_id, project_id=row["project_id"])
-    if row["kind"] == Kind.DECOMMISSION:
-        await instances.end_if_gone(tx, row["instance_id"])
+    await tx.audit("operation.complete", operation_id, project_id=row.project_id)
+    if row.kind == Kind.DECOMMISSION and row.instance_id is not None:
+        await instances.end_if_gone(tx, row.instance_id)
     return await read(tx, operation_id)
 
 
 async def fail_operation(tx: Transaction, caller: Caller, operation_id: str, body: FailRequest) -> Operation:
     row = await _hold(tx, caller, operation_id, body.fencing_token)
     check_shown(body.result, RESULT_LIMIT, "the result of an operation", "/result")
-    error = body.error.model_dump(mode="json")
-    check_shown(error, EVIDENCE_LIMIT, "the error of an operation", "/error")
-    await finish(tx, row, OperationState.FAILED, body.result, error)
-    await tx.audit("operation.fail", operation_id, project_id=row["project_id"], detail={"code": body.error.code})
+    check_shown(body.error.model_dump(mode="json"), EVIDENCE_LIMIT, "the error of an operation", "/error")
+    await finish(tx, row, OperationState.FAILED, body.result, body.error)
+    await tx.audit("operation.fail", operation_id, project_id=row.project_id, detail={"code": body.error.code})
     return await read(tx, operation_id)
 
 
 async def end_cancelled(tx: Transaction, caller: Caller, operation_id: str, body: CancelledRequest) -> Operation:
-    """The controller has stopped between two steps, as it was asked to."""
+    """End an operation whose controller has stopped between two steps, as it was asked to."""
     row = await _hold(tx, caller, operation_id, body.fencing_token)
-    if not row["cancel_requested"]:
+    if not row.cancel_requested:
         raise Refusal(Code.INVALID_STATE, "nobody asked to cancel the operation: complete it, or fail it with a reason")
     check_shown(body.result, RESULT_LIMIT, "the result of an operation", "/result")
     await _set_statuses(tx, row, body.member_statuses)
-    error = {"code": CANCELLED, "detail": "its controller stopped, as it was asked to", "retryable": True}
+    error = OperationError(code=CANCELLED, detail="its controller stopped, as it was asked to", retryable=True)
     await finish(tx, row, OperationState.CANCELLED, body.result, error)
-    await tx.audit("operation.end_cancelled", operation_id, project_id=row["project_id"])
+    await tx.audit("operation.end_cancelled", operation_id, project_id=row.project_id)
     return await read(tx, operation_id)
 
 
-async def _set_statuses(tx: Transaction, operation: Row, statuses: dict[str, MemberStatus]) -> None:
-    scope = {"project_id": operation["project_id"], "instance_id": operation["instance_id"]}
+async def _set_statuses(tx: Transaction, operation: OperationView, statuses: dict[str, MemberStatus]) -> None:
     members = await instance_store.get_members(tx, list(statuses))
     for member_id, status in statuses.items():
         member = members.get(member_id)
-        if member is None or member["instance_id"] != operation["instance_id"]:
+        if member is None or member.instance_id != operation.instance_id:
             raise not_found("member", member_id)
         check_member_write(operation, member, status)
         row = await instance_store.report_member(tx, member_id, status)
-        await tx.changed("member", row, status.value, **scope)
+        await tx.changed(
+            "member", row, status.value, project_id=operation.project_id, instance_id=operation.instance_id
+        )
     if MemberStatus.REMOVED in statuses.values():
-        await place_anew(tx, operation["instance_id"])
+        assert operation.instance_id is not None
+        await place_anew(tx, operation.instance_id)
 
 
-def check_member_write(operation: Row, member: Row, status: MemberStatus | None) -> None:
-    """An operation writes about its own members only, and nothing brings a removed one back."""
-    if operation["member_id"] is not None and member["id"] not in {
-        operation["member_id"],
-        operation["replacement_member_id"],
-    }:
+def check_member_write(operation: OperationView, member: MemberView, status: MemberStatus | None) -> None:
+    """Refuse an operation to write about others than its own members, and to bring a removed one back."""
+    if operation.member_id is not None and member.id not in operation.member_ids:
         raise Refusal(Code.FORBIDDEN, "this operation is about another member")
-    if status is None or status == member["status"]:
+    if status is None or status == member.status:
         return
-    if member["status"] == MemberStatus.REMOVED:
+    if member.status == MemberStatus.REMOVED:
         raise Refusal(Code.INVALID_STATE, "the member is removed; add its machine again as a new one")
-    if status == MemberStatus.REMOVED and operation["kind"] not in _TEARDOWNS:
-        raise Refusal(Code.FORBIDDEN, f"{operation['kind']} removes no member: remove, replace and decommission do")
+    if status == MemberStatus.REMOVED and operation.kind not in _TEARDOWNS:
+        raise Refusal(Code.FORBIDDEN, f"{operation.kind} removes no member: remove, replace and decommission do")
 
 
 async def place_anew(tx: Transaction, instance_id: str) -> None:
@@ -178,15 +177,15 @@ async def place_anew(tx: Transaction, instance_id: str) -> None:
     await follow_members(tx, instance)
 
 
-async def _require_gone(tx: Transaction, operation: Row) -> None:
-    """Success of a teardown means that its members are gone; what is left is a failure, with evidence."""
-    if operation["kind"] not in _TEARDOWNS:
+async def _require_gone(tx: Transaction, operation: OperationView) -> None:
+    """Refuse the success of a teardown as long as its members are there; what is left is a failure, with evidence."""
+    if operation.kind not in _TEARDOWNS or operation.instance_id is None:
         return
-    whole = operation["member_id"] is None
+    whole = operation.member_id is None
     left = [
-        member["id"]
-        for member in await instance_store.list_live(tx, operation["instance_id"])
-        if whole or member["id"] == operation["member_id"]
+        member.id
+        for member in await instance_store.list_live(tx, operation.instance_id)
+        if whole or member.id == operation.member_id
     ]
     if left:
         detail = f"report {', '.join(left[:5])} as removed first, or fail the operation and say what is left"
@@ -199,36 +198,36 @@ async def _require_gone(tx: Transaction, operation: Row) -> None:
 async def fail_overdue(tx: Transaction) -> None:
     for found in await store.list_overdue(tx):
         row = await _lock(tx, found)
-        if OperationState(row["state"]).is_final or not row["overdue"]:
+        if row.state.is_final or not row.overdue:
             continue
-        if row["state"] == OperationState.PENDING and row["attempt"] == 0:
+        if row.state == OperationState.PENDING and row.attempt == 0:
             detail = "no controller claimed the operation before its deadline; check that the app's controller runs"
         else:
             detail = "the operation did not end before its deadline"
-        error = {"code": "deadline_exceeded", "detail": detail, "retryable": True}
-        await finish(tx, row, OperationState.FAILED, row["result"], error)
+        error = OperationError(code="deadline_exceeded", detail=detail, retryable=True)
+        await finish(tx, row, OperationState.FAILED, row.result, error)
 
 
 async def notice_expired(tx: Transaction) -> None:
-    """A holder that went silent is said to be; what was to be cancelled is, now that nobody works on it."""
+    """Report expired leases; finish pending cancellations."""
     for found in await store.list_abandoned(tx):
         row = await _lock(tx, found)
-        if row["state"] != OperationState.RUNNING or row["lease_live"] or row["expiry_noticed"]:
+        if row.state != OperationState.RUNNING or row.lease_live or row.expiry_noticed:
             continue
-        if row["cancel_requested"]:
-            await cancel(tx, row, CANCELLED, f"its controller {row['lease_holder']} went silent", retryable=True)
+        if row.cancel_requested:
+            await cancel(tx, row, CANCELLED, f"its controller {row.lease_holder} went silent", retryable=True)
             continue
-        message = f"{row['lease_holder']} went silent; any controller of {row['app_slug']} can take over"
-        await changed(tx, await store.notice_expiry(tx, row["id"]), "lease_expired", message)
+        message = f"{row.lease_holder} went silent; any controller of {row.app_slug} can take over"
+        await changed(tx, await store.notice_expiry(tx, row.id), "lease_expired", message)
 
 
-async def _lock(tx: Transaction, found: Row) -> Row:
-    present = await store.get(tx, found["id"])
+async def _lock(tx: Transaction, found: OperationReference) -> OperationView:
+    present = await store.get(tx, found.id)
     assert present is not None
-    if present["kind"] == Kind.RESIZE:
-        await allocation_store.lock(tx, present["input"]["allocation_id"])
-    if found["instance_id"] is not None:
-        await instance_store.lock_row(tx, found["instance_id"])
-    row = await store.lock(tx, found["id"])
+    if present.kind == Kind.RESIZE:
+        await allocation_store.lock(tx, present.input["allocation_id"])
+    if found.instance_id is not None:
+        await instance_store.lock_row(tx, found.instance_id)
+    row = await store.lock(tx, found.id)
     assert row is not None
     return row

@@ -2,10 +2,10 @@
 
 from datetime import UTC, datetime
 
-from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Instance, Member, MemberStatus, Unverified, WriteOff
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.instances.records import InstanceView
 from gpuaas_platform.instances.rules.actions import abandon_denial, forget_denial
 from gpuaas_platform.instances.service import instances
 from gpuaas_platform.instances.storage import instances as store
@@ -15,51 +15,54 @@ from gpuaas_platform.operations.storage import operations as operation_store
 
 async def forget_member(tx: Transaction, caller: Caller, member_id: str, body: WriteOff) -> Member:
     found = await instances.require_member(tx, caller, member_id, Permission.OPERATION_REQUEST)
-    instance = await store.lock(tx, found["instance_id"])
+    instance = await store.lock(tx, found.instance_id)
     member = await store.get_member(tx, member_id)
     assert instance is not None
     assert member is not None
     tx.match(member)
-    denial = forget_denial(instances.life_of(instance), member)
+    denial = forget_denial(instances.facts_of(instance), member)
     if denial is not None:
         raise denial.refusal()
-    unverified = await _unverified(tx, member["last_operation_id"], body)
-    await _bury(tx, instance, member, unverified)
+    assert member.last_operation_id is not None
+    unverified = await _unverified(tx, member.last_operation_id, body)
+    await _bury(tx, instance, member_id, unverified)
     await follow_members(tx, instance)
-    await tx.audit("member.forget", member_id, project_id=instance["project_id"], detail=unverified)
+    detail = unverified.model_dump(mode="json")
+    await tx.audit("member.forget", member_id, project_id=instance.project_id, detail=detail)
     return await instances.get_member(tx, caller, member_id)
 
 
 async def abandon_instance(tx: Transaction, caller: Caller, instance_id: str, body: WriteOff) -> Instance:
     instance = await instances.require_instance(tx, caller, instance_id, Permission.OPERATION_REQUEST, lock=True)
     tx.match(instance)
-    denial = abandon_denial(instances.life_of(instance))
+    denial = abandon_denial(instances.facts_of(instance))
     if denial is not None:
         raise denial.refusal()
-    unverified = await _unverified(tx, instance["last_operation"]["id"], body)
+    assert instance.last_operation is not None
+    unverified = await _unverified(tx, instance.last_operation.id, body)
     for member in await store.list_live(tx, instance_id):
-        await _bury(tx, instance, member, unverified)
+        await _bury(tx, instance, member.id, unverified)
     await store.write_off(tx, instance_id, unverified)
     await instances.end_if_gone(tx, instance_id)
-    await tx.audit("app_instance.abandon", instance_id, project_id=instance["project_id"], detail=unverified)
+    detail = unverified.model_dump(mode="json")
+    await tx.audit("app_instance.abandon", instance_id, project_id=instance.project_id, detail=detail)
     return instances.to_model(await instances.reread(tx, instance_id))
 
 
-async def _unverified(tx: Transaction, operation_id: str, body: WriteOff) -> JsonObject:
+async def _unverified(tx: Transaction, operation_id: str, body: WriteOff) -> Unverified:
     operation = await operation_store.get(tx, operation_id)
     assert operation is not None
-    error = operation["error"] or {}
     return Unverified(
         reason=body.reason,
         by=tx.principal_id,
         at=datetime.now(UTC),
         operation_id=operation_id,
-        detail=str(error.get("detail", "")),
-    ).model_dump(mode="json")
+        detail="" if operation.error is None else operation.error.detail,
+    )
 
 
-async def _bury(tx: Transaction, instance: Row, member: Row, unverified: JsonObject) -> None:
-    row = await store.report_member(tx, member["id"], MemberStatus.REMOVED, unverified=unverified)
-    message = f"written off without proof: {unverified['reason']}"
-    scope = {"project_id": instance["project_id"], "instance_id": instance["id"]}
+async def _bury(tx: Transaction, instance: InstanceView, member_id: str, unverified: Unverified) -> None:
+    row = await store.report_member(tx, member_id, MemberStatus.REMOVED, unverified=unverified)
+    message = f"written off without proof: {unverified.reason}"
+    scope = {"project_id": instance.project_id, "instance_id": instance.id}
     await tx.changed("member", row, "removed", message=message, **scope)

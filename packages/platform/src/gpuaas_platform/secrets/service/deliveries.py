@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from gpuaas_contract import ids
 from gpuaas_contract.audit import AuditOutcome
+from gpuaas_contract.credentials import VersionState
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.secret_deliveries import (
     WRAP_SECONDS,
@@ -17,13 +18,16 @@ from gpuaas_contract.secret_deliveries import (
 )
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.instances.service.preflight_answers import refuse_in_preflight
+from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service import operations
+from gpuaas_platform.secrets.records import DeliveryState, SecretDeliveryView
 from gpuaas_platform.secrets.storage import deliveries as store
 from gpuaas_platform.vault.service.versions import SecretKeeper, path_of
 
-Choose = Callable[[Transaction, Row, int | None], Awaitable[Row]]
+Choose = Callable[[Transaction, OperationView, int | None], Awaitable[Row]]
 """The version to deliver, where the operation may have it."""
 
 
@@ -38,7 +42,7 @@ class Deliver:
         self._id = ids.new_id(ids.SECRET_DELIVERY)
         self._token = ""
 
-    async def _check(self, tx: Transaction, number: int | None) -> tuple[Row, Row]:
+    async def _check(self, tx: Transaction, number: int | None) -> tuple[OperationView, Row]:
         operation = await operations.require_lease(tx, self._caller, self._body.operation_id, self._body.fencing_token)
         refuse_in_preflight(operation, "secrets")
         return operation, await self._choose(tx, operation, number)
@@ -68,12 +72,12 @@ class Deliver:
         row = await store.set_ready(tx, self._id, _hash(self._token), WRAP_SECONDS)
         if row is None:
             raise Refusal(Code.INVALID_STATE, "the same lease asked for it again at the same moment")
-        detail = {"delivery": self._id, "version": self._version, "operation": operation["id"]}
-        await tx.audit("secret.deliver", self._owner_id, project_id=operation["project_id"], detail=detail)
-        return SecretDelivery.model_validate({**row, "wrapping_token": self._token})
+        detail = {"delivery": self._id, "version": self._version, "operation": operation.id}
+        await tx.audit("secret.deliver", self._owner_id, project_id=operation.project_id, detail=detail)
+        return to_wire(SecretDelivery, row, wrapping_token=self._token)
 
     async def abandon(self, tx: Transaction) -> None:
-        await store.set_state(tx, self._id, "void", expected="wrapping")
+        await store.set_state(tx, self._id, DeliveryState.VOID, expected=DeliveryState.WRAPPING)
 
 
 def _hash(token: str) -> str:
@@ -98,35 +102,35 @@ async def unwrap(
     except Refusal as refusal:
         # It said no, or nothing: where it did get the request, it will refuse the next one by itself.
         async with keeper.database.transaction(caller.id, correlation_id) as tx:
-            await store.set_state(tx, delivery_id, "ready", expected="used")
+            await store.set_state(tx, delivery_id, DeliveryState.READY, expected=DeliveryState.USED)
         await _audit_refusal(keeper, caller, correlation_id, delivery_id, refusal)
         raise
-    return UnwrappedSecret(owner_id=row["owner_id"], version=row["version"], **document)
+    return UnwrappedSecret(owner_id=row.owner_id, version=row.version, **document)
 
 
-async def _take(tx: Transaction, caller: Caller, delivery_id: str, token: str) -> Row:
+async def _take(tx: Transaction, caller: Caller, delivery_id: str, token: str) -> SecretDeliveryView:
     """Take it for used, and say so in the audit trail, before anything is handed out."""
     found = await store.get(tx, delivery_id)
     if found is None:
         raise not_found("secret delivery", delivery_id)
-    scope = Scope(tenant_id=found["tenant_id"], project_id=found["project_id"], app_slug=found["app_slug"])
+    scope = Scope(tenant_id=found.tenant_id, project_id=found.project_id, app_slug=found.app_slug)
     caller.require(Permission.OPERATION_WORK, scope, "secret delivery", delivery_id)
-    await operations.require_lease(tx, caller, found["operation_id"], found["fencing_token"])
+    await operations.require_lease(tx, caller, found.operation_id, found.fencing_token)
     row = await store.lock(tx, delivery_id)
     assert row is not None
-    if row["token_hash"] != _hash(token):
+    if row.token_hash != _hash(token):
         wrong = "this is not the wrapping token of this delivery"
         errors = [FieldError(pointer="/wrapping_token", detail=wrong)]
         raise Refusal(Code.WRAPPING_TOKEN_INVALID, wrong, errors=errors)
-    if row["state"] == "used":
+    if row.state == DeliveryState.USED:
         raise Refusal(Code.DELIVERY_USED, "this wrapping token was used before, and works once")
-    if row["state"] != "ready" or row["expired"]:
+    if row.state != DeliveryState.READY or row.expired:
         raise Refusal(Code.DELIVERY_EXPIRED, "this wrapping token is over; ask for another delivery")
-    if row["version_state"] != "valid":
-        raise Refusal(Code.INVALID_STATE, f"version {row['version']} of {row['owner_id']} has ended")
-    await store.set_state(tx, delivery_id, "used", expected="ready")
-    detail = {"delivery": delivery_id, "version": row["version"], "operation": row["operation_id"]}
-    await tx.audit("secret.unwrap", row["owner_id"], project_id=row["project_id"], detail=detail)
+    if row.version_state != VersionState.VALID:
+        raise Refusal(Code.INVALID_STATE, f"version {row.version} of {row.owner_id} has ended")
+    await store.set_state(tx, delivery_id, DeliveryState.USED, expected=DeliveryState.READY)
+    detail = {"delivery": delivery_id, "version": row.version, "operation": row.operation_id}
+    await tx.audit("secret.unwrap", row.owner_id, project_id=row.project_id, detail=detail)
     return row
 
 
@@ -136,11 +140,11 @@ async def _audit_refusal(
     async with keeper.database.transaction(caller.id, correlation_id) as tx:
         row = await store.get(tx, delivery_id)
         assert row is not None
-        detail = {"delivery": delivery_id, "version": row["version"], "reason": refusal.code}
+        detail = {"delivery": delivery_id, "version": row.version, "reason": refusal.code}
         await tx.audit(
             "secret.unwrap",
-            row["owner_id"],
-            project_id=row["project_id"],
+            row.owner_id,
+            project_id=row.project_id,
             outcome=AuditOutcome.DENIED,
             detail=detail,
         )

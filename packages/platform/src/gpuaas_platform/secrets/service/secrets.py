@@ -2,6 +2,7 @@
 
 import base64
 import secrets
+from collections.abc import Sequence
 
 from gpuaas_contract import ids
 from gpuaas_contract.problems import Code, FieldError
@@ -11,11 +12,15 @@ from gpuaas_platform.catalogue.service.versions import manifest_of
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+from gpuaas_platform.instances.records import InstanceView
 from gpuaas_platform.instances.service.instances import require_instance
 from gpuaas_platform.instances.service.preflight_answers import refuse_in_preflight
 from gpuaas_platform.instances.storage import instances as instance_store
+from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service import operations
+from gpuaas_platform.secrets.records import SecretRecord, SecretView
 from gpuaas_platform.secrets.storage import secrets as store
 from gpuaas_platform.vault.service import versions as secret_versions
 from gpuaas_platform.vault.service.versions import SecretKeeper
@@ -25,34 +30,30 @@ NOUN = "secret"
 MOST_PER_INSTANCE = 100
 
 
-async def _to_models(tx: Transaction, rows: list[Row]) -> list[Secret]:
-    versions = await secret_versions.by_owner(tx, [row["id"] for row in rows])
-    return [
-        Secret.model_validate(
-            {**row, "versions": [SecretVersion.model_validate(version) for version in versions[row["id"]]]}
-        )
-        for row in rows
-    ]
+async def _to_models(tx: Transaction, rows: Sequence[SecretRecord]) -> list[Secret]:
+    versions = await secret_versions.by_owner(tx, [row.id for row in rows])
+    shown = {id: [SecretVersion.model_validate(version) for version in found] for id, found in versions.items()}
+    return [to_wire(Secret, row, versions=shown[row.id]) for row in rows]
 
 
-async def _to_model(tx: Transaction, row: Row) -> Secret:
+async def _to_model(tx: Transaction, row: SecretRecord) -> Secret:
     return (await _to_models(tx, [row]))[0]
 
 
 async def _require(
     tx: Transaction, caller: Caller, secret_id: str, permission: Permission, *, lock: bool = False
-) -> Row:
+) -> SecretView:
     row = await (store.lock if lock else store.get)(tx, secret_id)
     if row is None:
         raise not_found(NOUN, secret_id)
-    scope = Scope(tenant_id=row["tenant_id"], project_id=row["project_id"], app_slug=row["app_slug"])
+    scope = Scope(tenant_id=row.tenant_id, project_id=row.project_id, app_slug=row.app_slug)
     caller.require(permission, scope, NOUN, secret_id)
     return row
 
 
-async def _changed(tx: Transaction, row: Row, event: str, action: str, **detail: object) -> None:
-    await tx.changed(NOUN, row, event, project_id=row["project_id"], instance_id=row["instance_id"])
-    await tx.audit(f"{NOUN}.{action}", row["id"], project_id=row["project_id"], detail={"name": row["name"], **detail})
+async def _changed(tx: Transaction, row: SecretRecord, event: str, action: str, **detail: object) -> None:
+    await tx.changed(NOUN, row, event, project_id=row.project_id, instance_id=row.instance_id)
+    await tx.audit(f"{NOUN}.{action}", row.id, project_id=row.project_id, detail={"name": row.name, **detail})
 
 
 async def get_secret(tx: Transaction, caller: Caller, secret_id: str) -> Secret:
@@ -81,13 +82,14 @@ class EnsureSecret:
         self._body = body
         self._id = ids.new_id(ids.SECRET)
 
-    async def _find(self, tx: Transaction) -> tuple[Row, Row | None]:
-        """The instance, and the secret where it is there."""
+    async def _find(self, tx: Transaction) -> tuple[InstanceView, SecretView | None]:
+        """Find the instance, and the secret where it is there."""
         operation = await operations.require_lease(tx, self._caller, self._operation_id, self._body.fencing_token)
         refuse_in_preflight(operation, "secrets")
-        instance = await instance_store.get(tx, operation["instance_id"])
+        assert operation.instance_id is not None
+        instance = await instance_store.get(tx, operation.instance_id)
         assert instance is not None
-        return instance, await store.get_by_name(tx, instance["id"], self._body.name)
+        return instance, await store.get_by_name(tx, instance.id, self._body.name)
 
     async def intend(self, tx: Transaction) -> Secret | None:
         instance, row = await self._find(tx)
@@ -97,12 +99,12 @@ class EnsureSecret:
         if row is not None:
             return await self._same(tx, row)
         await secret_versions.refuse_in_flight(tx)
-        if await store.count_of(tx, instance["id"]) >= MOST_PER_INSTANCE:
+        if await store.count_of(tx, instance.id) >= MOST_PER_INSTANCE:
             raise Refusal(Code.KEY_LIMIT, f"an app instance has {MOST_PER_INSTANCE} secrets at most")
-        await version_store.intend(tx, self._id, 1, instance["project_id"])
+        await version_store.intend(tx, self._id, 1, instance.project_id)
         return None
 
-    def _wanted(self, instance: Row) -> SecretSpec:
+    def _wanted(self, instance: InstanceView) -> SecretSpec:
         declared = manifest_of(instance).secret(self._body.name)
         spec = None if declared is None else SecretSpec.model_validate(declared.model_dump(exclude={"name"}))
         given = self._body.spec
@@ -116,9 +118,9 @@ class EnsureSecret:
             return chosen
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/spec", detail=detail)])
 
-    async def _same(self, tx: Transaction, row: Row) -> Secret:
-        if SecretSpec.model_validate(row["spec"]) != self._spec:
-            raise Refusal(Code.NAME_TAKEN, f"the instance has another kind of secret named {row['name']!r}")
+    async def _same(self, tx: Transaction, row: SecretView) -> Secret:
+        if row.spec != self._spec:
+            raise Refusal(Code.NAME_TAKEN, f"the instance has another kind of secret named {row.name!r}")
         return await _to_model(tx, row)
 
     async def act(self) -> None:
@@ -126,11 +128,11 @@ class EnsureSecret:
 
     async def finish(self, tx: Transaction) -> Secret:
         instance, _ = await self._find(tx)
-        row = await store.insert(tx, self._id, instance, self._body.name, self._spec.model_dump(mode="json"))
+        row = await store.insert(tx, self._id, instance, self._body.name, self._spec)
         if row is None:
             # Another request was faster: its value is the one, ours is of no use.
             await self.abandon(tx)
-            present = await store.get_by_name(tx, instance["id"], self._body.name)
+            present = await store.get_by_name(tx, instance.id, self._body.name)
             if present is None:
                 raise Refusal(Code.INVALID_STATE, "the instance is over")
             return await self._same(tx, present)
@@ -154,9 +156,9 @@ class RotateSecret:
         row = await _require(tx, self._caller, self._id, Permission.SECRET_ROTATE, lock=True)
         tx.match(row)
         await secret_versions.refuse_in_flight(tx)
-        self._spec = SecretSpec.model_validate(row["spec"])
+        self._spec = row.spec
         self._version = await secret_versions.next_number(tx, self._id)
-        await version_store.intend(tx, self._id, self._version, row["project_id"])
+        await version_store.intend(tx, self._id, self._version, row.project_id)
 
     async def act(self) -> None:
         await self._keeper.keep(self._id, self._version, *make_value(self._spec))
@@ -164,7 +166,7 @@ class RotateSecret:
     async def finish(self, tx: Transaction) -> Secret:
         tx.match(await _require(tx, self._caller, self._id, Permission.SECRET_ROTATE, lock=True))
         await secret_versions.settle(tx, self._id, self._version)
-        valid = [row["version"] for row in await version_store.list_of(tx, [self._id]) if row["state"] == "valid"]
+        valid = [found["version"] for found in await version_store.list_of(tx, [self._id]) if found["state"] == "valid"]
         for version in valid[:-2]:
             await version_store.end(tx, self._id, version)
         row = await store.touch(tx, self._id)
@@ -175,9 +177,9 @@ class RotateSecret:
         await version_store.abandon(tx, self._id, self._version)
 
 
-async def choose_version(tx: Transaction, operation: Row, version: int | None, *, secret_id: str) -> Row:
-    """The version to deliver to the holder of an operation's lease, of the same instance only."""
+async def choose_version(tx: Transaction, operation: OperationView, version: int | None, *, secret_id: str) -> Row:
+    """Choose the version to deliver to the holder of an operation's lease, of the same instance only."""
     row = await store.lock(tx, secret_id)
-    if row is None or row["instance_id"] != operation["instance_id"]:
+    if row is None or row.instance_id != operation.instance_id:
         raise not_found(NOUN, secret_id)
-    return await secret_versions.choose(tx, secret_id, version, f"secret {row['name']}")
+    return await secret_versions.choose(tx, secret_id, version, f"secret {row.name}")

@@ -1,6 +1,7 @@
 """Deliveries of secrets: wrapping → ready → used, or void. Of a wrapping token only the hash is here."""
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.secrets.records import DeliveryState, SecretDeliveryRecord, SecretDeliveryView
 
 
 async def insert(tx: Transaction, id: str, owner_id: str, version: int, operation_id: str, fencing_token: int) -> None:
@@ -16,8 +17,9 @@ async def insert(tx: Transaction, id: str, owner_id: str, version: int, operatio
     )
 
 
-async def get(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(
+async def get(tx: Transaction, id: str) -> SecretDeliveryView | None:
+    return await tx.find(
+        SecretDeliveryView,
         """SELECT d.*, d.expires_at <= now() AS expired, v.state AS version_state, o.project_id, o.app_slug, p.tenant_id
            FROM secret_deliveries d JOIN secret_versions v ON v.owner_id = d.owner_id AND v.version = d.version
            JOIN operations o ON o.id = d.operation_id JOIN projects p ON p.id = o.project_id WHERE d.id = %(id)s""",
@@ -25,7 +27,7 @@ async def get(tx: Transaction, id: str) -> Row | None:
     )
 
 
-async def lock(tx: Transaction, id: str) -> Row | None:
+async def lock(tx: Transaction, id: str) -> SecretDeliveryView | None:
     await tx.one("SELECT 1 FROM secret_deliveries WHERE id = %(id)s FOR UPDATE", id=id)
     return await get(tx, id)
 
@@ -51,9 +53,10 @@ async def void_unused(tx: Transaction, owner_id: str, version: int, fencing_toke
     )
 
 
-async def set_ready(tx: Transaction, id: str, token_hash: str, seconds: int) -> Row | None:
-    """None where a later request made this one void."""
-    return await tx.one(
+async def set_ready(tx: Transaction, id: str, token_hash: str, seconds: int) -> SecretDeliveryRecord | None:
+    """Return None where a later request made this one void."""
+    return await tx.find(
+        SecretDeliveryRecord,
         """UPDATE secret_deliveries SET state = 'ready', token_hash = %(hash)s,
                expires_at = now() + make_interval(secs => %(seconds)s)
            WHERE id = %(id)s AND state = 'wrapping' RETURNING *""",
@@ -63,7 +66,7 @@ async def set_ready(tx: Transaction, id: str, token_hash: str, seconds: int) -> 
     )
 
 
-async def set_state(tx: Transaction, id: str, state: str, *, expected: str) -> None:
+async def set_state(tx: Transaction, id: str, state: DeliveryState, *, expected: DeliveryState) -> None:
     await tx.run(
         "UPDATE secret_deliveries SET state = %(state)s WHERE id = %(id)s AND state = %(expected)s",
         id=id,

@@ -22,6 +22,7 @@ from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import require_project, visible_projects
 from gpuaas_platform.instances.storage import instances as instance_store
+from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.vault.service import versions as secret_versions
 from gpuaas_platform.vault.service.versions import SecretKeeper
 from gpuaas_platform.vault.storage import credentials as store
@@ -210,12 +211,13 @@ async def delete_credential(tx: Transaction, caller: Caller, credential_id: str)
     return await _to_model(tx, row)
 
 
-async def _require_chosen(tx: Transaction, operation: Row, credential: Row) -> None:
-    """Where the deploy chose credentials, there are these and those of its external machines, and no others."""
-    chosen = await instance_store.list_chosen_credentials(tx, operation["instance_id"])
+async def _require_chosen(tx: Transaction, operation: OperationView, credential: Row) -> None:
+    """Where the deploy chose credentials, allow these and those of its external machines, and no others."""
+    assert operation.instance_id is not None, "a preflight gets no secrets"
+    chosen = await instance_store.list_chosen_credentials(tx, operation.instance_id)
     if not chosen or credential["id"] in chosen.values():
         return
-    for allocation_id in await instance_store.list_machine_ids(tx, operation["instance_id"]):
+    for allocation_id in await instance_store.list_machine_ids(tx, operation.instance_id):
         machine = await allocation_store.get(tx, allocation_id)
         external = machine.shape.external if machine is not None else None
         if external is not None and external.credential_id == credential["id"]:
@@ -224,10 +226,10 @@ async def _require_chosen(tx: Transaction, operation: Row, credential: Row) -> N
     raise Refusal(Code.FORBIDDEN, detail)
 
 
-async def choose_version(tx: Transaction, operation: Row, version: int | None, *, credential_id: str) -> Row:
-    """The version to deliver to the holder of an operation's lease, in the credential's own project only."""
+async def choose_version(tx: Transaction, operation: OperationView, version: int | None, *, credential_id: str) -> Row:
+    """Choose the version to deliver to the holder of an operation's lease, in the credential's own project only."""
     row = await store.lock(tx, credential_id)
-    if row is None or row["project_id"] != operation["project_id"]:
+    if row is None or row["project_id"] != operation.project_id:
         raise not_found(NOUN, credential_id)
     await _require_chosen(tx, operation, row)
     require_active(row)
