@@ -2,7 +2,6 @@
 
 import hmac
 import secrets
-from enum import StrEnum
 
 from gpuaas_contract import ids
 from gpuaas_contract.identity import ServiceAccountKeyKind, Token
@@ -14,6 +13,8 @@ from gpuaas_platform.accounts.storage import service_accounts as account_store
 from gpuaas_platform.accounts.storage import sessions as session_store
 from gpuaas_platform.core.database import Database, Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
+from gpuaas_platform.core.records import to_wire
+from gpuaas_platform.identity.records import DeviceStatus, PolledDevice
 from gpuaas_platform.identity.rules.policy import Caller
 from gpuaas_platform.identity.service.assertions import read_part, verify_assertion
 from gpuaas_platform.identity.service.tokens import AUDIENCE, TokenService
@@ -23,12 +24,6 @@ DEVICE_SECONDS = 600
 POLL_SECONDS = 5
 SLOWER_BY = 5
 USER_CODE_LENGTH = 8
-
-
-class DeviceStatus(StrEnum):
-    PENDING = "pending"
-    APPROVED = "approved"
-    DENIED = "denied"
 
 
 def _invalid_grant(detail: str) -> Refusal:
@@ -114,17 +109,19 @@ class OAuthService:
             if row is not None and refusal is not None:
                 # The refusal comes after the transaction: that it was asked is to be remembered.
                 slower = SLOWER_BY if refusal.code == Code.SLOW_DOWN else 0
-                await store.device_was_polled(tx, row["id"], slower_by=slower)
+                await store.device_was_polled(tx, row.id, slower_by=slower)
         if refusal is not None:
             raise refusal
         assert row is not None
-        user: Row = {"id": row["user_id"], "epoch": row["epoch"]}
+        # An approval names its user.
+        assert row.user_id is not None
+        assert row.epoch is not None
         session_id, refresh_token = ids.new_id(ids.SESSION), secrets.token_urlsafe(32)
-        token = await self._tokens.issue(user["id"], user["epoch"], session_id)
-        async with self._database.transaction(user["id"], correlation_id) as tx:
-            if not await store.delete_device(tx, row["id"]):
+        token = await self._tokens.issue(row.user_id, row.epoch, session_id)
+        async with self._database.transaction(row.user_id, correlation_id) as tx:
+            if not await store.delete_device(tx, row.id):
                 raise _invalid_grant("this device code was used before; start again")
-            await open_session(tx, session_id, user, SessionKind.DEVICE, client_id)
+            await open_session(tx, session_id, row.user_id, row.epoch, SessionKind.DEVICE, client_id)
             await store.insert_refresh_token(tx, hash_secret(refresh_token), session_id)
         return token.model_copy(update={"refresh_token": refresh_token})
 
@@ -135,22 +132,22 @@ class OAuthService:
         token_hash = hash_secret(refresh_token)
         async with self._database.system_transaction(correlation_id) as tx:
             row = await store.lock_refresh_token(tx, token_hash)
-        if row is None or not row["live"]:
+        if row is None or not row.live:
             raise _invalid_grant("this refresh token is unknown, or its login is over; log in again")
-        token = await self._tokens.issue(row["user_id"], row["epoch"], row["session_id"])
+        token = await self._tokens.issue(row.user_id, row.epoch, row.session_id)
         following = secrets.token_urlsafe(32)
-        async with self._database.transaction(row["user_id"], correlation_id) as tx:
+        async with self._database.transaction(row.user_id, correlation_id) as tx:
             now = await store.lock_refresh_token(tx, token_hash)
-            used_before = now is not None and now["used_at"] is not None
+            used_before = now is not None and now.used_at is not None
             if used_before:
                 # Two have it, and one of them is not who we gave it to: the login ends for both.
-                await session_store.delete(tx, row["session_id"], row["user_id"])
-                detail = {"session_id": row["session_id"], "client": row["client"]}
-                await tx.audit("auth.refresh_token_reused", row["user_id"], outcome="denied", detail=detail)
+                await session_store.delete(tx, row.session_id, row.user_id)
+                detail = {"session_id": row.session_id, "client": row.client}
+                await tx.audit("auth.refresh_token_reused", row.user_id, outcome="denied", detail=detail)
             elif now is not None:
                 await store.use_refresh_token(tx, token_hash)
-                await store.insert_refresh_token(tx, hash_secret(following), row["session_id"])
-                await session_store.touch(tx, row["session_id"])
+                await store.insert_refresh_token(tx, hash_secret(following), row.session_id)
+                await session_store.touch(tx, row.session_id)
         if used_before or now is None:
             raise _invalid_grant("this refresh token was used before; its login is ended, log in again")
         return token.model_copy(update={"refresh_token": following})
@@ -163,7 +160,7 @@ class OAuthService:
         async with self._database.system_transaction(correlation_id) as tx:
             row = await store.lock_refresh_token(tx, hash_secret(token))
         if row is not None:
-            await self._end(row["session_id"], row["user_id"], correlation_id)
+            await self._end(row.session_id, row.user_id, correlation_id)
 
     async def _revoke_access_token(self, token: str, correlation_id: str) -> None:
         try:
@@ -190,17 +187,17 @@ async def _get_account(tx: Transaction, account_id: str) -> Row:
     return account
 
 
-def _device_refusal(row: Row | None, client_id: str) -> Refusal | None:
-    if row is None or row["client_id"] != client_id:
+def _device_refusal(row: PolledDevice | None, client_id: str) -> Refusal | None:
+    if row is None or row.client_id != client_id:
         return _invalid_grant("this device code is unknown, or was used before; start again")
-    if row["expired"]:
+    if row.expired:
         return Refusal(Code.EXPIRED_TOKEN, "nobody approved in time; start again")
-    if row["status"] == DeviceStatus.DENIED or (row["status"] == DeviceStatus.APPROVED and row["user_gone"]):
+    if row.status == DeviceStatus.DENIED or (row.status == DeviceStatus.APPROVED and row.user_gone):
         return Refusal(Code.ACCESS_DENIED, "the login was denied")
-    if row["status"] == DeviceStatus.APPROVED:
+    if row.status == DeviceStatus.APPROVED:
         return None
-    if row["too_soon"]:
-        return Refusal(Code.SLOW_DOWN, f"ask at most once in {row['poll_seconds'] + SLOWER_BY} seconds")
+    if row.too_soon:
+        return Refusal(Code.SLOW_DOWN, f"ask at most once in {row.poll_seconds + SLOWER_BY} seconds")
     return Refusal(Code.AUTHORIZATION_PENDING, "nobody has approved yet; ask again")
 
 
@@ -208,7 +205,7 @@ async def get_device_request(tx: Transaction, user_code: str) -> DeviceRequest:
     row = await store.get_device_by_user_code(tx, normal_user_code(user_code))
     if row is None:
         raise not_found("login with the code", user_code)
-    return DeviceRequest.model_validate(row)
+    return to_wire(DeviceRequest, row)
 
 
 async def decide_device(tx: Transaction, caller: Caller, user_code: str, status: DeviceStatus) -> DeviceRequest:
@@ -216,8 +213,8 @@ async def decide_device(tx: Transaction, caller: Caller, user_code: str, status:
     if row is None:
         raise not_found("login with the code", user_code)
     tx.match(row)
-    if row["status"] != DeviceStatus.PENDING:
-        raise Refusal(Code.INVALID_STATE, f"this login was {row['status']} already")
-    row = await store.decide_device(tx, row["id"], status, caller.id)
-    await tx.audit(f"auth.device_{status.value}", row["id"], detail={"client_id": row["client_id"]})
-    return DeviceRequest.model_validate(row)
+    if row.status != DeviceStatus.PENDING:
+        raise Refusal(Code.INVALID_STATE, f"this login was {row.status} already")
+    row = await store.decide_device(tx, row.id, status, caller.id)
+    await tx.audit(f"auth.device_{status.value}", row.id, detail={"client_id": row.client_id})
+    return to_wire(DeviceRequest, row)

@@ -10,7 +10,7 @@ from gpuaas_contract.identity import LoginRequest, Token
 from gpuaas_contract.sessions import CurrentSession, Session, SessionKind, SessionPage
 from gpuaas_platform.accounts.service import users
 from gpuaas_platform.accounts.storage import sessions as store
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.identity.rules.policy import Caller
@@ -41,23 +41,28 @@ def csrf_token_of(cookie: str) -> str:
 
 
 async def open_session(
-    tx: Transaction, session_id: str, user: Row, kind: SessionKind, client: str, secret_hash: str | None = None
-) -> Row:
+    tx: Transaction,
+    session_id: str,
+    user_id: str,
+    epoch: int,
+    kind: SessionKind,
+    client: str,
+    secret_hash: str | None = None,
+) -> None:
     idle, most = LIVES[kind]
     text = "".join(character for character in client if character.isprintable())[:MOST_CLIENT]
-    row = await store.insert(
+    await store.insert(
         tx,
         session_id,
-        user["id"],
-        user["epoch"],
+        user_id,
+        epoch,
         kind,
         text,
         idle_seconds=idle,
         most_seconds=most,
         secret_hash=secret_hash,
     )
-    await tx.audit("auth.login", user["id"], detail={"session_id": session_id, "kind": kind.value, "client": text})
-    return row
+    await tx.audit("auth.login", user_id, detail={"session_id": session_id, "kind": kind.value, "client": text})
 
 
 async def end_session(tx: Transaction, caller: Caller, session_id: str) -> Session:
@@ -101,7 +106,7 @@ class SessionService:
         session_id = ids.new_id(ids.SESSION)
         token = await self._tokens.issue(user["id"], user["epoch"], session_id)
         async with self._database.transaction(user["id"], correlation_id) as tx:
-            await open_session(tx, session_id, user, SessionKind.PASSWORD, client)
+            await open_session(tx, session_id, user["id"], user["epoch"], SessionKind.PASSWORD, client)
         return token
 
     async def log_in_browser(self, login: LoginRequest, client: str, correlation_id: str) -> Opened:
@@ -109,22 +114,24 @@ class SessionService:
         cookie = secrets.token_urlsafe(32)
         session_id = ids.new_id(ids.SESSION)
         async with self._database.transaction(user["id"], correlation_id) as tx:
-            await open_session(tx, session_id, user, SessionKind.BROWSER, client, hash_secret(cookie))
+            await open_session(
+                tx, session_id, user["id"], user["epoch"], SessionKind.BROWSER, client, hash_secret(cookie)
+            )
             session = await get_current(tx, session_id, csrf_token_of(cookie))
         return Opened(cookie, session)
 
     async def authenticate_cookie(self, cookie: str, correlation_id: str) -> Authenticated:
         async with self._database.system_transaction(correlation_id) as tx:
             row = await principal_store.get_user_of_cookie(tx, hash_secret(cookie))
-            if row is None or row["disabled"] or not row["live"]:
+            if row is None or row.disabled or not row.live:
                 raise unauthenticated("this session is over; log in again")
-            if row["stale"]:
+            if row.stale:
                 # Once a minute is exact enough: not every request has to write.
-                await store.touch(tx, row["session_id"])
+                await store.touch(tx, row.session_id)
         return Authenticated(
             caller_of_user(row),
-            row["expires_at"],
-            session_id=row["session_id"],
+            row.expires_at,
+            session_id=row.session_id,
             csrf_token=csrf_token_of(cookie),
-            password_change_required=row["password_change_required"],
+            password_change_required=row.password_change_required,
         )

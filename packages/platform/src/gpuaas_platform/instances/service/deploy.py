@@ -23,7 +23,7 @@ from gpuaas_platform.operations.storage import operations as operation_store
 async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy) -> Instance:
     """Instance, members and operations appear together or not at all."""
     project = await require_project(tx, caller, body.project_id, Permission.INSTANCE_DEPLOY)
-    version = await deployable_version(tx, caller, project["tenant_id"], body.app_slug, body.version)
+    version = await deployable_version(tx, caller, project.tenant_id, body.app_slug, body.version)
     manifest = manifest_of(version)
     plan = await check_deploy(tx, body, manifest, lock=True)
     refuse_errors(plan.findings)

@@ -54,7 +54,7 @@ async def preflight_deploy(tx: Transaction, caller: Caller, body: InstanceDeploy
     findings: list[Finding] = []
     allocation_ids: list[str] = []
     try:
-        manifest = manifest_of(await deployable_version(tx, caller, project["tenant_id"], body.app_slug, body.version))
+        manifest = manifest_of(await deployable_version(tx, caller, project.tenant_id, body.app_slug, body.version))
     except Refusal as refusal:
         findings.append(problem("version_unavailable", refusal.detail, "/app_slug", "choose from the catalogue"))
     if manifest is not None:
@@ -71,7 +71,7 @@ async def preflight_deploy(tx: Transaction, caller: Caller, body: InstanceDeploy
         "kind": Kind.DEPLOY.value,
         "request": body.model_dump(mode="json"),
     }
-    return await _make(tx, fields, project["tenant_id"], manifest, findings, allocation_ids)
+    return await _make(tx, fields, project.tenant_id, manifest, findings, allocation_ids)
 
 
 InstanceRequest = OperationCreate | MembersAdd | MemberOperationsCreate
