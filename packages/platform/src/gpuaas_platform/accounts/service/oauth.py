@@ -4,14 +4,15 @@ import hmac
 import secrets
 
 from gpuaas_contract import ids
-from gpuaas_contract.identity import ServiceAccountKeyKind, Token
+from gpuaas_contract.identity import Token
 from gpuaas_contract.oauth import USER_CODE_ALPHABET, DeviceAuthorization, DeviceRequest
 from gpuaas_contract.problems import Code
 from gpuaas_contract.sessions import SessionKind
+from gpuaas_platform.accounts.records import ServiceAccountView
 from gpuaas_platform.accounts.service.sessions import hash_secret, open_session
 from gpuaas_platform.accounts.storage import service_accounts as account_store
 from gpuaas_platform.accounts.storage import sessions as session_store
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.records import DeviceStatus, PolledDevice
@@ -53,26 +54,26 @@ class OAuthService:
         async with self._database.system_transaction() as tx:
             account = await _get_account(tx, account_id)
             keys = [
-                key
+                (key.id, key.public_key_pem)
                 for key in await account_store.list_keys(tx, account_id)
-                if key["kind"] == ServiceAccountKeyKind.PUBLIC_KEY and kid in (None, key["kid"], key["id"])
+                if key.public_key_pem is not None and kid in (None, key.kid, key.id)
             ]
-            public_keys = [key["public_key_pem"] for key in keys]
+            public_keys = [pem for _, pem in keys]
             number = await verify_assertion(tx, assertion, public_keys, account_id, self._audiences)
-            await account_store.key_was_used(tx, keys[number]["id"])
-        return await self._tokens.issue(account_id, account["epoch"])
+            await account_store.key_was_used(tx, keys[number][0])
+        return await self._tokens.issue(account_id, account.epoch)
 
     async def client_with_secret(self, account_id: str, secret: str) -> Token:
         wanted = hash_secret(secret)
         async with self._database.system_transaction() as tx:
             account = await _get_account(tx, account_id)
             for key in await account_store.list_keys(tx, account_id):
-                if key["secret_hash"] is not None and hmac.compare_digest(key["secret_hash"], wanted):
-                    await account_store.key_was_used(tx, key["id"])
+                if key.secret_hash is not None and hmac.compare_digest(key.secret_hash, wanted):
+                    await account_store.key_was_used(tx, key.id)
                     break
             else:
                 raise Refusal(Code.INVALID_CREDENTIALS, "this service account has no such secret")
-        return await self._tokens.issue(account_id, account["epoch"])
+        return await self._tokens.issue(account_id, account.epoch)
 
     # The device flow (RFC 8628)
 
@@ -180,9 +181,9 @@ class OAuthService:
                 await tx.audit("auth.logout", user_id, detail={"session_id": session_id})
 
 
-async def _get_account(tx: Transaction, account_id: str) -> Row:
+async def _get_account(tx: Transaction, account_id: str) -> ServiceAccountView:
     account = await account_store.get(tx, account_id)
-    if account is None or account["disabled"]:
+    if account is None or account.disabled:
         raise Refusal(Code.INVALID_CREDENTIALS, "this service account cannot log in")
     return account
 
