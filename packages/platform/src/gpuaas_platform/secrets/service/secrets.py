@@ -11,12 +11,14 @@ from gpuaas_platform.catalogue.service.versions import manifest_of
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.instances.service.instances import require_instance
 from gpuaas_platform.instances.service.preflight_answers import refuse_in_preflight
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.operations.service import operations
 from gpuaas_platform.secrets.storage import secrets as store
+from gpuaas_platform.vault.records import SecretVersionRecord, StoredState
 from gpuaas_platform.vault.service import versions as secret_versions
 from gpuaas_platform.vault.service.versions import SecretKeeper
 from gpuaas_platform.vault.storage import versions as version_store
@@ -28,9 +30,7 @@ MOST_PER_INSTANCE = 100
 async def _to_models(tx: Transaction, rows: list[Row]) -> list[Secret]:
     versions = await secret_versions.by_owner(tx, [row["id"] for row in rows])
     return [
-        Secret.model_validate(
-            {**row, "versions": [SecretVersion.model_validate(version) for version in versions[row["id"]]]}
-        )
+        Secret.model_validate({**row, "versions": [to_wire(SecretVersion, version) for version in versions[row["id"]]]})
         for row in rows
     ]
 
@@ -164,7 +164,8 @@ class RotateSecret:
     async def finish(self, tx: Transaction) -> Secret:
         tx.match(await _require(tx, self._caller, self._id, Permission.SECRET_ROTATE, lock=True))
         await secret_versions.settle(tx, self._id, self._version)
-        valid = [row["version"] for row in await version_store.list_of(tx, [self._id]) if row["state"] == "valid"]
+        found = await version_store.list_of(tx, [self._id])
+        valid = [version.version for version in found if version.state == StoredState.VALID]
         for version in valid[:-2]:
             await version_store.end(tx, self._id, version)
         row = await store.touch(tx, self._id)
@@ -175,7 +176,9 @@ class RotateSecret:
         await version_store.abandon(tx, self._id, self._version)
 
 
-async def choose_version(tx: Transaction, operation: Row, version: int | None, *, secret_id: str) -> Row:
+async def choose_version(
+    tx: Transaction, operation: Row, version: int | None, *, secret_id: str
+) -> SecretVersionRecord:
     """The version to deliver to the holder of an operation's lease, of the same instance only."""
     row = await store.lock(tx, secret_id)
     if row is None or row["instance_id"] != operation["instance_id"]:
