@@ -1,5 +1,7 @@
 """Tenants and projects."""
 
+from dataclasses import replace
+
 from gpuaas_contract import ids
 from gpuaas_contract.identity import (
     Project,
@@ -63,7 +65,7 @@ async def delete_tenant(tx: Transaction, caller: Caller, tenant_id: str) -> Tena
     _require_empty("tenant", await store.count_in_tenant(tx, tenant_id))
     await user_store.delete_memberships_in(tx, tenant_id, None)
     for entitlement in await entitlement_store.delete_in(tx, tenant_id):
-        await tx.changed("entitlement", {**entitlement, "revision": entitlement["revision"] + 1}, "revoked")
+        await tx.changed("entitlement", replace(entitlement, revision=entitlement.revision + 1), "revoked")
     row = await store.end_tenant(tx, tenant_id)
     await tx.changed("tenant", row, "deleted")
     await tx.audit("tenant.delete", tenant_id, tenant_id=tenant_id, detail={"name": row.name})

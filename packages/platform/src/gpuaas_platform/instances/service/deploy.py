@@ -8,7 +8,7 @@ from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Kind
 from gpuaas_contract.problems import Code
-from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of
+from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of_version
 from gpuaas_platform.core.database import Row, Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Caller, Permission
@@ -24,7 +24,7 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
     """Instance, members and operations appear together or not at all."""
     project = await require_project(tx, caller, body.project_id, Permission.INSTANCE_DEPLOY)
     version = await deployable_version(tx, caller, project.tenant_id, body.app_slug, body.version)
-    manifest = manifest_of(version)
+    manifest = manifest_of_version(version)
     plan = await check_deploy(tx, body, manifest, lock=True)
     refuse_errors(plan.findings)
     row = await store.insert(
@@ -32,7 +32,7 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
         ids.new_id(ids.INSTANCE),
         body.project_id,
         manifest.slug,
-        version["id"],
+        version.id,
         body.name,
         plan.mode,
         plan.inputs,
