@@ -79,12 +79,12 @@ async def publish_version(tx: Transaction, caller: Caller, body: AppVersionPubli
 async def _check_artifact(tx: Transaction, app_slug: str, slot: ArtifactSlot, pointer: str) -> None:
     """A version names what can be delivered, and of the kind that it says."""
     rows = [] if slot.digest is None else await artifact_store.list_of_owner(tx, app_slug, None, slot.digest)
-    if not rows or rows[0]["status"] != ArtifactStatus.PROMOTED:
-        state = f"it is {rows[0]['status']}" if rows else "there is none with that digest"
+    if not rows or rows[0].status != ArtifactStatus.PROMOTED:
+        state = f"it is {rows[0].status}" if rows else "there is none with that digest"
         detail = f"artifact {slot.name!r} is not promoted ({state}): push, verify and promote it, then publish"
         pointer += "/digest"
-    elif rows[0]["media_type"] != slot.media_type:
-        detail = f"artifact {slot.name!r} is {rows[0]['media_type']}, not {slot.media_type}"
+    elif rows[0].media_type != slot.media_type:
+        detail = f"artifact {slot.name!r} is {rows[0].media_type}, not {slot.media_type}"
         pointer += "/media_type"
     else:
         return

@@ -94,7 +94,7 @@ async def _check_artifacts(tx: Transaction, manifest: Manifest) -> list[Finding]
     missing = []
     for slot in manifest.artifacts:
         found = [] if slot.digest is None else await artifact_store.list_of_owner(tx, manifest.slug, None, slot.digest)
-        if not any(row["status"] == ArtifactStatus.PROMOTED for row in found):
+        if not any(row.status == ArtifactStatus.PROMOTED for row in found):
             missing.append(slot.name)
     action, version = "ask the app's publisher, or deploy another version", f"{manifest.slug} {manifest.version}"
     return [

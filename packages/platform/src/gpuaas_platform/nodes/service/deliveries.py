@@ -6,6 +6,7 @@ from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliverySource,
 from gpuaas_platform.access.service.streams import require_active
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.artifacts.records import ArtifactRecord
 from gpuaas_platform.artifacts.service import artifacts
 from gpuaas_platform.catalogue.storage import versions as catalogue_store
 from gpuaas_platform.core.database import Row, Transaction
@@ -40,17 +41,17 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
     await tx.audit(
         "artifact.deliver", body.allocation_id, project_id=operation["project_id"], detail={"digest": body.digest}
     )
-    source = DeliverySource(repository=artifact["repository"], digest=artifact["content_digest"])
+    source = DeliverySource(repository=artifact.repository, digest=artifact.content_digest)
     return to_wire(Delivery, row, source=None if by_agent else source)
 
 
-async def _ask_agent(tx: Transaction, machine: Row, artifact: Row, correlation_id: str) -> str:
+async def _ask_agent(tx: Transaction, machine: Row, artifact: ArtifactRecord, correlation_id: str) -> str:
     spec = DeliverArtifact(
         allocation_id=machine["id"],
-        digest=artifact["content_digest"],
-        size=artifact["size"],
-        repository=artifact["repository"],
-        media_type=artifact["media_type"],
+        digest=artifact.content_digest,
+        size=artifact.size,
+        repository=artifact.repository,
+        media_type=artifact.media_type,
     )
     return await node_store.insert_task(
         tx, machine["node_id"], spec, allocation_id=machine["id"], correlation_id=correlation_id
