@@ -119,14 +119,14 @@ async def _begin(tx: Transaction, request: Request) -> Response | None:
         return None
     tx.request_key = f"{tx.principal_id}/{key}"
     stored = await change_store.begin_request(tx, key)
-    if not stored["held"]:
+    if not stored.held:
         raise Refusal(Code.IDEMPOTENCY_IN_FLIGHT, "the first request with this key is still running", retry_after=1)
-    if stored["status"] is None:
+    if stored.status is None:
         return None
-    if stored["fingerprint"] != tx.fingerprint:
+    if stored.fingerprint != tx.fingerprint:
         raise Refusal(Code.IDEMPOTENCY_CONFLICT, "this key was used for another request; take a new one")
     headers = {"Idempotency-Replayed": "true"}
-    return Response(stored["body"], stored["status"], headers, media_type="application/json")
+    return Response(stored.body, stored.status, headers, media_type="application/json")
 
 
 def _answer(tx: Transaction, request: Request, resource: Resource, status: int) -> Response:

@@ -15,10 +15,12 @@ from gpuaas_contract.audit import (
     checkpoint_message,
 )
 from gpuaas_platform.audit import storage as store
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.audit.records import AuditEntryRecord
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import not_found
 from gpuaas_platform.core.openbao import OpenBao
 from gpuaas_platform.core.pages import cut_page, decode_cursor, encode_cursor, foreign_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import get_tenant, require_project
 
@@ -34,9 +36,9 @@ class AuditService:
         """One batch per chain of what is committed and not sealed yet. Writers never wait for this."""
         async with self._database.system_transaction() as tx:
             rows = await store.lock_unsealed(tx, BATCH)
-            chains: dict[str, list[Row]] = defaultdict(list)
+            chains: dict[str, list[AuditEntryRecord]] = defaultdict(list)
             for row in rows:
-                chains[row["chain"]].append(row)
+                chains[row.chain].append(row)
             for chain, members in chains.items():
                 await _seal_chain(tx, chain, members)
         return len(rows)
@@ -46,18 +48,18 @@ class AuditService:
         async with self._database.system_transaction() as tx:
             heads = await store.list_without_checkpoint(tx)
         for head in heads:
-            message = checkpoint_message(head["chain"], head["number"], head["last_position"], head["hash"])
+            message = checkpoint_message(head.chain, head.number, head.last_position, head.hash)
             version, signature = await self._openbao.sign(message)
             document = {
-                "number": head["number"],
-                "last_position": head["last_position"],
-                "hash": head["hash"],
+                "number": head.number,
+                "last_position": head.last_position,
+                "hash": head.hash,
                 "key_version": version,
                 "signature": base64.b64encode(signature).decode(),
             }
-            await self._openbao.write_document(f"audit/{head['chain']}", document)
+            await self._openbao.write_document(f"audit/{head.chain}", document)
             async with self._database.system_transaction() as tx:
-                await store.mark_checkpointed(tx, head["chain"], head["number"])
+                await store.mark_checkpointed(tx, head.chain, head.number)
 
     async def checkpoint(self, caller: Caller, correlation_id: str, tenant_id: str | None) -> AuditCheckpoint:
         async with self._database.transaction(caller.id, correlation_id) as tx:
@@ -70,13 +72,13 @@ class AuditService:
         return AuditCheckpoint(chain=chain, public_key=public_key, **document)
 
 
-async def _seal_chain(tx: Transaction, chain: str, rows: list[Row]) -> None:
+async def _seal_chain(tx: Transaction, chain: str, rows: list[AuditEntryRecord]) -> None:
     previous = await store.last_batch(tx, chain)
-    number = previous["number"] + 1 if previous else 1
-    first = previous["last_position"] + 1 if previous else 1
-    entries = [AuditEntry.model_validate({**row, "position": first + index}) for index, row in enumerate(rows)]
-    hash = batch_hash(previous["hash"] if previous else GENESIS, entries)
-    await store.seal(tx, chain, number, first, first + len(rows) - 1, hash, [row["id"] for row in rows])
+    number = previous.number + 1 if previous else 1
+    first = previous.last_position + 1 if previous else 1
+    entries = [to_wire(AuditEntry, row, position=first + index) for index, row in enumerate(rows)]
+    hash = batch_hash(previous.hash if previous else GENESIS, entries)
+    await store.seal(tx, chain, number, first, first + len(rows) - 1, hash, [row.id for row in rows])
 
 
 async def _readable_chain(tx: Transaction, caller: Caller, tenant_id: str | None) -> str:
@@ -105,7 +107,7 @@ async def list_entries(
         chain = await _readable_chain(tx, caller, tenant_id)
     rows = await store.list_entries(tx, chain, project_id, only, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
-    return AuditPage(items=[AuditEntry.model_validate(row) for row in rows], next_cursor=after)
+    return AuditPage(items=[to_wire(AuditEntry, row) for row in rows], next_cursor=after)
 
 
 async def list_sealed(
@@ -114,8 +116,8 @@ async def list_sealed(
     """The entries of one chain in the order of their positions: what a verifier reads."""
     chain = await _readable_chain(tx, caller, tenant_id)
     rows = await store.list_sealed(tx, chain, _decode_number(cursor), limit + 1)
-    after = _encode_number(rows[limit - 1]["position"]) if len(rows) > limit else None
-    return AuditPage(items=[AuditEntry.model_validate(row) for row in rows[:limit]], next_cursor=after)
+    after = _encode_number(rows[limit - 1].position) if len(rows) > limit else None
+    return AuditPage(items=[to_wire(AuditEntry, row) for row in rows[:limit]], next_cursor=after)
 
 
 async def list_batches(
@@ -123,8 +125,8 @@ async def list_batches(
 ) -> AuditBatchPage:
     chain = await _readable_chain(tx, caller, tenant_id)
     rows = await store.list_batches(tx, chain, _decode_number(cursor), limit + 1)
-    after = _encode_number(rows[limit - 1]["number"]) if len(rows) > limit else None
-    return AuditBatchPage(items=[AuditBatch.model_validate(row) for row in rows[:limit]], next_cursor=after)
+    after = _encode_number(rows[limit - 1].number) if len(rows) > limit else None
+    return AuditBatchPage(items=[to_wire(AuditBatch, row) for row in rows[:limit]], next_cursor=after)
 
 
 def _encode_number(number: int) -> str:

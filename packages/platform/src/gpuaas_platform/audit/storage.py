@@ -2,7 +2,8 @@
 
 from dataclasses import asdict, dataclass
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.audit.records import AuditBatchRecord, AuditEntryRecord, SealedEntryRecord
+from gpuaas_platform.core.database import Transaction
 
 SEAL_LOCK = 7_470_003
 
@@ -21,8 +22,9 @@ class Filter:
 
 async def list_entries(
     tx: Transaction, chain: str | None, project_id: str | None, only: Filter, after: str, limit: int
-) -> list[Row]:
-    return await tx.all(
+) -> list[AuditEntryRecord]:
+    return await tx.fetch_all(
+        AuditEntryRecord,
         """SELECT * FROM audit_entries WHERE id > %(after)s
              AND (%(chain)s::text IS NULL OR chain = %(chain)s)
              AND (%(project)s::text IS NULL OR project_id = %(project)s)
@@ -40,8 +42,9 @@ async def list_entries(
     )
 
 
-async def list_sealed(tx: Transaction, chain: str, after_position: int, limit: int) -> list[Row]:
-    return await tx.all(
+async def list_sealed(tx: Transaction, chain: str, after_position: int, limit: int) -> list[SealedEntryRecord]:
+    return await tx.fetch_all(
+        SealedEntryRecord,
         """SELECT * FROM audit_entries WHERE chain = %(chain)s AND position > %(after)s
            ORDER BY position LIMIT %(limit)s""",
         chain=chain,
@@ -50,16 +53,22 @@ async def list_sealed(tx: Transaction, chain: str, after_position: int, limit: i
     )
 
 
-async def lock_unsealed(tx: Transaction, limit: int) -> list[Row]:
+async def lock_unsealed(tx: Transaction, limit: int) -> list[AuditEntryRecord]:
     """Entries that wait for their place, oldest first; nothing where another process is sealing."""
     lock = await tx.one("SELECT pg_try_advisory_xact_lock(%(key)s) AS held", key=SEAL_LOCK)
     if lock is None or not lock["held"]:
         return []
-    return await tx.all("SELECT * FROM audit_entries WHERE position IS NULL ORDER BY seq LIMIT %(limit)s", limit=limit)
+    return await tx.fetch_all(
+        AuditEntryRecord, "SELECT * FROM audit_entries WHERE position IS NULL ORDER BY seq LIMIT %(limit)s", limit=limit
+    )
 
 
-async def last_batch(tx: Transaction, chain: str) -> Row | None:
-    return await tx.one("SELECT * FROM audit_batches WHERE chain = %(chain)s ORDER BY number DESC LIMIT 1", chain=chain)
+async def last_batch(tx: Transaction, chain: str) -> AuditBatchRecord | None:
+    return await tx.find(
+        AuditBatchRecord,
+        "SELECT * FROM audit_batches WHERE chain = %(chain)s ORDER BY number DESC LIMIT 1",
+        chain=chain,
+    )
 
 
 async def seal(tx: Transaction, chain: str, number: int, first: int, last: int, hash: str, ids: list[str]) -> None:
@@ -81,8 +90,9 @@ async def seal(tx: Transaction, chain: str, number: int, first: int, last: int, 
     )
 
 
-async def list_batches(tx: Transaction, chain: str, after_number: int, limit: int) -> list[Row]:
-    return await tx.all(
+async def list_batches(tx: Transaction, chain: str, after_number: int, limit: int) -> list[AuditBatchRecord]:
+    return await tx.fetch_all(
+        AuditBatchRecord,
         """SELECT * FROM audit_batches WHERE chain = %(chain)s AND number > %(after)s
            ORDER BY number LIMIT %(limit)s""",
         chain=chain,
@@ -91,10 +101,11 @@ async def list_batches(tx: Transaction, chain: str, after_number: int, limit: in
     )
 
 
-async def list_without_checkpoint(tx: Transaction) -> list[Row]:
+async def list_without_checkpoint(tx: Transaction) -> list[AuditBatchRecord]:
     """The newest batch of every chain whose newest batch has no checkpoint yet."""
-    return await tx.all(
-        """SELECT DISTINCT ON (chain) * FROM audit_batches WHERE NOT checkpointed ORDER BY chain, number DESC"""
+    return await tx.fetch_all(
+        AuditBatchRecord,
+        """SELECT DISTINCT ON (chain) * FROM audit_batches WHERE NOT checkpointed ORDER BY chain, number DESC""",
     )
 
 

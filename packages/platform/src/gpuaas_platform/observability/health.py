@@ -34,13 +34,13 @@ async def probe(database: Database, openbao: OpenBao) -> Health:
 async def _read_backlog(database: Database) -> dict[str, float] | None:
     try:
         async with asyncio.timeout(PROBE_SECONDS), database.system_transaction() as tx:
-            row = await backlog.read(tx)
+            found = await backlog.read(tx)
     except (psycopg.Error, PoolTimeout, TimeoutError):
         return None
     return {
-        "feed_unsequenced_changes": row["unsequenced"],
-        "feed_lag_seconds": row["lag_seconds"],
-        "audit_unsealed_entries": row["unsealed"],
+        "feed_unsequenced_changes": found.unsequenced,
+        "feed_lag_seconds": found.lag_seconds,
+        "audit_unsealed_entries": found.unsealed,
     }
 
 

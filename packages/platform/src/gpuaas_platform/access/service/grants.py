@@ -11,11 +11,12 @@ from gpuaas_platform.access.service.grant_ends import NOUN, end, order_where_act
 from gpuaas_platform.access.service.machine_users import order_users
 from gpuaas_platform.access.service.streams import require_active
 from gpuaas_platform.access.storage import grants as store
+from gpuaas_platform.accounts.records import UserRecord
 from gpuaas_platform.accounts.storage import users as user_store
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.allocations import require_allocation
 from gpuaas_platform.allocations.storage import allocations as allocation_store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
@@ -32,30 +33,30 @@ async def create_grant(tx: Transaction, caller: Caller, allocation_id: str, body
         detail = "expires_at has passed already"
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/expires_at", detail=detail)])
     user = await _find_person(tx, body, allocation.tenant_id)
-    await _end_expired(tx, allocation_id, user["id"])
+    await _end_expired(tx, allocation_id, user.id)
     unix = await _ensure_unix_user(tx, user)
     row = await store.insert(
         tx, ids.new_id(ids.GRANT), allocation, user, unix, sudo=body.sudo, expires_at=body.expires_at
     )
     if row is None:
-        detail = f"{user['email']} has a grant on {allocation.name} already; revoke it first to change it"
+        detail = f"{user.email} has a grant on {allocation.name} already; revoke it first to change it"
         raise Refusal(Code.NAME_TAKEN, detail)
-    await tell(tx, row, "created", "create", user_id=user["id"], login=row.login, sudo=row.sudo)
+    await tell(tx, row, "created", "create", user_id=user.id, login=row.login, sudo=row.sudo)
     await order_users(tx, allocation)
     return to_wire(Grant, row)
 
 
-async def _find_person(tx: Transaction, body: GrantCreate, tenant_id: str) -> Row:
+async def _find_person(tx: Transaction, body: GrantCreate, tenant_id: str) -> UserRecord:
     """Who has no role in the tenant is not known in it."""
     if body.user_id is not None:
         user = await user_store.get(tx, body.user_id)
     else:
         assert body.email is not None
         user = await user_store.get_by_email(tx, body.email.strip().lower())
-    if user is None or not await store.has_role_in(tx, user["id"], tenant_id):
+    if user is None or not await store.has_role_in(tx, user.id, tenant_id):
         raise not_found("user", body.user_id or body.email or "")
-    if user["disabled"]:
-        raise Refusal(Code.INVALID_STATE, f"{user['email']} is disabled")
+    if user.disabled:
+        raise Refusal(Code.INVALID_STATE, f"{user.email} is disabled")
     return user
 
 
@@ -66,15 +67,15 @@ async def _end_expired(tx: Transaction, allocation_id: str, user_id: str) -> Non
             await end(tx, row, "it expired")
 
 
-async def _ensure_unix_user(tx: Transaction, user: Row) -> UnixUserRecord:
-    found = await store.get_unix_user(tx, user["id"])
+async def _ensure_unix_user(tx: Transaction, user: UserRecord) -> UnixUserRecord:
+    found = await store.get_unix_user(tx, user.id)
     if found is None:
         uid = await store.next_uid(tx)
-        login = login_for(user["email"], uid, taken=False)
+        login = login_for(user.email, uid, taken=False)
         if await store.is_login_taken(tx, login):
-            login = login_for(user["email"], uid, taken=True)
-        await store.insert_unix_user(tx, user["id"], login, uid)
-        found = await store.get_unix_user(tx, user["id"])
+            login = login_for(user.email, uid, taken=True)
+        await store.insert_unix_user(tx, user.id, login, uid)
+        found = await store.get_unix_user(tx, user.id)
     if found is None:
         raise Refusal(Code.UNAVAILABLE, "somebody of the same name is being given a number; try again", retry_after=1)
     return found

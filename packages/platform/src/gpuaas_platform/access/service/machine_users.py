@@ -15,7 +15,7 @@ async def order_users(tx: Transaction, allocation: AllocationRecord) -> None:
     grants = await store.list_live(tx, allocation.id)
     keys: dict[str, list[str]] = {grant.user_id: [] for grant in grants}
     for key in await key_store.list_of_users(tx, list(keys)):
-        keys[key["user_id"]].append(key["public_key"])
+        keys[key.user_id].append(key.public_key)
     spec = SetUsers(
         allocation_id=allocation.id,
         users=[

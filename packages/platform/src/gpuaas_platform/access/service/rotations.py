@@ -39,7 +39,7 @@ async def _require_owner(tx: Transaction, caller: Caller, owner_id: str, permiss
     """Its tenant and, where it is a project, itself."""
     if not ids.is_id(owner_id, ids.TENANT):
         project = await require_project(tx, caller, owner_id, permission)
-        return AuthorityOwner(owner_id=owner_id, tenant_id=project["tenant_id"], project_id=owner_id)
+        return AuthorityOwner(owner_id=owner_id, tenant_id=project.tenant_id, project_id=owner_id)
     if await identity_store.get_tenant(tx, owner_id) is None:
         raise not_found("tenant", owner_id)
     caller.require(permission, Scope(tenant_id=owner_id), "tenant", owner_id)

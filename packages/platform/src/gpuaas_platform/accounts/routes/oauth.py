@@ -26,6 +26,7 @@ from gpuaas_platform.accounts.service import oauth
 from gpuaas_platform.api.context import Ctx, platform_of
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.identity.records import DeviceStatus
 from gpuaas_platform.identity.rules.policy import Permission
 from gpuaas_platform.identity.service.assertions import ALGORITHMS
 
@@ -108,15 +109,15 @@ async def get_device_request(ctx: Ctx, user_code: Annotated[str, Query(max_lengt
 @routes.post("/oauth/device/approve", Permission.PERSON, response_model=DeviceRequest)
 async def approve_device(ctx: Ctx, body: DeviceDecision) -> Response:
     """The command line that shows this code is logged in as the caller."""
-    return await _decide(ctx, body, oauth.DeviceStatus.APPROVED)
+    return await _decide(ctx, body, DeviceStatus.APPROVED)
 
 
 @routes.post("/oauth/device/deny", Permission.PERSON, response_model=DeviceRequest)
 async def deny_device(ctx: Ctx, body: DeviceDecision) -> Response:
-    return await _decide(ctx, body, oauth.DeviceStatus.DENIED)
+    return await _decide(ctx, body, DeviceStatus.DENIED)
 
 
-async def _decide(ctx: Ctx, body: DeviceDecision, status: oauth.DeviceStatus) -> Response:
+async def _decide(ctx: Ctx, body: DeviceDecision, status: DeviceStatus) -> Response:
     # A code is short: nobody may try many.
     ctx.platform.limits.logins.take(f"user_code/{ctx.caller.id}")
     return await ctx.mutate(lambda tx: oauth.decide_device(tx, ctx.caller, body.user_code, status))

@@ -67,7 +67,7 @@ async def change_own_password(ctx: Ctx, body: PasswordChange) -> Response:
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/new_password", detail=detail)])
     async with ctx.read() as tx:
         user = await store.get(tx, ctx.caller.id)
-    right = user is not None and await users.is_password(user["password_hash"], current)
+    right = user is not None and await users.is_password(user.password_hash, current)
     password_hash = await users.hash_password(new) if right else None
     return await ctx.mutate(lambda tx: users.change_own_password(tx, ctx.caller, ctx.session_id, password_hash))
 

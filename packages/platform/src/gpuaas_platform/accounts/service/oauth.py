@@ -2,18 +2,20 @@
 
 import hmac
 import secrets
-from enum import StrEnum
 
 from gpuaas_contract import ids
-from gpuaas_contract.identity import ServiceAccountKeyKind, Token
+from gpuaas_contract.identity import Token
 from gpuaas_contract.oauth import USER_CODE_ALPHABET, DeviceAuthorization, DeviceRequest
 from gpuaas_contract.problems import Code
 from gpuaas_contract.sessions import SessionKind
+from gpuaas_platform.accounts.records import ServiceAccountView
 from gpuaas_platform.accounts.service.sessions import hash_secret, open_session
 from gpuaas_platform.accounts.storage import service_accounts as account_store
 from gpuaas_platform.accounts.storage import sessions as session_store
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
+from gpuaas_platform.core.records import to_wire
+from gpuaas_platform.identity.records import DeviceStatus, PolledDevice
 from gpuaas_platform.identity.rules.policy import Caller
 from gpuaas_platform.identity.service.assertions import read_part, verify_assertion
 from gpuaas_platform.identity.service.tokens import AUDIENCE, TokenService
@@ -23,12 +25,6 @@ DEVICE_SECONDS = 600
 POLL_SECONDS = 5
 SLOWER_BY = 5
 USER_CODE_LENGTH = 8
-
-
-class DeviceStatus(StrEnum):
-    PENDING = "pending"
-    APPROVED = "approved"
-    DENIED = "denied"
 
 
 def _invalid_grant(detail: str) -> Refusal:
@@ -58,26 +54,26 @@ class OAuthService:
         async with self._database.system_transaction() as tx:
             account = await _get_account(tx, account_id)
             keys = [
-                key
+                (key.id, key.public_key_pem)
                 for key in await account_store.list_keys(tx, account_id)
-                if key["kind"] == ServiceAccountKeyKind.PUBLIC_KEY and kid in (None, key["kid"], key["id"])
+                if key.public_key_pem is not None and kid in (None, key.kid, key.id)
             ]
-            public_keys = [key["public_key_pem"] for key in keys]
+            public_keys = [pem for _, pem in keys]
             number = await verify_assertion(tx, assertion, public_keys, account_id, self._audiences)
-            await account_store.key_was_used(tx, keys[number]["id"])
-        return await self._tokens.issue(account_id, account["epoch"])
+            await account_store.key_was_used(tx, keys[number][0])
+        return await self._tokens.issue(account_id, account.epoch)
 
     async def client_with_secret(self, account_id: str, secret: str) -> Token:
         wanted = hash_secret(secret)
         async with self._database.system_transaction() as tx:
             account = await _get_account(tx, account_id)
             for key in await account_store.list_keys(tx, account_id):
-                if key["secret_hash"] is not None and hmac.compare_digest(key["secret_hash"], wanted):
-                    await account_store.key_was_used(tx, key["id"])
+                if key.secret_hash is not None and hmac.compare_digest(key.secret_hash, wanted):
+                    await account_store.key_was_used(tx, key.id)
                     break
             else:
                 raise Refusal(Code.INVALID_CREDENTIALS, "this service account has no such secret")
-        return await self._tokens.issue(account_id, account["epoch"])
+        return await self._tokens.issue(account_id, account.epoch)
 
     # The device flow (RFC 8628)
 
@@ -114,17 +110,19 @@ class OAuthService:
             if row is not None and refusal is not None:
                 # The refusal comes after the transaction: that it was asked is to be remembered.
                 slower = SLOWER_BY if refusal.code == Code.SLOW_DOWN else 0
-                await store.device_was_polled(tx, row["id"], slower_by=slower)
+                await store.device_was_polled(tx, row.id, slower_by=slower)
         if refusal is not None:
             raise refusal
         assert row is not None
-        user: Row = {"id": row["user_id"], "epoch": row["epoch"]}
+        # An approval names its user.
+        assert row.user_id is not None
+        assert row.epoch is not None
         session_id, refresh_token = ids.new_id(ids.SESSION), secrets.token_urlsafe(32)
-        token = await self._tokens.issue(user["id"], user["epoch"], session_id)
-        async with self._database.transaction(user["id"], correlation_id) as tx:
-            if not await store.delete_device(tx, row["id"]):
+        token = await self._tokens.issue(row.user_id, row.epoch, session_id)
+        async with self._database.transaction(row.user_id, correlation_id) as tx:
+            if not await store.delete_device(tx, row.id):
                 raise _invalid_grant("this device code was used before; start again")
-            await open_session(tx, session_id, user, SessionKind.DEVICE, client_id)
+            await open_session(tx, session_id, row.user_id, row.epoch, SessionKind.DEVICE, client_id)
             await store.insert_refresh_token(tx, hash_secret(refresh_token), session_id)
         return token.model_copy(update={"refresh_token": refresh_token})
 
@@ -135,22 +133,22 @@ class OAuthService:
         token_hash = hash_secret(refresh_token)
         async with self._database.system_transaction(correlation_id) as tx:
             row = await store.lock_refresh_token(tx, token_hash)
-        if row is None or not row["live"]:
+        if row is None or not row.live:
             raise _invalid_grant("this refresh token is unknown, or its login is over; log in again")
-        token = await self._tokens.issue(row["user_id"], row["epoch"], row["session_id"])
+        token = await self._tokens.issue(row.user_id, row.epoch, row.session_id)
         following = secrets.token_urlsafe(32)
-        async with self._database.transaction(row["user_id"], correlation_id) as tx:
+        async with self._database.transaction(row.user_id, correlation_id) as tx:
             now = await store.lock_refresh_token(tx, token_hash)
-            used_before = now is not None and now["used_at"] is not None
+            used_before = now is not None and now.used_at is not None
             if used_before:
                 # Two have it, and one of them is not who we gave it to: the login ends for both.
-                await session_store.delete(tx, row["session_id"], row["user_id"])
-                detail = {"session_id": row["session_id"], "client": row["client"]}
-                await tx.audit("auth.refresh_token_reused", row["user_id"], outcome="denied", detail=detail)
+                await session_store.delete(tx, row.session_id, row.user_id)
+                detail = {"session_id": row.session_id, "client": row.client}
+                await tx.audit("auth.refresh_token_reused", row.user_id, outcome="denied", detail=detail)
             elif now is not None:
                 await store.use_refresh_token(tx, token_hash)
-                await store.insert_refresh_token(tx, hash_secret(following), row["session_id"])
-                await session_store.touch(tx, row["session_id"])
+                await store.insert_refresh_token(tx, hash_secret(following), row.session_id)
+                await session_store.touch(tx, row.session_id)
         if used_before or now is None:
             raise _invalid_grant("this refresh token was used before; its login is ended, log in again")
         return token.model_copy(update={"refresh_token": following})
@@ -163,7 +161,7 @@ class OAuthService:
         async with self._database.system_transaction(correlation_id) as tx:
             row = await store.lock_refresh_token(tx, hash_secret(token))
         if row is not None:
-            await self._end(row["session_id"], row["user_id"], correlation_id)
+            await self._end(row.session_id, row.user_id, correlation_id)
 
     async def _revoke_access_token(self, token: str, correlation_id: str) -> None:
         try:
@@ -183,24 +181,24 @@ class OAuthService:
                 await tx.audit("auth.logout", user_id, detail={"session_id": session_id})
 
 
-async def _get_account(tx: Transaction, account_id: str) -> Row:
+async def _get_account(tx: Transaction, account_id: str) -> ServiceAccountView:
     account = await account_store.get(tx, account_id)
-    if account is None or account["disabled"]:
+    if account is None or account.disabled:
         raise Refusal(Code.INVALID_CREDENTIALS, "this service account cannot log in")
     return account
 
 
-def _device_refusal(row: Row | None, client_id: str) -> Refusal | None:
-    if row is None or row["client_id"] != client_id:
+def _device_refusal(row: PolledDevice | None, client_id: str) -> Refusal | None:
+    if row is None or row.client_id != client_id:
         return _invalid_grant("this device code is unknown, or was used before; start again")
-    if row["expired"]:
+    if row.expired:
         return Refusal(Code.EXPIRED_TOKEN, "nobody approved in time; start again")
-    if row["status"] == DeviceStatus.DENIED or (row["status"] == DeviceStatus.APPROVED and row["user_gone"]):
+    if row.status == DeviceStatus.DENIED or (row.status == DeviceStatus.APPROVED and row.user_gone):
         return Refusal(Code.ACCESS_DENIED, "the login was denied")
-    if row["status"] == DeviceStatus.APPROVED:
+    if row.status == DeviceStatus.APPROVED:
         return None
-    if row["too_soon"]:
-        return Refusal(Code.SLOW_DOWN, f"ask at most once in {row['poll_seconds'] + SLOWER_BY} seconds")
+    if row.too_soon:
+        return Refusal(Code.SLOW_DOWN, f"ask at most once in {row.poll_seconds + SLOWER_BY} seconds")
     return Refusal(Code.AUTHORIZATION_PENDING, "nobody has approved yet; ask again")
 
 
@@ -208,7 +206,7 @@ async def get_device_request(tx: Transaction, user_code: str) -> DeviceRequest:
     row = await store.get_device_by_user_code(tx, normal_user_code(user_code))
     if row is None:
         raise not_found("login with the code", user_code)
-    return DeviceRequest.model_validate(row)
+    return to_wire(DeviceRequest, row)
 
 
 async def decide_device(tx: Transaction, caller: Caller, user_code: str, status: DeviceStatus) -> DeviceRequest:
@@ -216,8 +214,8 @@ async def decide_device(tx: Transaction, caller: Caller, user_code: str, status:
     if row is None:
         raise not_found("login with the code", user_code)
     tx.match(row)
-    if row["status"] != DeviceStatus.PENDING:
-        raise Refusal(Code.INVALID_STATE, f"this login was {row['status']} already")
-    row = await store.decide_device(tx, row["id"], status, caller.id)
-    await tx.audit(f"auth.device_{status.value}", row["id"], detail={"client_id": row["client_id"]})
-    return DeviceRequest.model_validate(row)
+    if row.status != DeviceStatus.PENDING:
+        raise Refusal(Code.INVALID_STATE, f"this login was {row.status} already")
+    row = await store.decide_device(tx, row.id, status, caller.id)
+    await tx.audit(f"auth.device_{status.value}", row.id, detail={"client_id": row.client_id})
+    return to_wire(DeviceRequest, row)

@@ -1,6 +1,7 @@
 """Service accounts, and the keys and secrets that they log in with."""
 
 import secrets
+from dataclasses import replace
 
 from gpuaas_contract import ids
 from gpuaas_contract.identity import (
@@ -17,11 +18,13 @@ from gpuaas_contract.identity import (
 )
 from gpuaas_contract.problems import AllowedAction, Code, FieldError
 from gpuaas_platform.access.storage import access as access_store
+from gpuaas_platform.accounts.records import ServiceAccountRecord, ServiceAccountView
 from gpuaas_platform.accounts.service.sessions import hash_secret
 from gpuaas_platform.accounts.storage import service_accounts as store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import PROJECT_ROLES, Caller, Permission, Scope
 from gpuaas_platform.identity.service.assertions import check_public_key
 from gpuaas_platform.identity.service.tenants import get_tenant, require_project, visible_projects
@@ -51,9 +54,9 @@ async def create_service_account(tx: Transaction, caller: Caller, body: ServiceA
     if body.public_key_pem is not None:
         key_id = ids.new_id(ids.SERVICE_ACCOUNT_KEY)
         kind = ServiceAccountKeyKind.PUBLIC_KEY
-        await store.insert_key(tx, key_id, row["id"], kind, public_key_pem=body.public_key_pem)
+        await store.insert_key(tx, key_id, row.id, kind, public_key_pem=body.public_key_pem)
     await _changed(tx, row, "created", "service_account.create")
-    return ServiceAccount.model_validate(row)
+    return to_wire(ServiceAccount, row)
 
 
 def _check_role(body: ServiceAccountCreate) -> None:
@@ -64,18 +67,17 @@ def _check_role(body: ServiceAccountCreate) -> None:
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/role", detail=detail)])
 
 
-def _scope(row: Row) -> Scope:
-    return Scope(tenant_id=row["scope_tenant_id"], project_id=row["project_id"])
-
-
-def _require(caller: Caller, row: Row | None, account_id: str, permission: Permission) -> Row:
+def _require(
+    caller: Caller, row: ServiceAccountView | None, account_id: str, permission: Permission
+) -> ServiceAccountView:
     if row is None:
         raise not_found("service account", account_id)
-    caller.require(permission, _scope(row), "service account", account_id)
+    scope = Scope(tenant_id=row.scope_tenant_id, project_id=row.project_id)
+    caller.require(permission, scope, "service account", account_id)
     return row
 
 
-async def _lock(tx: Transaction, caller: Caller, account_id: str, *, match: bool = True) -> Row:
+async def _lock(tx: Transaction, caller: Caller, account_id: str, *, match: bool = True) -> ServiceAccountView:
     row = await store.lock(tx, account_id)
     row = _require(caller, row, account_id, Permission.SERVICE_ACCOUNT_MANAGE)
     if match:
@@ -83,14 +85,14 @@ async def _lock(tx: Transaction, caller: Caller, account_id: str, *, match: bool
     return row
 
 
-async def _changed(tx: Transaction, row: Row, event: str, action: str, **detail: object) -> None:
-    await tx.changed("service_account", row, event, project_id=row["project_id"])
-    await tx.audit(action, row["id"], tenant_id=row["tenant_id"], project_id=row["project_id"], detail=detail)
+async def _changed(tx: Transaction, row: ServiceAccountRecord, event: str, action: str, **detail: object) -> None:
+    await tx.changed("service_account", row, event, project_id=row.project_id)
+    await tx.audit(action, row.id, tenant_id=row.tenant_id, project_id=row.project_id, detail=detail)
 
 
 async def get_service_account(tx: Transaction, caller: Caller, account_id: str) -> ServiceAccount:
     row = _require(caller, await store.get(tx, account_id), account_id, Permission.SERVICE_ACCOUNT_READ)
-    return ServiceAccount.model_validate(row)
+    return to_wire(ServiceAccount, row)
 
 
 async def list_service_accounts(
@@ -110,29 +112,29 @@ async def list_service_accounts(
         tenants = [id for id in may_read if caller.may(Permission.SERVICE_ACCOUNT_READ, Scope(tenant_id=id))]
     rows = await store.list_all(tx, projects, tenants, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
-    return ServiceAccountPage(items=[ServiceAccount.model_validate(row) for row in rows], next_cursor=after)
+    return ServiceAccountPage(items=[to_wire(ServiceAccount, row) for row in rows], next_cursor=after)
 
 
 async def update_service_account(
     tx: Transaction, caller: Caller, account_id: str, body: ServiceAccountUpdate
 ) -> ServiceAccount:
-    row = await _lock(tx, caller, account_id)
-    if body.disabled != row["disabled"]:
+    row: ServiceAccountRecord = await _lock(tx, caller, account_id)
+    if body.disabled != row.disabled:
         row = await store.set_disabled(tx, account_id, body.disabled)
         if body.disabled:
             await access_store.end_of_principal(tx, account_id)
         word = "disable" if body.disabled else "enable"
         await _changed(tx, row, f"{word}d", f"service_account.{word}")
-    return ServiceAccount.model_validate(row)
+    return to_wire(ServiceAccount, row)
 
 
 async def delete_service_account(tx: Transaction, caller: Caller, account_id: str) -> ServiceAccount:
     row = await _lock(tx, caller, account_id)
     await access_store.end_of_principal(tx, account_id)
     await store.delete(tx, account_id)
-    gone = {**row, "revision": row["revision"] + 1}
-    await _changed(tx, gone, "deleted", "service_account.delete", name=row["name"])
-    return ServiceAccount.model_validate(row)
+    gone = replace(row, revision=row.revision + 1)
+    await _changed(tx, gone, "deleted", "service_account.delete", name=row.name)
+    return to_wire(ServiceAccount, row)
 
 
 # Keys: a public key, or a secret of which only the hash is kept
@@ -141,7 +143,7 @@ async def delete_service_account(tx: Transaction, caller: Caller, account_id: st
 async def list_keys(tx: Transaction, caller: Caller, account_id: str) -> ServiceAccountKeyPage:
     _require(caller, await store.get(tx, account_id), account_id, Permission.SERVICE_ACCOUNT_READ)
     keys = await store.list_keys(tx, account_id)
-    return ServiceAccountKeyPage(items=[ServiceAccountKey.model_validate(key) for key in keys])
+    return ServiceAccountKeyPage(items=[to_wire(ServiceAccountKey, key) for key in keys])
 
 
 async def add_key(tx: Transaction, caller: Caller, account_id: str, body: ServiceAccountKeyAdd) -> ServiceAccountKey:
@@ -153,7 +155,7 @@ async def add_key(tx: Transaction, caller: Caller, account_id: str, body: Servic
     if key is None:
         raise Refusal(Code.NAME_TAKEN, f"the account has a key named {body.kid!r} already")
     await _changed(tx, await store.touch(tx, account_id), "key_added", "service_account.add_key", key_id=key_id)
-    return ServiceAccountKey.model_validate(key)
+    return to_wire(ServiceAccountKey, key)
 
 
 async def add_secret(tx: Transaction, caller: Caller, account_id: str) -> ServiceAccountKey:
@@ -162,13 +164,14 @@ async def add_secret(tx: Transaction, caller: Caller, account_id: str) -> Servic
     secret = f"gpuaas-secret-{secrets.token_urlsafe(32)}"
     key_id = ids.new_id(ids.SERVICE_ACCOUNT_KEY)
     key = await store.insert_key(tx, key_id, account_id, kind, secret_hash=hash_secret(secret))
+    assert key is not None
     await _changed(tx, await store.touch(tx, account_id), "key_added", "service_account.add_secret", key_id=key_id)
-    return ServiceAccountKey.model_validate({**(key or {}), "secret": secret})
+    return to_wire(ServiceAccountKey, key, secret=secret)
 
 
 async def _lock_with_room(tx: Transaction, caller: Caller, account_id: str, kind: ServiceAccountKeyKind) -> None:
     await _lock(tx, caller, account_id)
-    valid = [key["id"] for key in await store.list_keys(tx, account_id) if key["kind"] == kind]
+    valid = [key.id for key in await store.list_keys(tx, account_id) if key.kind == kind]
     if len(valid) >= VALID_KEYS_PER_KIND:
         raise Refusal(
             Code.KEY_LIMIT,
@@ -194,4 +197,4 @@ async def revoke_key(tx: Transaction, caller: Caller, account_id: str, key_id: s
     tx.match(key)
     row = await store.touch(tx, account_id, withdraw_tokens=True)
     await _changed(tx, row, "key_revoked", "service_account.revoke_key", key_id=key_id)
-    return ServiceAccountKey.model_validate(key)
+    return to_wire(ServiceAccountKey, key)

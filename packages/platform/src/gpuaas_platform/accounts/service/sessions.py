@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from gpuaas_contract import ids
 from gpuaas_contract.identity import LoginRequest, Token
 from gpuaas_contract.sessions import CurrentSession, Session, SessionKind, SessionPage
+from gpuaas_platform.accounts.records import NewSession
 from gpuaas_platform.accounts.service import users
 from gpuaas_platform.accounts.storage import sessions as store
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller
 from gpuaas_platform.identity.rules.signing_keys import TOKEN_SECONDS
 from gpuaas_platform.identity.service.assertions import unauthenticated
@@ -41,40 +43,34 @@ def csrf_token_of(cookie: str) -> str:
 
 
 async def open_session(
-    tx: Transaction, session_id: str, user: Row, kind: SessionKind, client: str, secret_hash: str | None = None
-) -> Row:
+    tx: Transaction,
+    session_id: str,
+    user_id: str,
+    epoch: int,
+    kind: SessionKind,
+    client: str,
+    secret_hash: str | None = None,
+) -> None:
     idle, most = LIVES[kind]
     text = "".join(character for character in client if character.isprintable())[:MOST_CLIENT]
-    row = await store.insert(
-        tx,
-        session_id,
-        user["id"],
-        user["epoch"],
-        kind,
-        text,
-        idle_seconds=idle,
-        most_seconds=most,
-        secret_hash=secret_hash,
-    )
-    await tx.audit("auth.login", user["id"], detail={"session_id": session_id, "kind": kind.value, "client": text})
-    return row
+    await store.insert(tx, NewSession(session_id, user_id, epoch, kind, text, idle, most, secret_hash))
+    await tx.audit("auth.login", user_id, detail={"session_id": session_id, "kind": kind.value, "client": text})
 
 
 async def end_session(tx: Transaction, caller: Caller, session_id: str) -> Session:
     row = await store.delete(tx, session_id, caller.id)
     if row is None:
         raise not_found("session", session_id)
-    # A login never changes: there is only ever one revision of it.
-    tx.match({**row, "revision": 1})
+    tx.match(row)
     await tx.audit("auth.logout", caller.id, detail={"session_id": session_id})
-    return Session.model_validate(row)
+    return to_wire(Session, row)
 
 
 async def list_sessions(
     tx: Transaction, caller: Caller, current_id: str | None, cursor: str | None, limit: int
 ) -> SessionPage:
     rows, after = cut_page(await store.list_of_user(tx, caller.id, decode_cursor(cursor), limit + 1), limit)
-    items = [Session.model_validate({**row, "current": row["id"] == current_id}) for row in rows]
+    items = [to_wire(Session, row, current=row.id == current_id) for row in rows]
     return SessionPage(items=items, next_cursor=after)
 
 
@@ -82,7 +78,7 @@ async def get_current(tx: Transaction, session_id: str, csrf_token: str | None) 
     row = await store.get(tx, session_id)
     if row is None:
         raise not_found("session", session_id)
-    return CurrentSession.model_validate({**row, "current": True, "csrf_token": csrf_token})
+    return to_wire(CurrentSession, row, current=True, csrf_token=csrf_token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +95,32 @@ class SessionService:
     async def log_in_for_token(self, login: LoginRequest, client: str, correlation_id: str) -> Token:
         user = await users.check_password(self._database, login.email, login.password.get_secret_value())
         session_id = ids.new_id(ids.SESSION)
-        token = await self._tokens.issue(user["id"], user["epoch"], session_id)
-        async with self._database.transaction(user["id"], correlation_id) as tx:
-            await open_session(tx, session_id, user, SessionKind.PASSWORD, client)
+        token = await self._tokens.issue(user.id, user.epoch, session_id)
+        async with self._database.transaction(user.id, correlation_id) as tx:
+            await open_session(tx, session_id, user.id, user.epoch, SessionKind.PASSWORD, client)
         return token
 
     async def log_in_browser(self, login: LoginRequest, client: str, correlation_id: str) -> Opened:
         user = await users.check_password(self._database, login.email, login.password.get_secret_value())
         cookie = secrets.token_urlsafe(32)
         session_id = ids.new_id(ids.SESSION)
-        async with self._database.transaction(user["id"], correlation_id) as tx:
-            await open_session(tx, session_id, user, SessionKind.BROWSER, client, hash_secret(cookie))
+        async with self._database.transaction(user.id, correlation_id) as tx:
+            await open_session(tx, session_id, user.id, user.epoch, SessionKind.BROWSER, client, hash_secret(cookie))
             session = await get_current(tx, session_id, csrf_token_of(cookie))
         return Opened(cookie, session)
 
     async def authenticate_cookie(self, cookie: str, correlation_id: str) -> Authenticated:
         async with self._database.system_transaction(correlation_id) as tx:
             row = await principal_store.get_user_of_cookie(tx, hash_secret(cookie))
-            if row is None or row["disabled"] or not row["live"]:
+            if row is None or row.disabled or not row.live:
                 raise unauthenticated("this session is over; log in again")
-            if row["stale"]:
+            if row.stale:
                 # Once a minute is exact enough: not every request has to write.
-                await store.touch(tx, row["session_id"])
+                await store.touch(tx, row.session_id)
         return Authenticated(
             caller_of_user(row),
-            row["expires_at"],
-            session_id=row["session_id"],
+            row.expires_at,
+            session_id=row.session_id,
             csrf_token=csrf_token_of(cookie),
-            password_change_required=row["password_change_required"],
+            password_change_required=row.password_change_required,
         )

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import secrets
+from dataclasses import replace
 
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error
@@ -22,12 +23,14 @@ from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.access.service import grant_ends
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.access.storage import grants as grant_store
+from gpuaas_platform.accounts.records import ScopedMembership, UserRecord
 from gpuaas_platform.accounts.service import ssh_keys
 from gpuaas_platform.accounts.storage import sessions as session_store
 from gpuaas_platform.accounts.storage import users as store
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import get_project, get_tenant, require_project
 
@@ -68,11 +71,11 @@ async def is_password(password_hash: str, password: str) -> bool:
         return False
 
 
-async def check_password(database: Database, email: str, password: str) -> Row:
+async def check_password(database: Database, email: str, password: str) -> UserRecord:
     async with database.system_transaction() as tx:
         user = await store.get_by_email(tx, email.strip().lower())
-    right = await is_password(user["password_hash"] if user else nobodys_hash(), password)
-    if user is None or not right or user["disabled"]:
+    right = await is_password(user.password_hash if user else nobodys_hash(), password)
+    if user is None or not right or user.disabled:
         raise Refusal(Code.INVALID_CREDENTIALS, "this e-mail and password do not belong together")
     return user
 
@@ -83,10 +86,10 @@ async def change_own_password(tx: Transaction, caller: Caller, session_id: str, 
         detail = "this is not your present password"
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/current_password", detail=detail)])
     row = await store.set_password(tx, caller.id, password_hash, change_required=False)
-    await session_store.keep_only(tx, caller.id, session_id, row["epoch"])
+    await session_store.keep_only(tx, caller.id, session_id, row.epoch)
     await tx.changed("user", row, "password_changed")
     await tx.audit("user.change_password", caller.id)
-    return User.model_validate(row)
+    return to_wire(User, row)
 
 
 # Users
@@ -103,9 +106,9 @@ async def create_first_admin(tx: Transaction, email: str, password_hash: str, *,
     user = await store.insert(tx, ids.new_id(ids.USER), email.lower(), password_hash, one_time)
     if user is None:
         return False
-    await store.insert_membership(tx, ids.new_id(ids.MEMBERSHIP), user["id"], Role.PLATFORM_ADMIN, None, None)
+    await store.insert_membership(tx, ids.new_id(ids.MEMBERSHIP), user.id, Role.PLATFORM_ADMIN, None, None)
     await tx.changed("user", user, "created")
-    await tx.audit("user.create_first_admin", user["id"])
+    await tx.audit("user.create_first_admin", user.id)
     return True
 
 
@@ -115,8 +118,8 @@ async def create_user(tx: Transaction, caller: Caller, body: UserCreate, passwor
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"a user with the e-mail {body.email!r} exists already")
     await tx.changed("user", row, "created")
-    await tx.audit("user.create", row["id"])
-    return User.model_validate(row)
+    await tx.audit("user.create", row.id)
+    return to_wire(User, row)
 
 
 async def get_user(tx: Transaction, caller: Caller, user_id: str) -> User:
@@ -124,20 +127,20 @@ async def get_user(tx: Transaction, caller: Caller, user_id: str) -> User:
     row = await store.get(tx, user_id)
     if row is None:
         raise not_found("user", user_id)
-    return User.model_validate(row)
+    return to_wire(User, row)
 
 
 async def list_users(tx: Transaction, caller: Caller, cursor: str | None, limit: int) -> UserPage:
     caller.require(Permission.USER_MANAGE, Scope(), "user", "")
     rows, after = cut_page(await store.list_all(tx, decode_cursor(cursor), limit + 1), limit)
-    return UserPage(items=[User.model_validate(row) for row in rows], next_cursor=after)
+    return UserPage(items=[to_wire(User, row) for row in rows], next_cursor=after)
 
 
 async def update_user(
     tx: Transaction, caller: Caller, user_id: str, body: UserUpdate, password_hash: str | None
 ) -> User:
     row = before = await _lock_user(tx, caller, user_id)
-    if body.disabled is not None and body.disabled != row["disabled"]:
+    if body.disabled is not None and body.disabled != row.disabled:
         row = await store.set_disabled(tx, user_id, body.disabled)
         await _require_admin_left(tx)
         await tx.audit("user.disable" if body.disabled else "user.enable", user_id)
@@ -149,7 +152,7 @@ async def update_user(
     if row is not before:
         await _end_all(tx, user_id)
         await tx.changed("user", row, "updated")
-    return User.model_validate(row)
+    return to_wire(User, row)
 
 
 async def delete_user(tx: Transaction, caller: Caller, user_id: str) -> User:
@@ -159,12 +162,12 @@ async def delete_user(tx: Transaction, caller: Caller, user_id: str) -> User:
     await ssh_keys.delete_of_user(tx, user_id)
     await store.delete(tx, user_id)
     await _require_admin_left(tx)
-    await tx.changed("user", {**row, "revision": row["revision"] + 1}, "deleted")
-    await tx.audit("user.delete", user_id, detail={"email": row["email"]})
-    return User.model_validate(row)
+    await tx.changed("user", replace(row, revision=row.revision + 1), "deleted")
+    await tx.audit("user.delete", user_id, detail={"email": row.email})
+    return to_wire(User, row)
 
 
-async def _lock_user(tx: Transaction, caller: Caller, user_id: str) -> Row:
+async def _lock_user(tx: Transaction, caller: Caller, user_id: str) -> UserRecord:
     caller.require(Permission.USER_MANAGE, Scope(), "user", user_id)
     await store.lock_platform_admins(tx)
     row = await store.lock(tx, user_id)
@@ -211,8 +214,8 @@ async def create_membership(tx: Transaction, caller: Caller, body: MembershipCre
     if row is None:
         raise Refusal(Code.NAME_TAKEN, "the user has this role here already")
     await tx.changed("membership", row, "created", project_id=body.project_id)
-    await tx.audit("membership.create", row["id"], tenant_id=body.tenant_id, project_id=body.project_id)
-    return Membership.model_validate(row)
+    await tx.audit("membership.create", row.id, tenant_id=body.tenant_id, project_id=body.project_id)
+    return to_wire(Membership, row)
 
 
 async def _require_membership_scope(
@@ -257,7 +260,7 @@ async def list_memberships(
         limit=limit + 1,
     )
     rows, after = cut_page(rows, limit)
-    return MembershipPage(items=[Membership.model_validate(row) for row in rows], next_cursor=after)
+    return MembershipPage(items=[to_wire(Membership, row) for row in rows], next_cursor=after)
 
 
 async def delete_membership(tx: Transaction, caller: Caller, membership_id: str) -> Membership:
@@ -265,27 +268,27 @@ async def delete_membership(tx: Transaction, caller: Caller, membership_id: str)
     row = await store.lock_membership(tx, membership_id)
     if row is None:
         raise not_found("membership", membership_id)
-    scope = Scope(tenant_id=row["scope_tenant_id"], project_id=row["project_id"])
+    scope = Scope(tenant_id=row.scope_tenant_id, project_id=row.project_id)
     if not caller.sees(scope):
         raise not_found("membership", membership_id, denied=True)
-    await _require_membership_scope(tx, caller, row["tenant_id"], row["project_id"], Permission.MEMBERSHIP_DELETE)
+    await _require_membership_scope(tx, caller, row.tenant_id, row.project_id, Permission.MEMBERSHIP_DELETE)
     tx.match(row)
     await store.delete_membership(tx, membership_id)
-    await access_store.end_of_principal(tx, row["user_id"], row["project_id"])
+    await access_store.end_of_principal(tx, row.user_id, row.project_id)
     await _end_grants(tx, row)
-    if row["role"] == Role.PLATFORM_ADMIN:
+    if row.role == Role.PLATFORM_ADMIN:
         await _require_admin_left(tx)
-    await tx.changed("membership", {**row, "revision": row["revision"] + 1}, "deleted", project_id=row["project_id"])
-    detail = {"user_id": row["user_id"], "role": row["role"]}
+    await tx.changed("membership", replace(row, revision=row.revision + 1), "deleted", project_id=row.project_id)
+    detail = {"user_id": row.user_id, "role": row.role}
     await tx.audit(
-        "membership.delete", membership_id, tenant_id=row["tenant_id"], project_id=row["project_id"], detail=detail
+        "membership.delete", membership_id, tenant_id=row.tenant_id, project_id=row.project_id, detail=detail
     )
-    return Membership.model_validate(row)
+    return to_wire(Membership, row)
 
 
-async def _end_grants(tx: Transaction, membership: Row) -> None:
+async def _end_grants(tx: Transaction, membership: ScopedMembership) -> None:
     """A grant is given in a project or tenant that one belongs to: it does not outlive that."""
-    user_id, tenant_id, project_id = membership["user_id"], membership["scope_tenant_id"], membership["project_id"]
+    user_id, tenant_id, project_id = membership.user_id, membership.scope_tenant_id, membership.project_id
     if tenant_id is None:
         return
     if project_id is not None and await grant_store.has_role_in(tx, user_id, tenant_id):

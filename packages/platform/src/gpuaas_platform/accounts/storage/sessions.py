@@ -1,36 +1,23 @@
 """Logins of people."""
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.accounts.records import NewSession, SessionRecord, SessionView
+from gpuaas_platform.core.database import Transaction
 
 
-async def insert(
-    tx: Transaction,
-    id: str,
-    user_id: str,
-    epoch: int,
-    kind: str,
-    client: str,
-    *,
-    idle_seconds: int,
-    most_seconds: int,
-    secret_hash: str | None = None,
-) -> Row:
-    row = await tx.one(
+async def insert(tx: Transaction, session: NewSession) -> None:
+    await tx.run(
         """INSERT INTO sessions (id, user_id, kind, client, secret_hash, epoch, idle_seconds, expires_at, ends_at)
            VALUES (%(id)s, %(user)s, %(kind)s, %(client)s, %(hash)s, %(epoch)s, %(idle)s,
-                   now() + make_interval(secs => %(idle)s), now() + make_interval(secs => %(most)s))
-           RETURNING *""",
-        id=id,
-        user=user_id,
-        kind=kind,
-        client=client,
-        hash=secret_hash,
-        epoch=epoch,
-        idle=idle_seconds,
-        most=most_seconds,
+                   now() + make_interval(secs => %(idle)s), now() + make_interval(secs => %(most)s))""",
+        id=session.id,
+        user=session.user_id,
+        kind=session.kind,
+        client=session.client,
+        hash=session.secret_hash,
+        epoch=session.epoch,
+        idle=session.idle_seconds,
+        most=session.most_seconds,
     )
-    assert row is not None
-    return row
 
 
 async def touch(tx: Transaction, id: str) -> None:
@@ -42,8 +29,9 @@ async def touch(tx: Transaction, id: str) -> None:
     )
 
 
-async def list_of_user(tx: Transaction, user_id: str, after: str, limit: int) -> list[Row]:
-    return await tx.all(
+async def list_of_user(tx: Transaction, user_id: str, after: str, limit: int) -> list[SessionRecord]:
+    return await tx.fetch_all(
+        SessionRecord,
         """SELECT s.* FROM sessions s JOIN users u ON u.id = s.user_id AND u.epoch = s.epoch
            WHERE s.user_id = %(user)s AND s.id > %(after)s
              AND s.expires_at > now() ORDER BY s.id LIMIT %(limit)s""",
@@ -53,18 +41,19 @@ async def list_of_user(tx: Transaction, user_id: str, after: str, limit: int) ->
     )
 
 
-async def get(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(
+async def get(tx: Transaction, id: str) -> SessionView | None:
+    return await tx.find(
+        SessionView,
         """SELECT s.*, u.email, u.password_change_required
            FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.id = %(id)s""",
         id=id,
     )
 
 
-async def delete(tx: Transaction, id: str, user_id: str) -> Row | None:
+async def delete(tx: Transaction, id: str, user_id: str) -> SessionRecord | None:
     """Also its refresh tokens, and with them every way back in."""
-    return await tx.one(
-        "DELETE FROM sessions WHERE id = %(id)s AND user_id = %(user)s RETURNING *", id=id, user=user_id
+    return await tx.find(
+        SessionRecord, "DELETE FROM sessions WHERE id = %(id)s AND user_id = %(user)s RETURNING *", id=id, user=user_id
     )
 
 

@@ -1,14 +1,18 @@
 """Users and their memberships."""
 
-from gpuaas_platform.core.database import Row, Transaction
+from dataclasses import replace
+
+from gpuaas_platform.accounts.records import MembershipRecord, MembershipView, ScopedMembership, UserRecord
+from gpuaas_platform.core.database import Transaction
 
 _ADMIN_LOCK = 7_470_004
 
 
 async def insert(
     tx: Transaction, id: str, email: str, password_hash: str, password_change_required: bool
-) -> Row | None:
-    return await tx.one(
+) -> UserRecord | None:
+    return await tx.find(
+        UserRecord,
         """INSERT INTO users (id, email, password_hash, password_change_required)
            VALUES (%(id)s, %(email)s, %(hash)s, %(change)s) ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
@@ -22,38 +26,38 @@ async def any_user(tx: Transaction) -> bool:
     return await tx.one("SELECT 1 FROM users LIMIT 1") is not None
 
 
-async def get(tx: Transaction, id: str) -> Row | None:
-    return await tx.one("SELECT * FROM users WHERE id = %(id)s", id=id)
+async def get(tx: Transaction, id: str) -> UserRecord | None:
+    return await tx.find(UserRecord, "SELECT * FROM users WHERE id = %(id)s", id=id)
 
 
-async def lock(tx: Transaction, id: str) -> Row | None:
-    return await tx.one("SELECT * FROM users WHERE id = %(id)s FOR UPDATE", id=id)
+async def lock(tx: Transaction, id: str) -> UserRecord | None:
+    return await tx.find(UserRecord, "SELECT * FROM users WHERE id = %(id)s FOR UPDATE", id=id)
 
 
-async def get_by_email(tx: Transaction, email: str) -> Row | None:
-    return await tx.one("SELECT * FROM users WHERE email = %(email)s", email=email)
+async def get_by_email(tx: Transaction, email: str) -> UserRecord | None:
+    return await tx.find(UserRecord, "SELECT * FROM users WHERE email = %(email)s", email=email)
 
 
-async def list_all(tx: Transaction, after: str, limit: int) -> list[Row]:
-    return await tx.all(
-        "SELECT * FROM users WHERE id > %(after)s ORDER BY id LIMIT %(limit)s", after=after, limit=limit
+async def list_all(tx: Transaction, after: str, limit: int) -> list[UserRecord]:
+    return await tx.fetch_all(
+        UserRecord, "SELECT * FROM users WHERE id > %(after)s ORDER BY id LIMIT %(limit)s", after=after, limit=limit
     )
 
 
-async def set_disabled(tx: Transaction, id: str, disabled: bool) -> Row:
+async def set_disabled(tx: Transaction, id: str, disabled: bool) -> UserRecord:
     """The epoch grows either way: what was withdrawn once does not come back to life."""
-    row = await tx.one(
+    return await tx.fetch(
+        UserRecord,
         """UPDATE users SET disabled = %(disabled)s, epoch = epoch + 1, revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
         id=id,
         disabled=disabled,
     )
-    assert row is not None
-    return row
 
 
-async def set_password(tx: Transaction, id: str, password_hash: str, change_required: bool) -> Row:
-    row = await tx.one(
+async def set_password(tx: Transaction, id: str, password_hash: str, change_required: bool) -> UserRecord:
+    return await tx.fetch(
+        UserRecord,
         """UPDATE users SET password_hash = %(hash)s, password_change_required = %(change)s, epoch = epoch + 1,
                             revision = revision + 1, updated_at = now()
            WHERE id = %(id)s RETURNING *""",
@@ -61,12 +65,12 @@ async def set_password(tx: Transaction, id: str, password_hash: str, change_requ
         hash=password_hash,
         change=change_required,
     )
-    assert row is not None
-    return row
 
 
 async def delete(tx: Transaction, id: str) -> None:
-    await _tell_deleted(tx, await tx.all("DELETE FROM memberships WHERE user_id = %(id)s RETURNING *", id=id))
+    await _tell_deleted(
+        tx, await tx.fetch_all(MembershipRecord, "DELETE FROM memberships WHERE user_id = %(id)s RETURNING *", id=id)
+    )
     await tx.run("DELETE FROM users WHERE id = %(id)s", id=id)
 
 
@@ -94,8 +98,9 @@ async def insert_membership(
     tenant_id: str | None,
     project_id: str | None,
     app_slug: str | None = None,
-) -> Row | None:
-    return await tx.one(
+) -> MembershipRecord | None:
+    return await tx.find(
+        MembershipRecord,
         """INSERT INTO memberships (id, user_id, role, tenant_id, project_id, app_slug)
            VALUES (%(id)s, %(user_id)s, %(role)s, %(tenant_id)s, %(project_id)s, %(app_slug)s)
            ON CONFLICT DO NOTHING RETURNING *""",
@@ -108,8 +113,9 @@ async def insert_membership(
     )
 
 
-async def lock_membership(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(
+async def lock_membership(tx: Transaction, id: str) -> ScopedMembership | None:
+    return await tx.find(
+        ScopedMembership,
         """SELECT m.*, u.email AS user_email, coalesce(m.tenant_id, p.tenant_id) AS scope_tenant_id
            FROM memberships m JOIN users u ON u.id = m.user_id LEFT JOIN projects p ON p.id = m.project_id
            WHERE m.id = %(id)s FOR UPDATE OF m""",
@@ -128,9 +134,10 @@ async def list_memberships(
     projects: list[str],
     after: str,
     limit: int,
-) -> list[Row]:
+) -> list[MembershipView]:
     """`seen_by` is None for those who see all; others see their own, and those of what they administer."""
-    return await tx.all(
+    return await tx.fetch_all(
+        MembershipView,
         """SELECT m.*, u.email AS user_email
            FROM memberships m JOIN users u ON u.id = m.user_id LEFT JOIN projects p ON p.id = m.project_id
            WHERE m.id > %(after)s
@@ -158,7 +165,8 @@ async def delete_membership(tx: Transaction, id: str) -> None:
 async def delete_memberships_in(tx: Transaction, tenant_id: str | None, project_id: str | None) -> None:
     await _tell_deleted(
         tx,
-        await tx.all(
+        await tx.fetch_all(
+            MembershipRecord,
             "DELETE FROM memberships WHERE tenant_id = %(tenant)s OR project_id = %(project)s RETURNING *",
             tenant=tenant_id,
             project=project_id,
@@ -166,7 +174,7 @@ async def delete_memberships_in(tx: Transaction, tenant_id: str | None, project_
     )
 
 
-async def _tell_deleted(tx: Transaction, memberships: list[Row]) -> None:
+async def _tell_deleted(tx: Transaction, memberships: list[MembershipRecord]) -> None:
     """Those that end with something else are changes of their own, too."""
     for row in memberships:
-        await tx.changed("membership", {**row, "revision": row["revision"] + 1}, "deleted")
+        await tx.changed("membership", replace(row, revision=row.revision + 1), "deleted")

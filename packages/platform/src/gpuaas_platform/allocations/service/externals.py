@@ -17,7 +17,7 @@ from gpuaas_platform.vault.storage import credentials as credential_store
 async def require_credential(tx: Transaction, project_id: str, machine: ExternalMachine) -> None:
     """One of the project's own that can be delivered; whether the machine takes it is seen when it is used."""
     credential = await credential_store.get(tx, machine.credential_id)
-    if credential is None or credential["project_id"] != project_id:
+    if credential is None or credential.project_id != project_id:
         detail = f"the project has no access credential {machine.credential_id}"
         errors = [FieldError(pointer="/shape/external/credential_id", detail=detail)]
         raise Refusal(Code.INVALID_REQUEST, detail, errors=errors)

@@ -3,15 +3,17 @@
 from gpuaas_contract import ids, oci
 from gpuaas_contract.artifacts import Artifact, ArtifactPage, ArtifactRegister, ArtifactStatus
 from gpuaas_contract.problems import AllowedAction, Code
+from gpuaas_platform.artifacts.records import ArtifactRecord, ArtifactView
 from gpuaas_platform.artifacts.rules import oci as manifests
 from gpuaas_platform.artifacts.rules.registry_access import DELETE, PULL
 from gpuaas_platform.artifacts.rules.signatures import Signature, find_signer, read_key
 from gpuaas_platform.artifacts.service.registry import RegistryService
 from gpuaas_platform.artifacts.storage import artifacts as store
 from gpuaas_platform.artifacts.storage import trusted_keys as key_store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.owners import require_owned, require_owner_of_artifacts, seen_owners
 
@@ -20,14 +22,14 @@ MOST_SIGNATURES = 20
 LARGEST_PAYLOAD = 64 * 1024
 
 
-async def _changed(tx: Transaction, row: Row, event: str, action: str, **detail: object) -> Artifact:
+async def _changed(tx: Transaction, row: ArtifactRecord, event: str, action: str, **detail: object) -> Artifact:
     await tx.changed(NOUN, row, event)
-    detail = {"app": row["app_slug"], "name": row["name"], "digest": row["digest"], **detail}
-    await tx.audit(f"{NOUN}.{action}", row["id"], project_id=row["project_id"], detail=detail)
-    return Artifact.model_validate(row)
+    detail = {"app": row.app_slug, "name": row.name, "digest": row.digest, **detail}
+    await tx.audit(f"{NOUN}.{action}", row.id, project_id=row.project_id, detail=detail)
+    return to_wire(Artifact, row)
 
 
-async def _lock(tx: Transaction, caller: Caller, artifact_id: str) -> Row:
+async def _lock(tx: Transaction, caller: Caller, artifact_id: str) -> ArtifactView:
     row = require_owned(caller, await store.lock(tx, artifact_id), Permission.ARTIFACT_MANAGE, NOUN, artifact_id)
     tx.match(row)
     return row
@@ -35,7 +37,7 @@ async def _lock(tx: Transaction, caller: Caller, artifact_id: str) -> Row:
 
 async def get_artifact(tx: Transaction, caller: Caller, artifact_id: str) -> Artifact:
     row = require_owned(caller, await store.get(tx, artifact_id), Permission.ARTIFACT_READ, NOUN, artifact_id)
-    return Artifact.model_validate(row)
+    return to_wire(Artifact, row)
 
 
 async def list_artifacts(
@@ -44,7 +46,7 @@ async def list_artifacts(
     projects, apps = await seen_owners(tx, caller, app_slug, project_id)
     rows = await store.list_matching(tx, projects, apps, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
-    return ArtifactPage(items=[Artifact.model_validate(row) for row in rows], next_cursor=after)
+    return ArtifactPage(items=[to_wire(Artifact, row) for row in rows], next_cursor=after)
 
 
 class RegisterArtifact:
@@ -60,7 +62,7 @@ class RegisterArtifact:
         body = self._body
         await require_owner_of_artifacts(tx, self._caller, body.app_slug, body.project_id, Permission.ARTIFACT_MANAGE)
         row = await store.find(tx, self._repository, body.digest)
-        return None if row is None else Artifact.model_validate(row)
+        return None if row is None else to_wire(Artifact, row)
 
     async def act(self) -> None:
         registry, digest = self._service.registry, self._body.digest
@@ -76,19 +78,12 @@ class RegisterArtifact:
 
     async def finish(self, tx: Transaction) -> Artifact:
         body = self._body
-        row = await store.insert(
-            tx,
-            ids.new_id(ids.ARTIFACT),
-            app_slug=body.app_slug,
-            project_id=body.project_id,
-            name=body.name,
-            repository=self._repository,
-            digest=body.digest,
-            facts=self._facts,
-        )
+        row = await store.insert(tx, ids.new_id(ids.ARTIFACT), self._repository, body, self._facts)
         if row is None:
-            return Artifact.model_validate(await store.find(tx, self._repository, body.digest))
-        return await _changed(tx, row, "uploaded", "register", size=row["size"])
+            found = await store.find(tx, self._repository, body.digest)
+            assert found is not None
+            return to_wire(Artifact, found)
+        return await _changed(tx, row, "uploaded", "register", size=row.size)
 
     async def abandon(self, tx: Transaction) -> None:
         """Nothing was done outside."""
@@ -104,20 +99,20 @@ class VerifyArtifact:
 
     async def intend(self, tx: Transaction) -> Artifact | None:
         row = await _lock(tx, self._caller, self._id)
-        if row["status"] == ArtifactStatus.RETIRED:
+        if row.status == ArtifactStatus.RETIRED:
             raise _wrong_state(row, "verified")
-        if row["status"] != ArtifactStatus.UPLOADED:
-            return Artifact.model_validate(row)
+        if row.status != ArtifactStatus.UPLOADED:
+            return to_wire(Artifact, row)
         self._artifact = row
-        self._keys = await key_store.list_of_owner(tx, row["app_slug"], row["project_id"])
+        self._keys = await key_store.list_of_owner(tx, row.app_slug, row.project_id)
         return None
 
     async def act(self) -> None:
         row = self._artifact
-        registry, repository, digest = self._service.registry, row["repository"], row["digest"]
+        registry, repository, digest = self._service.registry, row.repository, row.digest
         token = await self._service.own_token(repository, PULL)
         content = await registry.read_manifest(token, repository, digest)
-        if content is None or manifests.read_artifact(content).content_digest != row["content_digest"]:
+        if content is None or manifests.read_artifact(content).content_digest != row.content_digest:
             raise manifests.invalid(f"the registry has no manifest {digest} in {repository} any more")
         tag = oci.signature_tag(digest)
         signed = await registry.read_manifest(token, repository, tag)
@@ -130,51 +125,51 @@ class VerifyArtifact:
             if layer.media_type == oci.SIGNATURE and oci.SIGNATURE_ANNOTATION in layer.annotations:
                 payload = await registry.read_document(token, repository, layer.digest, LARGEST_PAYLOAD)
                 signatures.append(Signature(payload or b"", layer.annotations[oci.SIGNATURE_ANNOTATION]))
-        keys = [(key["id"], read_key(key["public_key_pem"]).key) for key in self._keys]
+        keys = [(key.id, read_key(key.public_key_pem).key) for key in self._keys]
         self._signer = find_signer(digest, signatures, keys)
 
     async def finish(self, tx: Transaction) -> Artifact:
         row = await _lock(tx, self._caller, self._id)
-        if row["status"] != ArtifactStatus.UPLOADED:
-            return Artifact.model_validate(row)
+        if row.status != ArtifactStatus.UPLOADED:
+            return to_wire(Artifact, row)
         # A key that is not trusted any more must not win by having been slow.
         if await key_store.lock(tx, self._signer) is None:
             raise Refusal(Code.SIGNATURE_INVALID, "the artifact is not verified: its key is not trusted any more")
-        row = await store.update(tx, self._id, status=ArtifactStatus.VERIFIED, trusted_key_id=self._signer)
-        return await _changed(tx, row, "verified", "verify", key=self._signer)
+        verified = await store.update(tx, self._id, status=ArtifactStatus.VERIFIED, trusted_key_id=self._signer)
+        return await _changed(tx, verified, "verified", "verify", key=self._signer)
 
     async def abandon(self, tx: Transaction) -> None:
         """Nothing was done outside."""
 
 
-def _wrong_state(row: Row, wanted: str) -> Refusal:
+def _wrong_state(row: ArtifactRecord, wanted: str) -> Refusal:
     hint = AllowedAction(
-        action="verify", title="Verify its signature", method="POST", href=f"/v1/artifacts/{row['id']}/verify"
+        action="verify", title="Verify its signature", method="POST", href=f"/v1/artifacts/{row.id}/verify"
     )
     return Refusal(
         Code.INVALID_STATE,
-        f"artifact {row['name']} is {row['status']} and cannot be {wanted}",
-        allowed_actions=[hint] if row["status"] == ArtifactStatus.UPLOADED else [],
+        f"artifact {row.name} is {row.status} and cannot be {wanted}",
+        allowed_actions=[hint] if row.status == ArtifactStatus.UPLOADED else [],
     )
 
 
 async def promote_artifact(tx: Transaction, caller: Caller, artifact_id: str) -> Artifact:
     row = await _lock(tx, caller, artifact_id)
-    if row["status"] == ArtifactStatus.PROMOTED:
-        return Artifact.model_validate(row)
-    if row["status"] != ArtifactStatus.VERIFIED:
+    if row.status == ArtifactStatus.PROMOTED:
+        return to_wire(Artifact, row)
+    if row.status != ArtifactStatus.VERIFIED:
         raise _wrong_state(row, "promoted")
-    row = await store.update(tx, artifact_id, status=ArtifactStatus.PROMOTED)
-    return await _changed(tx, row, "promoted", "promote")
+    promoted = await store.update(tx, artifact_id, status=ArtifactStatus.PROMOTED)
+    return await _changed(tx, promoted, "promoted", "promote")
 
 
 async def retire_artifact(tx: Transaction, caller: Caller, artifact_id: str) -> Artifact:
     """No delivery from now on; what machines have already stays there."""
     row = await _lock(tx, caller, artifact_id)
-    if row["status"] == ArtifactStatus.RETIRED:
-        return Artifact.model_validate(row)
-    row = await store.update(tx, artifact_id, status=ArtifactStatus.RETIRED)
-    return await _changed(tx, row, "retired", "retire")
+    if row.status == ArtifactStatus.RETIRED:
+        return to_wire(Artifact, row)
+    retired = await store.update(tx, artifact_id, status=ArtifactStatus.RETIRED)
+    return await _changed(tx, retired, "retired", "retire")
 
 
 class DeleteArtifact:
@@ -187,13 +182,12 @@ class DeleteArtifact:
 
     async def intend(self, tx: Transaction) -> None:
         row = await _lock(tx, self._caller, self._id)
-        if row["status"] == ArtifactStatus.PROMOTED:
-            raise Refusal(Code.INVALID_STATE, f"artifact {row['name']} is promoted; retire it first")
+        if row.status == ArtifactStatus.PROMOTED:
+            raise Refusal(Code.INVALID_STATE, f"artifact {row.name} is promoted; retire it first")
         # From here on it is nothing that could be promoted meanwhile.
-        if row["status"] != ArtifactStatus.RETIRED:
-            row = await store.update(tx, self._id, status=ArtifactStatus.RETIRED)
-            await _changed(tx, row, "retired", "retire")
-        self._repository, self._digest = row["repository"], row["digest"]
+        if row.status != ArtifactStatus.RETIRED:
+            await _changed(tx, await store.update(tx, self._id, status=ArtifactStatus.RETIRED), "retired", "retire")
+        self._repository, self._digest = row.repository, row.digest
 
     async def act(self) -> None:
         token = await self._service.own_token(self._repository, PULL, DELETE)
@@ -205,8 +199,7 @@ class DeleteArtifact:
 
     async def finish(self, tx: Transaction) -> Artifact:
         # The revision that the caller saw was compared in `intend`, which may have moved it.
-        row = await store.lock(tx, self._id)
-        if row is None:
+        if await store.lock(tx, self._id) is None:
             raise not_found(NOUN, self._id)
         return await _changed(tx, await store.update(tx, self._id, delete=True), "deleted", "delete")
 
@@ -214,12 +207,12 @@ class DeleteArtifact:
         """It stays retired, and can be deleted again."""
 
 
-async def require_promoted(tx: Transaction, app_slug: str, project_id: str | None, digest: str) -> Row:
+async def require_promoted(tx: Transaction, app_slug: str, project_id: str | None, digest: str) -> ArtifactView:
     """The artifact of the app or the project that may be delivered under this digest."""
     rows = await store.list_of_owner(tx, app_slug, project_id, digest)
     if not rows:
         raise not_found(NOUN, digest)
-    if rows[0]["status"] != ArtifactStatus.PROMOTED:
-        status = rows[0]["status"]
-        raise Refusal(Code.INVALID_STATE, f"artifact {digest} is {status}; only promoted ones are delivered")
+    if rows[0].status != ArtifactStatus.PROMOTED:
+        detail = f"artifact {digest} is {rows[0].status}; only promoted ones are delivered"
+        raise Refusal(Code.INVALID_STATE, detail)
     return rows[0]

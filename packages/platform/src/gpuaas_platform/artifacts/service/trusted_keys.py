@@ -3,45 +3,38 @@
 from gpuaas_contract import ids
 from gpuaas_contract.artifacts import TrustedKey, TrustedKeyCreate, TrustedKeyPage
 from gpuaas_contract.problems import Code
+from gpuaas_platform.artifacts.records import TrustedKeyRecord
 from gpuaas_platform.artifacts.rules.signatures import read_key
 from gpuaas_platform.artifacts.storage import trusted_keys as store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.owners import require_owned, require_owner_of_artifacts, seen_owners
 
 NOUN = "trusted_key"
 
 
-async def _changed(tx: Transaction, row: Row, event: str, action: str) -> None:
+async def _changed(tx: Transaction, row: TrustedKeyRecord, event: str, action: str) -> None:
     await tx.changed(NOUN, row, event)
-    detail = {"app": row["app_slug"], "fingerprint": row["fingerprint"]}
-    await tx.audit(f"{NOUN}.{action}", row["id"], project_id=row["project_id"], detail=detail)
+    detail = {"app": row.app_slug, "fingerprint": row.fingerprint}
+    await tx.audit(f"{NOUN}.{action}", row.id, project_id=row.project_id, detail=detail)
 
 
 async def add_key(tx: Transaction, caller: Caller, body: TrustedKeyCreate) -> TrustedKey:
     await require_owner_of_artifacts(tx, caller, body.app_slug, body.project_id, Permission.ARTIFACT_MANAGE)
     key = read_key(body.public_key_pem)
-    row = await store.insert(
-        tx,
-        ids.new_id(ids.TRUSTED_KEY),
-        app_slug=body.app_slug,
-        project_id=body.project_id,
-        name=body.name,
-        algorithm=key.algorithm,
-        fingerprint=key.fingerprint,
-        public_key_pem=key.pem,
-    )
+    row = await store.insert(tx, ids.new_id(ids.TRUSTED_KEY), body, key)
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"there is a trusted key named {body.name!r} already")
     await _changed(tx, row, "created", "create")
-    return TrustedKey.model_validate(row)
+    return to_wire(TrustedKey, row)
 
 
 async def get_key(tx: Transaction, caller: Caller, key_id: str) -> TrustedKey:
     row = require_owned(caller, await store.get(tx, key_id), Permission.ARTIFACT_READ, "trusted key", key_id)
-    return TrustedKey.model_validate(row)
+    return to_wire(TrustedKey, row)
 
 
 async def list_keys(
@@ -50,13 +43,13 @@ async def list_keys(
     projects, apps = await seen_owners(tx, caller, app_slug, project_id)
     rows = await store.list_matching(tx, projects, apps, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
-    return TrustedKeyPage(items=[TrustedKey.model_validate(row) for row in rows], next_cursor=after)
+    return TrustedKeyPage(items=[to_wire(TrustedKey, row) for row in rows], next_cursor=after)
 
 
 async def delete_key(tx: Transaction, caller: Caller, key_id: str) -> TrustedKey:
     """What was verified with it stays so; retire what should not be delivered any more."""
     row = require_owned(caller, await store.lock(tx, key_id), Permission.ARTIFACT_MANAGE, "trusted key", key_id)
     tx.match(row)
-    row = await store.delete(tx, key_id)
-    await _changed(tx, row, "deleted", "delete")
-    return TrustedKey.model_validate(row)
+    deleted = await store.delete(tx, key_id)
+    await _changed(tx, deleted, "deleted", "delete")
+    return to_wire(TrustedKey, deleted)

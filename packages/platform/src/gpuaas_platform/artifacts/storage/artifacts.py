@@ -1,7 +1,9 @@
-"""Artifacts in the registry: what is known of them here."""
+"""Facts about the artifacts in the registry."""
 
+from gpuaas_contract.artifacts import ArtifactRegister
+from gpuaas_platform.artifacts.records import ArtifactRecord, ArtifactView
 from gpuaas_platform.artifacts.rules.oci import ArtifactFacts
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 
 _SELECT = """
     SELECT a.*, p.tenant_id FROM registry_artifacts a LEFT JOIN projects p ON p.id = a.project_id
@@ -10,28 +12,21 @@ _SELECT = """
 
 
 async def insert(
-    tx: Transaction,
-    id: str,
-    *,
-    app_slug: str | None,
-    project_id: str | None,
-    name: str,
-    repository: str,
-    digest: str,
-    facts: ArtifactFacts,
-) -> Row | None:
-    return await tx.one(
+    tx: Transaction, id: str, repository: str, body: ArtifactRegister, facts: ArtifactFacts
+) -> ArtifactRecord | None:
+    return await tx.find(
+        ArtifactRecord,
         """INSERT INTO registry_artifacts (id, app_slug, project_id, name, repository, digest, artifact_type,
                                            media_type, content_digest, size, file_name)
            VALUES (%(id)s, %(slug)s, %(project)s, %(name)s, %(repository)s, %(digest)s, %(artifact_type)s,
                    %(media_type)s, %(content_digest)s, %(size)s, %(file_name)s)
            ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
-        slug=app_slug,
-        project=project_id,
-        name=name,
+        slug=body.app_slug,
+        project=body.project_id,
+        name=body.name,
         repository=repository,
-        digest=digest,
+        digest=body.digest,
         artifact_type=facts.artifact_type,
         media_type=facts.media_type,
         content_digest=facts.content_digest,
@@ -40,24 +35,30 @@ async def insert(
     )
 
 
-async def get(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(_SELECT + " AND a.id = %(id)s", id=id)
+async def get(tx: Transaction, id: str) -> ArtifactView | None:
+    return await tx.find(ArtifactView, _SELECT + " AND a.id = %(id)s", id=id)
 
 
-async def lock(tx: Transaction, id: str) -> Row | None:
+async def lock(tx: Transaction, id: str) -> ArtifactView | None:
     await tx.one("SELECT 1 FROM registry_artifacts WHERE id = %(id)s FOR UPDATE", id=id)
     return await get(tx, id)
 
 
-async def find(tx: Transaction, repository: str, digest: str) -> Row | None:
-    return await tx.one(
-        _SELECT + " AND a.repository = %(repository)s AND a.digest = %(digest)s", repository=repository, digest=digest
+async def find(tx: Transaction, repository: str, digest: str) -> ArtifactView | None:
+    return await tx.find(
+        ArtifactView,
+        _SELECT + " AND a.repository = %(repository)s AND a.digest = %(digest)s",
+        repository=repository,
+        digest=digest,
     )
 
 
-async def list_of_owner(tx: Transaction, app_slug: str | None, project_id: str | None, digest: str) -> list[Row]:
+async def list_of_owner(
+    tx: Transaction, app_slug: str | None, project_id: str | None, digest: str
+) -> list[ArtifactView]:
     """All with this digest that the app has, or the project; those that may be delivered first."""
-    return await tx.all(
+    return await tx.fetch_all(
+        ArtifactView,
         _SELECT
         + """ AND a.digest = %(digest)s AND (a.app_slug = %(slug)s OR a.project_id = %(project)s)
              ORDER BY a.status <> 'promoted', a.id""",
@@ -69,9 +70,10 @@ async def list_of_owner(tx: Transaction, app_slug: str | None, project_id: str |
 
 async def list_matching(
     tx: Transaction, project_ids: list[str] | None, app_slugs: list[str] | None, after: str, limit: int
-) -> list[Row]:
+) -> list[ArtifactView]:
     """Of these projects and of these apps; None stands for all of them."""
-    return await tx.all(
+    return await tx.fetch_all(
+        ArtifactView,
         _SELECT
         + """ AND a.id > %(after)s AND (CASE WHEN a.app_slug IS NULL
                  THEN %(projects)s::text[] IS NULL OR a.project_id = ANY(%(projects)s)
@@ -86,8 +88,9 @@ async def list_matching(
 
 async def update(
     tx: Transaction, id: str, *, status: str | None = None, trusted_key_id: str | None = None, delete: bool = False
-) -> Row:
-    row = await tx.one(
+) -> ArtifactRecord:
+    return await tx.fetch(
+        ArtifactRecord,
         """UPDATE registry_artifacts
            SET status = coalesce(%(status)s, status), trusted_key_id = coalesce(%(key)s, trusted_key_id),
                revision = revision + 1, updated_at = now(), deleted_at = CASE WHEN %(delete)s THEN now() END
@@ -97,5 +100,3 @@ async def update(
         key=trusted_key_id,
         delete=delete,
     )
-    assert row is not None
-    return row

@@ -1,13 +1,17 @@
 """Which tenants may have which apps, and who may know of an app at all."""
 
+from dataclasses import replace
+
 from gpuaas_contract import ids
 from gpuaas_contract.catalogue import Entitlement, EntitlementCreate, EntitlementPage
 from gpuaas_contract.problems import AllowedAction, Code
+from gpuaas_platform.catalogue.records import EntitlementRecord
 from gpuaas_platform.catalogue.storage import entitlements as store
 from gpuaas_platform.catalogue.storage import versions as catalogue_store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.storage import tenants as identity_store
 
@@ -53,19 +57,19 @@ async def create_entitlement(tx: Transaction, caller: Caller, body: EntitlementC
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"the tenant is entitled to {body.app_slug} already")
     await tx.changed("entitlement", row, "granted")
-    await tx.audit("entitlement.grant", row["id"], tenant_id=body.tenant_id, detail={"app": body.app_slug})
-    return Entitlement.model_validate(row)
+    await tx.audit("entitlement.grant", row.id, tenant_id=body.tenant_id, detail={"app": body.app_slug})
+    return to_wire(Entitlement, row)
 
 
 async def get_entitlement(tx: Transaction, caller: Caller, entitlement_id: str) -> Entitlement:
     row = await store.get(tx, entitlement_id)
     if row is None or not _sees(caller, row):
         raise not_found("entitlement", entitlement_id, denied=row is not None)
-    return Entitlement.model_validate(row)
+    return to_wire(Entitlement, row)
 
 
-def _sees(caller: Caller, row: Row) -> bool:
-    scope = Scope(tenant_id=row["tenant_id"], app_slug=row["app_slug"])
+def _sees(caller: Caller, row: EntitlementRecord) -> bool:
+    scope = Scope(tenant_id=row.tenant_id, app_slug=row.app_slug)
     return caller.sees(scope) or caller.may(Permission.ENTITLEMENT_MANAGE, scope)
 
 
@@ -83,7 +87,7 @@ async def list_entitlements(
         limit=limit + 1,
     )
     rows, after = cut_page(rows, limit)
-    return EntitlementPage(items=[Entitlement.model_validate(row) for row in rows], next_cursor=after)
+    return EntitlementPage(items=[to_wire(Entitlement, row) for row in rows], next_cursor=after)
 
 
 async def delete_entitlement(tx: Transaction, caller: Caller, entitlement_id: str) -> Entitlement:
@@ -91,14 +95,14 @@ async def delete_entitlement(tx: Transaction, caller: Caller, entitlement_id: st
     row = await store.lock(tx, entitlement_id)
     if row is None or not _sees(caller, row):
         raise not_found("entitlement", entitlement_id, denied=row is not None)
-    scope = Scope(tenant_id=row["tenant_id"], app_slug=row["app_slug"])
+    scope = Scope(tenant_id=row.tenant_id, app_slug=row.app_slug)
     caller.require(Permission.ENTITLEMENT_MANAGE, scope, "entitlement", entitlement_id)
     tx.match(row)
     await store.delete(tx, entitlement_id)
     await revoked(tx, row)
-    return Entitlement.model_validate(row)
+    return to_wire(Entitlement, row)
 
 
-async def revoked(tx: Transaction, row: Row) -> None:
-    await tx.changed("entitlement", {**row, "revision": row["revision"] + 1}, "revoked")
-    await tx.audit("entitlement.revoke", row["id"], tenant_id=row["tenant_id"], detail={"app": row["app_slug"]})
+async def revoked(tx: Transaction, row: EntitlementRecord) -> None:
+    await tx.changed("entitlement", replace(row, revision=row.revision + 1), "revoked")
+    await tx.audit("entitlement.revoke", row.id, tenant_id=row.tenant_id, detail={"app": row.app_slug})

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.catalogue.records import EntitlementRecord
+from gpuaas_platform.core.database import Transaction
 
 
-async def insert(tx: Transaction, id: str, tenant_id: str, app_slug: str) -> Row | None:
-    return await tx.one(
+async def insert(tx: Transaction, id: str, tenant_id: str, app_slug: str) -> EntitlementRecord | None:
+    return await tx.find(
+        EntitlementRecord,
         """INSERT INTO entitlements (id, tenant_id, app_slug) VALUES (%(id)s, %(tenant)s, %(slug)s)
            ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
@@ -15,20 +17,22 @@ async def insert(tx: Transaction, id: str, tenant_id: str, app_slug: str) -> Row
     )
 
 
-async def get(tx: Transaction, id: str) -> Row | None:
-    return await tx.one("SELECT * FROM entitlements WHERE id = %(id)s", id=id)
+async def get(tx: Transaction, id: str) -> EntitlementRecord | None:
+    return await tx.find(EntitlementRecord, "SELECT * FROM entitlements WHERE id = %(id)s", id=id)
 
 
-async def lock(tx: Transaction, id: str) -> Row | None:
-    return await tx.one("SELECT * FROM entitlements WHERE id = %(id)s FOR UPDATE", id=id)
+async def lock(tx: Transaction, id: str) -> EntitlementRecord | None:
+    return await tx.find(EntitlementRecord, "SELECT * FROM entitlements WHERE id = %(id)s FOR UPDATE", id=id)
 
 
 async def delete(tx: Transaction, id: str) -> None:
     await tx.run("DELETE FROM entitlements WHERE id = %(id)s", id=id)
 
 
-async def delete_in(tx: Transaction, tenant_id: str) -> list[Row]:
-    return await tx.all("DELETE FROM entitlements WHERE tenant_id = %(tenant)s RETURNING *", tenant=tenant_id)
+async def delete_in(tx: Transaction, tenant_id: str) -> list[EntitlementRecord]:
+    return await tx.fetch_all(
+        EntitlementRecord, "DELETE FROM entitlements WHERE tenant_id = %(tenant)s RETURNING *", tenant=tenant_id
+    )
 
 
 async def any_of(tx: Transaction, tenant_ids: Collection[str], app_slug: str) -> bool:
@@ -49,9 +53,10 @@ async def list_matching(
     apps: list[str],
     after: str,
     limit: int,
-) -> list[Row]:
+) -> list[EntitlementRecord]:
     """`tenants` is None for those who see all; others see those of their tenants, and of the apps that are theirs."""
-    return await tx.all(
+    return await tx.fetch_all(
+        EntitlementRecord,
         """SELECT * FROM entitlements WHERE id > %(after)s
              AND (%(tenant)s::text IS NULL OR tenant_id = %(tenant)s)
              AND (%(slug)s::text IS NULL OR app_slug = %(slug)s)

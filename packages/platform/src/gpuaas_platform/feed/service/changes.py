@@ -11,9 +11,10 @@ from gpuaas_contract import ids
 from gpuaas_contract.base import API_PREFIX
 from gpuaas_contract.changes import START, ChangePage
 from gpuaas_contract.problems import AllowedAction, Code
-from gpuaas_platform.core.database import Database, Row
+from gpuaas_platform.core.database import Database
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.wakeups import PRINCIPALS, Wakeups
+from gpuaas_platform.feed.records import ChangeRecord
 from gpuaas_platform.feed.rules import OPEN_NOUNS, Sight
 from gpuaas_platform.feed.service.cursors import Cursors, invalid_cursor
 from gpuaas_platform.feed.service.tail import Entry, FeedTail, to_entry
@@ -229,7 +230,7 @@ class FeedReader:
         while True:
             if tail.holds(self.position):
                 found = tail.after(self.position, PAGE)
-                seen = [entry for entry in found if self._shows(entry.row)][:limit]
+                seen = [entry for entry in found if self._shows(entry.record)][:limit]
                 end = found[-1].position if found else tail.head
             else:
                 async with self._database.system_transaction() as tx:
@@ -238,7 +239,7 @@ class FeedReader:
                     )
                 if self.position < window.swept:
                     raise _expired()
-                seen = [to_entry(row) for row in window.rows if self._shows(row)]
+                seen = [to_entry(change) for change in window.changes if self._shows(change)]
                 end = max(window.end, self.position)
             if len(seen) == limit:
                 end = seen[-1].position
@@ -247,9 +248,9 @@ class FeedReader:
             if seen or is_last:
                 return Batch(seen, end)
 
-    def _shows(self, row: Row) -> bool:
-        return self._filters.match(row) and self._sight.sees(
-            row["noun"], row["tenant_id"], row["project_id"], row["app_slug"]
+    def _shows(self, change: ChangeRecord) -> bool:
+        return self._filters.match(change) and self._sight.sees(
+            change.noun, change.tenant_id, change.project_id, change.app_slug
         )
 
 

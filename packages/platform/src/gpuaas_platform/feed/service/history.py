@@ -1,14 +1,18 @@
 """What happened to an instance, what keeps it from going on, and all that one correlation id touched."""
 
+from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.audit import PLATFORM_CHAIN, AuditEntry
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.history import Explanation, InstanceEvent, InstanceEventPage, RequestRecord, Trace
 from gpuaas_contract.instances import Instance, Member
 from gpuaas_contract.operations import Operation, OperationState, Step, StepStatus
 from gpuaas_contract.problems import AllowedAction
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.audit.records import AuditEntryRecord
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import not_found
 from gpuaas_platform.core.pages import decode_cursor, encode_cursor, foreign_cursor
+from gpuaas_platform.core.records import to_wire
+from gpuaas_platform.feed.records import RequestLogRecord
 from gpuaas_platform.feed.rules import may_see
 from gpuaas_platform.feed.storage import history as store
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
@@ -40,8 +44,8 @@ async def list_events(
         raise foreign_cursor()
     after = int(position) if position else None
     rows = await store.list_events(tx, instance_id, only, after, limit + 1, newest_first=newest_first)
-    next_cursor = encode_cursor(str(rows[limit - 1]["seq"])) if len(rows) > limit else None
-    return InstanceEventPage(items=[InstanceEvent.model_validate(row) for row in rows[:limit]], next_cursor=next_cursor)
+    next_cursor = encode_cursor(str(rows[limit - 1].seq)) if len(rows) > limit else None
+    return InstanceEventPage(items=[to_wire(InstanceEvent, row) for row in rows[:limit]], next_cursor=next_cursor)
 
 
 async def explain(tx: Transaction, caller: Caller, instance_id: str) -> Explanation:
@@ -66,7 +70,7 @@ async def explain(tx: Transaction, caller: Caller, instance_id: str) -> Explanat
         adapter_detail=member.adapter_detail if member is not None else {},
         waiting=waiting,
         actions=_actions(instance, operation, member),
-        events=[InstanceEvent.model_validate(event) for event in reversed(newest)],
+        events=[to_wire(InstanceEvent, event) for event in reversed(newest)],
     )
 
 
@@ -89,11 +93,11 @@ async def _waiting(tx: Transaction, instance: InstanceView, operation: Operation
     if instance.ended_at is not None:
         return found
     for machine in await store.list_silent_machines(tx, instance.id, MOST_MACHINES):
-        if machine["status"] != "active":
-            message, action = f"machine {machine['name']} is {machine['status']}", "look at its timeline"
-            found.append(_warning("machine_not_active", message, f"{action}: GET /v1/allocations/{machine['id']}"))
+        if machine.status != AllocationStatus.ACTIVE:
+            message, action = f"machine {machine.name} is {machine.status}", "look at its timeline"
+            found.append(_warning("machine_not_active", message, f"{action}: GET /v1/allocations/{machine.id}"))
         else:
-            message = f"node {machine['node_name']}, which carries machine {machine['name']}, is offline"
+            message = f"node {machine.node_name}, which carries machine {machine.name}, is offline"
             found.append(_warning("node_offline", message, "bring the node's agent back; what is on it may run on"))
     if operation is not None and not operation.state.is_final:
         found += await _held_up(tx, instance, operation)
@@ -149,16 +153,16 @@ async def trace(tx: Transaction, caller: Caller, correlation_id: str) -> Trace:
     events = [
         row
         for row in await store.list_traced_events(tx, correlation_id, MOST_TRACED)
-        if may_see(caller, row["noun"], Scope(row["tenant_id"], row["project_id"], row["app_slug"]))
+        if may_see(caller, row.noun, Scope(row.tenant_id, row.project_id, row.app_slug))
     ]
     if not (requests or audit or rows or events):
         raise not_found("trace", correlation_id)
     return Trace(
         correlation_id=correlation_id,
-        requests=[RequestRecord.model_validate(row) for row in requests],
-        audit=[AuditEntry.model_validate(row) for row in audit],
+        requests=[to_wire(RequestRecord, row) for row in requests],
+        audit=[to_wire(AuditEntry, row) for row in audit],
         operations=await operations.to_models(tx, rows),
-        events=[InstanceEvent.model_validate(row) for row in events],
+        events=[to_wire(InstanceEvent, row) for row in events],
         truncated=any(len(found) >= MOST_TRACED for found in (requests, audit, ids, events)),
     )
 
@@ -168,13 +172,13 @@ def _sees(caller: Caller, operation: OperationView) -> bool:
     return caller.may(Permission.INSTANCE_READ, scope)
 
 
-def _sees_request(caller: Caller, row: Row) -> bool:
+def _sees_request(caller: Caller, request: RequestLogRecord) -> bool:
     """One's own; of others, what one may read in the audit trail."""
-    scope = Scope(row["tenant_id"], row["project_id"])
-    return bool(row["principal_id"] == caller.id or caller.may(Permission.AUDIT_READ, scope))
+    scope = Scope(request.tenant_id, request.project_id)
+    return request.principal_id == caller.id or caller.may(Permission.AUDIT_READ, scope)
 
 
-def _sees_audit(caller: Caller, row: Row) -> bool:
-    tenant_id = None if row["chain"] == PLATFORM_CHAIN else row["chain"]
-    scope = Scope(tenant_id, row["project_id"])
-    return bool(row["principal_id"] == caller.id or caller.may(Permission.AUDIT_READ, scope))
+def _sees_audit(caller: Caller, entry: AuditEntryRecord) -> bool:
+    tenant_id = None if entry.chain == PLATFORM_CHAIN else entry.chain
+    scope = Scope(tenant_id, entry.project_id)
+    return entry.principal_id == caller.id or caller.may(Permission.AUDIT_READ, scope)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from gpuaas_contract.changes import Change
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.database import Database, Transaction
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.core.wakeups import FEED, Wakeups
+from gpuaas_platform.feed.records import ChangeRecord
 from gpuaas_platform.feed.storage import changes as store
 from gpuaas_platform.feed.storage.changes import Filters
 
@@ -21,14 +23,14 @@ class Entry:
     """A change, and its JSON: made once, for all who read it."""
 
     position: int
-    row: Row
+    record: ChangeRecord
     change: Change
     json: str
 
 
-def to_entry(row: Row) -> Entry:
-    change = Change.model_validate(row)
-    return Entry(row["position"], row, change, change.model_dump_json())
+def to_entry(record: ChangeRecord) -> Entry:
+    change = to_wire(Change, record)
+    return Entry(record.position, record, change, change.model_dump_json())
 
 
 class FeedTail:
@@ -63,7 +65,7 @@ class FeedTail:
         if self.first is None:
             self.first = self.head = (await store.marks(link))[0]
         window = await store.read(link, self.head, None, [], Filters(), limit=PAGE, reach=1 << 40)
-        self._entries += [to_entry(row) for row in window.rows]
+        self._entries += [to_entry(change) for change in window.changes]
         if len(self._entries) > 2 * KEPT:
             self._forget(self._entries[-KEPT].position - 1)
         if window.swept > self.first:
@@ -71,7 +73,7 @@ class FeedTail:
         if window.end > self.head:
             self.head = window.end
             self._grown()
-        return len(window.rows) == PAGE
+        return len(window.changes) == PAGE
 
     def _forget(self, position: int) -> None:
         del self._entries[: bisect_right(self._entries, position, key=attrgetter("position"))]

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.core.records import from_document
 from gpuaas_platform.core.wakeups import FEED
+from gpuaas_platform.feed.records import ChangeRecord, KeptAnswer
 
 SEQUENCER_LOCK = 7_470_002
 SEQUENCER_BATCH = 1_000
@@ -48,12 +50,12 @@ class Filters:
     project_id: str | None = None
     instance_id: str | None = None
 
-    def match(self, row: Row) -> bool:
+    def match(self, change: ChangeRecord) -> bool:
         return (
-            (not self.nouns or row["noun"] in self.nouns)
-            and self.tenant_id in (None, row["tenant_id"])
-            and self.project_id in (None, row["project_id"])
-            and self.instance_id in (None, row["instance_id"])
+            (not self.nouns or change.noun in self.nouns)
+            and self.tenant_id in (None, change.tenant_id)
+            and self.project_id in (None, change.project_id)
+            and self.instance_id in (None, change.instance_id)
         )
 
 
@@ -61,9 +63,9 @@ class Filters:
 class Window:
     """A part of the feed as it was at one moment."""
 
-    rows: list[Row]
+    changes: list[ChangeRecord]
     end: int
-    """Up to here, `rows` holds all there is to read."""
+    """Up to here, `changes` holds all there is to read."""
     head: int
     swept: int
     """Changes up to this position are not kept any more."""
@@ -115,9 +117,9 @@ async def read(
         limit=limit,
     )
     head, swept = int(found[0]["head"]), int(found[0]["swept"])
-    rows = [row for row in found if row["position"] is not None]
-    end = rows[-1]["position"] if len(rows) == limit else min(since + reach, head)
-    return Window(rows, end, head, swept)
+    changes = [from_document(ChangeRecord, row) for row in found if row["position"] is not None]
+    end = changes[-1].position if len(changes) == limit else min(since + reach, head)
+    return Window(changes, end, head, swept)
 
 
 async def sweep_changes(tx: Transaction, hours: float, batch: int = 5_000) -> int:
@@ -140,12 +142,12 @@ async def sweep_changes(tx: Transaction, hours: float, batch: int = 5_000) -> in
     return await tx.run("DELETE FROM changes WHERE position <= %(last)s", last=row["last"])
 
 
-async def begin_request(tx: Transaction, key: str) -> Row:
+async def begin_request(tx: Transaction, key: str) -> KeptAnswer:
     """Whether the key is `held` from now on, and the answer that was given for it before. A try-lock, not a wait: a
     duplicate that arrives while the first is in flight is told so at once."""
-    row = await tx.one("SELECT * FROM begin_request(%(principal)s, %(key)s)", principal=tx.principal_id, key=key)
-    assert row is not None
-    return row
+    return await tx.fetch(
+        KeptAnswer, "SELECT * FROM begin_request(%(principal)s, %(key)s)", principal=tx.principal_id, key=key
+    )
 
 
 async def sweep_keys(tx: Transaction, hours: int) -> int:

@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from gpuaas_platform.core.database import Row, Transaction, json_list
+from gpuaas_platform.audit.records import AuditEntryRecord
+from gpuaas_platform.core.database import Transaction, json_list
+from gpuaas_platform.feed.records import InstanceEventRecord, RequestLogRecord, SilentMachine, TracedEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +25,10 @@ class EventFilter:
 
 async def list_events(
     tx: Transaction, instance_id: str, only: EventFilter, after: int | None, limit: int, *, newest_first: bool
-) -> list[Row]:
+) -> list[InstanceEventRecord]:
     """From the beginning, or from the end backwards. What is about a member includes its operations."""
-    return await tx.all(
+    return await tx.fetch_all(
+        InstanceEventRecord,
         """SELECT * FROM instance_events WHERE instance_id = %(instance)s
              AND (%(after)s::bigint IS NULL
                   OR CASE WHEN %(newest_first)s THEN seq < %(after)s ELSE seq > %(after)s END)
@@ -64,16 +67,18 @@ async def insert_requests(tx: Transaction, records: Sequence[dict[str, Any]]) ->
 # By their correlation id
 
 
-async def list_requests(tx: Transaction, correlation_id: str, limit: int) -> list[Row]:
-    return await tx.all(
+async def list_requests(tx: Transaction, correlation_id: str, limit: int) -> list[RequestLogRecord]:
+    return await tx.fetch_all(
+        RequestLogRecord,
         "SELECT * FROM request_records WHERE correlation_id = %(id)s ORDER BY at, seq LIMIT %(limit)s",
         id=correlation_id,
         limit=limit,
     )
 
 
-async def list_audit(tx: Transaction, correlation_id: str, limit: int) -> list[Row]:
-    return await tx.all(
+async def list_audit(tx: Transaction, correlation_id: str, limit: int) -> list[AuditEntryRecord]:
+    return await tx.fetch_all(
+        AuditEntryRecord,
         "SELECT * FROM audit_entries WHERE correlation_id = %(id)s ORDER BY at, id LIMIT %(limit)s",
         id=correlation_id,
         limit=limit,
@@ -89,9 +94,10 @@ async def list_operation_ids(tx: Transaction, correlation_id: str, limit: int) -
     return [row["id"] for row in rows]
 
 
-async def list_traced_events(tx: Transaction, correlation_id: str, limit: int) -> list[Row]:
+async def list_traced_events(tx: Transaction, correlation_id: str, limit: int) -> list[TracedEvent]:
     """Of instances, from their history; of everything else, as long as the feed keeps it."""
-    return await tx.all(
+    return await tx.fetch_all(
+        TracedEvent,
         """SELECT e.at, e.noun, e.resource_id, e.event, e.message, e.member_id, e.operation_id, e.principal_id,
                   e.correlation_id, p.tenant_id, i.project_id, i.app_slug
            FROM instance_events e JOIN instances i ON i.id = e.instance_id JOIN projects p ON p.id = i.project_id
@@ -142,9 +148,10 @@ async def count_members(tx: Transaction, instance_id: str) -> dict[str, int]:
     return {row["status"]: row["number"] for row in rows}
 
 
-async def list_silent_machines(tx: Transaction, instance_id: str, limit: int) -> list[Row]:
+async def list_silent_machines(tx: Transaction, instance_id: str, limit: int) -> list[SilentMachine]:
     """Machines of live members that are not there: not active, or on a node that is not connected."""
-    return await tx.all(
+    return await tx.fetch_all(
+        SilentMachine,
         """SELECT DISTINCT a.id, a.name, a.status, n.name AS node_name, n.status AS node_status
            FROM members m JOIN allocations a ON a.id = m.allocation_id LEFT JOIN nodes n ON n.id = a.node_id
            WHERE m.instance_id = %(instance)s AND m.status <> 'removed'

@@ -34,7 +34,7 @@ async def get_principal(ctx: Ctx) -> Principal:
             page = await users.list_memberships(tx, caller, caller.id, None, None, None, MOST_MEMBERSHIPS)
             own["memberships"] = page.items
         elif (account := await account_store.get(tx, caller.id)) is not None:
-            own = {name: account[name] for name in ("tenant_id", "project_id", "role")}
+            own = {"tenant_id": account.tenant_id, "project_id": account.project_id, "role": account.role}
     return Principal.model_validate(
         {
             "kind": caller.kind,

@@ -1,9 +1,27 @@
 """Things that belong to an app or to a project: who may do what with them, and whose a list shows."""
 
-from gpuaas_platform.core.database import Row, Transaction
+from typing import Protocol, TypeVar
+
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import not_found
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import require_project, visible_projects
+
+
+class Owned(Protocol):
+    """A thing of an app or of a project."""
+
+    @property
+    def app_slug(self) -> str | None: ...
+
+    @property
+    def project_id(self) -> str | None: ...
+
+    @property
+    def tenant_id(self) -> str | None: ...
+
+
+T = TypeVar("T", bound=Owned)
 
 
 async def require_owner_of_artifacts(
@@ -17,11 +35,11 @@ async def require_owner_of_artifacts(
         caller.require(permission, Scope(app_slug=app_slug), "app", app_slug)
 
 
-def require_owned(caller: Caller, row: Row | None, permission: Permission, noun: str, id: str) -> Row:
-    """The thing itself, where the caller has the permission where it belongs."""
+def require_owned(caller: Caller, row: T | None, permission: Permission, noun: str, id: str) -> T:
+    """Return the thing itself, where the caller has the permission where it belongs."""
     if row is None:
         raise not_found(noun, id)
-    scope = Scope(app_slug=row["app_slug"]) if row["project_id"] is None else Scope(row["tenant_id"], row["project_id"])
+    scope = Scope(app_slug=row.app_slug) if row.project_id is None else Scope(row.tenant_id, row.project_id)
     caller.require(permission, scope, noun, id)
     return row
 

@@ -37,15 +37,15 @@ class Presence:
 async def find_controller(tx: Transaction, app_slug: str, tenant_id: str, project_id: str) -> Finding | None:
     """What is wrong with it; nothing where one is connected."""
     row = await store.last_seen(tx, app_slug, tenant_id, project_id, CONNECTED_SECONDS)
-    if row is not None and row["connected"]:
+    if row is not None and row.connected:
         return None
     if row is None:
         message = f"no service account is bound to {app_slug} in this project or its tenant"
         action = "create one for the app, and start its controller with it"
-    elif row["seen_at"] is None:
-        message = f"the controller of {app_slug} ({row['name']}) has never been connected"
+    elif row.seen_at is None:
+        message = f"the controller of {app_slug} ({row.name}) has never been connected"
         action = "start the app's controller; what is asked for now waits for it"
     else:
-        message = f"no controller of {app_slug} is connected; {row['name']} was last seen at {row['seen_at']:%FT%TZ}"
+        message = f"no controller of {app_slug} is connected; {row.name} was last seen at {row.seen_at:%FT%TZ}"
         action = "start the app's controller; what is asked for now waits for it"
     return Finding(severity=Severity.WARNING, code="no_controller", message=message, action=action)

@@ -1,12 +1,12 @@
-"""From a row of the database to the caller that the policy knows."""
+"""From a record of the database to the caller that the policy knows."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from gpuaas_contract.identity import PrincipalKind, Role
 from gpuaas_contract.problems import AllowedAction, Code
-from gpuaas_platform.core.database import Row
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.identity.records import ServiceAccountPrincipal, UserPrincipal
 from gpuaas_platform.identity.rules.policy import CONTROLLER, Caller, RoleGrant
 
 
@@ -22,24 +22,24 @@ class Authenticated:
     password_change_required: bool = False
 
 
-def caller_of_user(row: Row) -> Caller:
-    grants = tuple(RoleGrant(m["role"], m["tenant_id"], m["project_id"], m["app_slug"]) for m in row["memberships"])
-    tenants = frozenset(m["seen_tenant_id"] for m in row["memberships"] if m["seen_tenant_id"])
-    return Caller(PrincipalKind.USER, row["id"], row["email"], grants, tenant_ids=tenants)
+def caller_of_user(row: UserPrincipal) -> Caller:
+    grants = tuple(RoleGrant(m.role, m.tenant_id, m.project_id, m.app_slug) for m in row.memberships)
+    tenants = frozenset(m.seen_tenant_id for m in row.memberships if m.seen_tenant_id)
+    return Caller(PrincipalKind.USER, row.id, row.email, grants, tenant_ids=tenants)
 
 
-def caller_of_service_account(row: Row) -> Caller:
-    roles = [row["role"]] if row["role"] else []
-    if row["app_slug"]:
+def caller_of_service_account(row: ServiceAccountPrincipal) -> Caller:
+    roles: list[str] = [row.role] if row.role else []
+    if row.app_slug:
         roles.append(CONTROLLER)
     # An account for which nothing was said may look, and no more.
     return Caller(
         PrincipalKind.SERVICE_ACCOUNT,
-        row["id"],
-        row["name"],
-        tuple(RoleGrant(role, row["tenant_id"], row["project_id"]) for role in roles or [Role.PROJECT_VIEWER]),
-        app_slug=row["app_slug"],
-        tenant_ids=frozenset({row["seen_tenant_id"]}),
+        row.id,
+        row.name,
+        tuple(RoleGrant(role, row.tenant_id, row.project_id) for role in roles or [Role.PROJECT_VIEWER]),
+        app_slug=row.app_slug,
+        tenant_ids=frozenset({row.seen_tenant_id}),
     )
 
 

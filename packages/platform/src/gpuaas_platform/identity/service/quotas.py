@@ -4,8 +4,10 @@ from collections.abc import Mapping
 
 from gpuaas_contract.problems import Code
 from gpuaas_contract.quotas import Quota, QuotaLimits, QuotaSet, QuotaUse
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.core.records import to_wire
+from gpuaas_platform.identity.records import ProjectUse, QuotaRecord
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.tenants import require_project
 from gpuaas_platform.identity.storage import quotas as store
@@ -20,26 +22,25 @@ _WORDS = {
 }
 
 
-async def _to_model(tx: Transaction, project_id: str, row: Row | None) -> Quota:
-    limits = QuotaLimits.model_validate(row or {})
-    used = QuotaUse.model_validate(await store.used(tx, project_id))
-    return Quota(project_id=project_id, revision=row["revision"] if row else 0, limits=limits, used=used)
+async def _to_model(tx: Transaction, quota: QuotaRecord) -> Quota:
+    used = to_wire(QuotaUse, await store.used(tx, quota.id))
+    return Quota(project_id=quota.id, revision=quota.revision, limits=to_wire(QuotaLimits, quota), used=used)
 
 
 async def get_quota(tx: Transaction, caller: Caller, project_id: str) -> Quota:
     await require_project(tx, caller, project_id, Permission.QUOTA_READ)
-    return await _to_model(tx, project_id, await store.get(tx, project_id))
+    return await _to_model(tx, await store.get(tx, project_id) or QuotaRecord.unlimited(project_id))
 
 
 async def set_quota(tx: Transaction, caller: Caller, project_id: str, body: QuotaSet) -> Quota:
     """What the project has already stays, also where that is more than the new limits."""
     await identity_store.lock_project(tx, project_id)
     await require_project(tx, caller, project_id, Permission.QUOTA_SET)
-    tx.match(await store.lock(tx, project_id) or {"id": project_id, "revision": 0})
+    tx.match(await store.lock(tx, project_id) or QuotaRecord.unlimited(project_id))
     row = await store.put(tx, project_id, body.model_dump())
     await tx.changed("quota", row, "set", project_id=project_id)
     await tx.audit("quota.set", project_id, project_id=project_id, detail=body.model_dump())
-    return await _to_model(tx, project_id, row)
+    return await _to_model(tx, row)
 
 
 async def require_quota(tx: Transaction, project_id: str, more: Mapping[str, int]) -> None:
@@ -50,16 +51,17 @@ async def require_quota(tx: Transaction, project_id: str, more: Mapping[str, int
     used = await store.used(tx, project_id)
     over = _passed(limits, used, more)
     if over:
-        context = {name: {"used": used[name], "limit": limits[name]} for name in _WORDS}
+        context = {name: {"used": getattr(used, name), "limit": getattr(limits, name)} for name in _WORDS}
         raise Refusal(Code.QUOTA_EXCEEDED, f"the project's quota does not allow it: {'; '.join(over)}", context=context)
 
 
-def _passed(limits: Row, used: Row, more: Mapping[str, int]) -> list[str]:
-    return [
-        f"{words}: {used[name]} used, {more[name]} more asked for, {limits[name]} allowed"
-        for name, words in _WORDS.items()
-        if more.get(name) and limits[name] is not None and used[name] + more[name] > limits[name]
-    ]
+def _passed(quota: QuotaRecord, use: ProjectUse, more: Mapping[str, int]) -> list[str]:
+    passed = []
+    for name, words in _WORDS.items():
+        used, limit, asked = getattr(use, name), getattr(quota, name), more.get(name, 0)
+        if asked and limit is not None and used + asked > limit:
+            passed.append(f"{words}: {used} used, {asked} more asked for, {limit} allowed")
+    return passed
 
 
 async def over_quota(tx: Transaction, project_id: str, more: Mapping[str, int]) -> list[str] | None:

@@ -1,5 +1,7 @@
 """Tenants and projects."""
 
+from dataclasses import replace
+
 from gpuaas_contract import ids
 from gpuaas_contract.identity import (
     Project,
@@ -14,9 +16,11 @@ from gpuaas_contract.identity import (
 from gpuaas_contract.problems import Code
 from gpuaas_platform.accounts.storage import users as user_store
 from gpuaas_platform.catalogue.storage import entitlements as entitlement_store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
+from gpuaas_platform.identity.records import ProjectRecord
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.storage import tenants as store
 
@@ -29,8 +33,8 @@ async def create_tenant(tx: Transaction, caller: Caller, body: TenantCreate) -> 
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"a tenant named {body.name!r} exists already")
     await tx.changed("tenant", row, "created")
-    await tx.audit("tenant.create", row["id"], tenant_id=row["id"])
-    return Tenant.model_validate(row)
+    await tx.audit("tenant.create", row.id, tenant_id=row.id)
+    return to_wire(Tenant, row)
 
 
 async def get_tenant(tx: Transaction, caller: Caller, tenant_id: str) -> Tenant:
@@ -38,13 +42,13 @@ async def get_tenant(tx: Transaction, caller: Caller, tenant_id: str) -> Tenant:
     if row is None:
         raise not_found("tenant", tenant_id)
     caller.require(Permission.TENANT_READ, Scope(tenant_id=tenant_id), "tenant", tenant_id)
-    return Tenant.model_validate(row)
+    return to_wire(Tenant, row)
 
 
 async def list_tenants(tx: Transaction, caller: Caller, cursor: str | None, limit: int) -> TenantPage:
     seen = None if caller.is_platform_admin else sorted(caller.tenant_ids)
     rows, after = cut_page(await store.list_tenants(tx, seen, decode_cursor(cursor), limit + 1), limit)
-    return TenantPage(items=[Tenant.model_validate(row) for row in rows], next_cursor=after)
+    return TenantPage(items=[to_wire(Tenant, row) for row in rows], next_cursor=after)
 
 
 async def update_tenant(tx: Transaction, caller: Caller, tenant_id: str, body: TenantUpdate) -> Tenant:
@@ -52,7 +56,7 @@ async def update_tenant(tx: Transaction, caller: Caller, tenant_id: str, body: T
     row = await store.set_tenant_title(tx, tenant_id, body.title)
     await tx.changed("tenant", row, "updated")
     await tx.audit("tenant.update", tenant_id, tenant_id=tenant_id)
-    return Tenant.model_validate(row)
+    return to_wire(Tenant, row)
 
 
 async def delete_tenant(tx: Transaction, caller: Caller, tenant_id: str) -> Tenant:
@@ -61,11 +65,11 @@ async def delete_tenant(tx: Transaction, caller: Caller, tenant_id: str) -> Tena
     _require_empty("tenant", await store.count_in_tenant(tx, tenant_id))
     await user_store.delete_memberships_in(tx, tenant_id, None)
     for entitlement in await entitlement_store.delete_in(tx, tenant_id):
-        await tx.changed("entitlement", {**entitlement, "revision": entitlement["revision"] + 1}, "revoked")
+        await tx.changed("entitlement", replace(entitlement, revision=entitlement.revision + 1), "revoked")
     row = await store.end_tenant(tx, tenant_id)
     await tx.changed("tenant", row, "deleted")
-    await tx.audit("tenant.delete", tenant_id, tenant_id=tenant_id, detail={"name": row["name"]})
-    return Tenant.model_validate(row)
+    await tx.audit("tenant.delete", tenant_id, tenant_id=tenant_id, detail={"name": row.name})
+    return to_wire(Tenant, row)
 
 
 async def _lock_tenant(tx: Transaction, caller: Caller, tenant_id: str, permission: Permission) -> None:
@@ -76,7 +80,7 @@ async def _lock_tenant(tx: Transaction, caller: Caller, tenant_id: str, permissi
     tx.match(row)
 
 
-def _require_empty(noun: str, counts: Row) -> None:
+def _require_empty(noun: str, counts: dict[str, int]) -> None:
     there = {what.replace("_", " "): number for what, number in counts.items() if number}
     if there:
         listed = ", ".join(f"{number} {what}" for what, number in there.items())
@@ -89,17 +93,17 @@ async def create_project(tx: Transaction, caller: Caller, body: ProjectCreate) -
     row = await store.insert_project(tx, ids.new_id(ids.PROJECT), body.tenant_id, body.name, body.title or body.name)
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"the tenant has a project named {body.name!r} already")
-    await tx.changed("project", row, "created", project_id=row["id"])
-    await tx.audit("project.create", row["id"], project_id=row["id"])
-    return Project.model_validate(row)
+    await tx.changed("project", row, "created", project_id=row.id)
+    await tx.audit("project.create", row.id, project_id=row.id)
+    return to_wire(Project, row)
 
 
-async def require_project(tx: Transaction, caller: Caller, project_id: str, permission: Permission) -> Row:
+async def require_project(tx: Transaction, caller: Caller, project_id: str, permission: Permission) -> ProjectRecord:
     """The project, where the caller has the permission in it."""
     row = await store.get_project(tx, project_id)
     if row is None:
         raise not_found("project", project_id)
-    scope = Scope(tenant_id=row["tenant_id"], project_id=project_id)
+    scope = Scope(tenant_id=row.tenant_id, project_id=project_id)
     caller.require(permission, scope, "project", project_id)
     return row
 
@@ -116,7 +120,7 @@ async def visible_projects(
     if caller.is_platform_admin:
         return None
     rows = await store.list_projects(tx, caller.project_ids, caller.whole_tenant_ids, None, "", MOST_PROJECTS)
-    scopes = {row["id"]: Scope(tenant_id=row["tenant_id"], project_id=row["id"]) for row in rows}
+    scopes = {row.id: Scope(tenant_id=row.tenant_id, project_id=row.id) for row in rows}
     return [id for id, scope in scopes.items() if caller.may(permission, scope)]
 
 
@@ -125,7 +129,7 @@ async def require_owner(
 ) -> str:
     """The tenant, where the caller has the permission in the project or in the tenant itself."""
     if project_id is not None:
-        return str((await require_project(tx, caller, project_id, permission))["tenant_id"])
+        return (await require_project(tx, caller, project_id, permission)).tenant_id
     assert tenant_id is not None
     await get_tenant(tx, caller, tenant_id)
     caller.require(permission, Scope(tenant_id=tenant_id), "tenant", tenant_id)
@@ -152,7 +156,7 @@ async def visible_owners(
 
 
 async def get_project(tx: Transaction, caller: Caller, project_id: str) -> Project:
-    return Project.model_validate(await require_project(tx, caller, project_id, Permission.PROJECT_READ))
+    return to_wire(Project, await require_project(tx, caller, project_id, Permission.PROJECT_READ))
 
 
 async def list_projects(
@@ -161,7 +165,7 @@ async def list_projects(
     seen = None if caller.is_platform_admin else caller.project_ids
     rows = await store.list_projects(tx, seen, caller.whole_tenant_ids, tenant_id, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
-    return ProjectPage(items=[Project.model_validate(row) for row in rows], next_cursor=after)
+    return ProjectPage(items=[to_wire(Project, row) for row in rows], next_cursor=after)
 
 
 async def update_project(tx: Transaction, caller: Caller, project_id: str, body: ProjectUpdate) -> Project:
@@ -169,7 +173,7 @@ async def update_project(tx: Transaction, caller: Caller, project_id: str, body:
     row = await store.set_project_title(tx, project_id, body.title)
     await tx.changed("project", row, "updated", project_id=project_id)
     await tx.audit("project.update", project_id, project_id=project_id)
-    return Project.model_validate(row)
+    return to_wire(Project, row)
 
 
 async def delete_project(tx: Transaction, caller: Caller, project_id: str) -> Project:
@@ -179,8 +183,8 @@ async def delete_project(tx: Transaction, caller: Caller, project_id: str) -> Pr
     await user_store.delete_memberships_in(tx, None, project_id)
     row = await store.end_project(tx, project_id)
     await tx.changed("project", row, "deleted", project_id=project_id)
-    await tx.audit("project.delete", project_id, project_id=project_id, detail={"name": row["name"]})
-    return Project.model_validate(row)
+    await tx.audit("project.delete", project_id, project_id=project_id, detail={"name": row.name})
+    return to_wire(Project, row)
 
 
 async def _lock_project(tx: Transaction, caller: Caller, project_id: str, permission: Permission) -> None:

@@ -122,15 +122,15 @@ async def _user_of_token(
     tx: Transaction, user_id: str, session_id: str, epoch: object, expires_at: datetime
 ) -> Authenticated:
     row = await store.get_user(tx, user_id, session_id)
-    if row is None or row["disabled"]:
+    if row is None or row.disabled:
         raise unauthenticated("the user does not exist or is disabled")
-    if row["epoch"] != epoch or not row["live"]:
+    if row.epoch != epoch or not row.live:
         raise unauthenticated("this login was ended; log in again")
     return Authenticated(
         caller_of_user(row),
         expires_at,
-        session_id=row["session_id"],
-        password_change_required=row["password_change_required"],
+        session_id=row.session_id,
+        password_change_required=row.password_change_required,
     )
 
 
@@ -138,8 +138,8 @@ async def _service_account_of_token(
     tx: Transaction, account_id: str, epoch: object, expires_at: datetime
 ) -> Authenticated:
     row = await store.get_service_account(tx, account_id)
-    if row is None or row["disabled"]:
+    if row is None or row.disabled:
         raise unauthenticated("the service account does not exist or is disabled")
-    if row["epoch"] != epoch:
+    if row.epoch != epoch:
         raise unauthenticated("the token was withdrawn; fetch a new one")
     return Authenticated(caller_of_service_account(row), expires_at)

@@ -2,7 +2,8 @@
 
 from datetime import datetime
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.identity.records import DeviceAuthorizationRecord, PolledDevice, RefreshTokenView
 
 
 async def use_assertion(tx: Transaction, id: str, expires_at: datetime) -> bool:
@@ -19,8 +20,9 @@ async def use_assertion(tx: Transaction, id: str, expires_at: datetime) -> bool:
 
 async def insert_device(
     tx: Transaction, id: str, device_code_hash: str, user_code: str, client_id: str, *, seconds: int, poll: int
-) -> Row | None:
-    return await tx.one(
+) -> DeviceAuthorizationRecord | None:
+    return await tx.find(
+        DeviceAuthorizationRecord,
         """INSERT INTO device_authorizations (id, device_code_hash, user_code, client_id, poll_seconds, expires_at)
            VALUES (%(id)s, %(hash)s, %(user_code)s, %(client)s, %(poll)s,
                    now() + make_interval(secs => %(seconds)s)) ON CONFLICT DO NOTHING RETURNING *""",
@@ -36,29 +38,29 @@ async def insert_device(
 _DEVICE_BY_USER_CODE = "SELECT * FROM device_authorizations WHERE user_code = %(code)s AND expires_at > now()"
 
 
-async def get_device_by_user_code(tx: Transaction, user_code: str) -> Row | None:
+async def get_device_by_user_code(tx: Transaction, user_code: str) -> DeviceAuthorizationRecord | None:
     """Only while it can still be decided."""
-    return await tx.one(_DEVICE_BY_USER_CODE, code=user_code)
+    return await tx.find(DeviceAuthorizationRecord, _DEVICE_BY_USER_CODE, code=user_code)
 
 
-async def lock_device_by_user_code(tx: Transaction, user_code: str) -> Row | None:
-    return await tx.one(_DEVICE_BY_USER_CODE + " FOR UPDATE", code=user_code)
+async def lock_device_by_user_code(tx: Transaction, user_code: str) -> DeviceAuthorizationRecord | None:
+    return await tx.find(DeviceAuthorizationRecord, _DEVICE_BY_USER_CODE + " FOR UPDATE", code=user_code)
 
 
-async def decide_device(tx: Transaction, id: str, status: str, user_id: str) -> Row:
-    row = await tx.one(
+async def decide_device(tx: Transaction, id: str, status: str, user_id: str) -> DeviceAuthorizationRecord:
+    return await tx.fetch(
+        DeviceAuthorizationRecord,
         """UPDATE device_authorizations SET status = %(status)s, user_id = %(user)s, revision = revision + 1
            WHERE id = %(id)s RETURNING *""",
         id=id,
         status=status,
         user=user_id,
     )
-    assert row is not None
-    return row
 
 
-async def lock_device(tx: Transaction, device_code_hash: str) -> Row | None:
-    return await tx.one(
+async def lock_device(tx: Transaction, device_code_hash: str) -> PolledDevice | None:
+    return await tx.find(
+        PolledDevice,
         """SELECT d.*, d.expires_at <= now() AS expired,
                   coalesce(d.polled_at + make_interval(secs => d.poll_seconds) > now(), false) AS too_soon,
                   u.epoch, u.email, coalesce(u.disabled, true) AS user_gone
@@ -88,8 +90,9 @@ async def insert_refresh_token(tx: Transaction, token_hash: str, session_id: str
     )
 
 
-async def lock_refresh_token(tx: Transaction, token_hash: str) -> Row | None:
-    return await tx.one(
+async def lock_refresh_token(tx: Transaction, token_hash: str) -> RefreshTokenView | None:
+    return await tx.find(
+        RefreshTokenView,
         """SELECT r.used_at, s.id AS session_id, s.client, s.user_id, u.epoch,
                   s.epoch = u.epoch AND NOT u.disabled AND s.expires_at > now() AS live
            FROM refresh_tokens r JOIN sessions s ON s.id = r.session_id JOIN users u ON u.id = s.user_id

@@ -1,6 +1,7 @@
 """When controllers were last heard of."""
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.identity.records import ControllerPresence
 
 
 async def note(tx: Transaction, account_id: str) -> None:
@@ -11,9 +12,12 @@ async def note(tx: Transaction, account_id: str) -> None:
     )
 
 
-async def last_seen(tx: Transaction, app_slug: str, tenant_id: str, project_id: str, seconds: int) -> Row | None:
+async def last_seen(
+    tx: Transaction, app_slug: str, tenant_id: str, project_id: str, seconds: int
+) -> ControllerPresence | None:
     """The account of the app that was heard of last in this project, and whether that was lately."""
-    return await tx.one(
+    return await tx.find(
+        ControllerPresence,
         """SELECT s.name, c.seen_at,
                   coalesce(c.seen_at > now() - make_interval(secs => %(seconds)s), false) AS connected
            FROM service_accounts s LEFT JOIN controller_presence c ON c.account_id = s.id

@@ -1,6 +1,7 @@
 """Who calls: one query per request, so that what was just changed or withdrawn counts at once, everywhere."""
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.identity.records import CookieUser, ServiceAccountPrincipal, TokenUser
 
 # A login counts while it is not over and nobody has withdrawn it.
 _USER = """
@@ -20,16 +21,17 @@ _USER_OF_TOKEN = (
 _USER_OF_COOKIE = _USER + "FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.secret_hash = %(hash)s"
 
 
-async def get_user(tx: Transaction, user_id: str, session_id: str) -> Row | None:
-    return await tx.one(_USER_OF_TOKEN, user=user_id, session=session_id)
+async def get_user(tx: Transaction, user_id: str, session_id: str) -> TokenUser | None:
+    return await tx.find(TokenUser, _USER_OF_TOKEN, user=user_id, session=session_id)
 
 
-async def get_user_of_cookie(tx: Transaction, secret_hash: str) -> Row | None:
-    return await tx.one(_USER_OF_COOKIE, hash=secret_hash)
+async def get_user_of_cookie(tx: Transaction, secret_hash: str) -> CookieUser | None:
+    return await tx.find(CookieUser, _USER_OF_COOKIE, hash=secret_hash)
 
 
-async def get_service_account(tx: Transaction, id: str) -> Row | None:
-    return await tx.one(
+async def get_service_account(tx: Transaction, id: str) -> ServiceAccountPrincipal | None:
+    return await tx.find(
+        ServiceAccountPrincipal,
         """SELECT s.*, coalesce(s.tenant_id, p.tenant_id) AS seen_tenant_id
            FROM service_accounts s LEFT JOIN projects p ON p.id = s.project_id WHERE s.id = %(id)s""",
         id=id,

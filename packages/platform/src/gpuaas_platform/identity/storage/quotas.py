@@ -1,26 +1,32 @@
 """Quotas of projects, and what counts against them."""
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.identity.records import ProjectUse, QuotaRecord
 
 
-async def get(tx: Transaction, project_id: str) -> Row | None:
-    return await tx.one("SELECT *, project_id AS id FROM quotas WHERE project_id = %(id)s", id=project_id)
+async def get(tx: Transaction, project_id: str) -> QuotaRecord | None:
+    return await tx.find(QuotaRecord, "SELECT *, project_id AS id FROM quotas WHERE project_id = %(id)s", id=project_id)
 
 
-async def lock(tx: Transaction, project_id: str) -> Row | None:
+async def lock(tx: Transaction, project_id: str) -> QuotaRecord | None:
     """Whoever claims something in the project holds it, so that two claims never pass one limit together."""
-    return await tx.one("SELECT *, project_id AS id FROM quotas WHERE project_id = %(id)s FOR UPDATE", id=project_id)
-
-
-async def try_lock(tx: Transaction, project_id: str) -> Row | None:
-    """None where another transaction has it."""
-    return await tx.one(
-        "SELECT *, project_id AS id FROM quotas WHERE project_id = %(id)s FOR UPDATE SKIP LOCKED", id=project_id
+    return await tx.find(
+        QuotaRecord, "SELECT *, project_id AS id FROM quotas WHERE project_id = %(id)s FOR UPDATE", id=project_id
     )
 
 
-async def put(tx: Transaction, project_id: str, limits: dict[str, int | None]) -> Row:
-    row = await tx.one(
+async def try_lock(tx: Transaction, project_id: str) -> QuotaRecord | None:
+    """None where another transaction has it."""
+    return await tx.find(
+        QuotaRecord,
+        "SELECT *, project_id AS id FROM quotas WHERE project_id = %(id)s FOR UPDATE SKIP LOCKED",
+        id=project_id,
+    )
+
+
+async def put(tx: Transaction, project_id: str, limits: dict[str, int | None]) -> QuotaRecord:
+    return await tx.fetch(
+        QuotaRecord,
         """INSERT INTO quotas (project_id, cpus, memory_mib, disk_gib, gpus, allocations)
            VALUES (%(project)s, %(cpus)s, %(memory_mib)s, %(disk_gib)s, %(gpus)s, %(allocations)s)
            ON CONFLICT (project_id) DO UPDATE SET cpus = %(cpus)s, memory_mib = %(memory_mib)s,
@@ -30,13 +36,12 @@ async def put(tx: Transaction, project_id: str, limits: dict[str, int | None]) -
         project=project_id,
         **limits,
     )
-    assert row is not None
-    return row
 
 
-async def used(tx: Transaction, project_id: str) -> Row:
+async def used(tx: Transaction, project_id: str) -> ProjectUse:
     """All that the project asked for and has not given back; a resize counts with the larger of both sizes."""
-    row = await tx.one(
+    return await tx.fetch(
+        ProjectUse,
         """SELECT count(*)::int AS allocations,
                   coalesce(sum(greatest((shape->>'cpus')::int, (wanted_shape->>'cpus')::int)), 0)::int AS cpus,
                   coalesce(sum(greatest((shape->>'memory_mib')::int, (wanted_shape->>'memory_mib')::int)), 0)::int
@@ -49,5 +54,3 @@ async def used(tx: Transaction, project_id: str) -> Row:
              AND status NOT IN ('releasing', 'release_failed', 'released')""",
         project=project_id,
     )
-    assert row is not None
-    return row

@@ -9,7 +9,7 @@ from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Kind
 from gpuaas_contract.problems import Code
 from gpuaas_platform.allocations.records import AllocationRecord
-from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of
+from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of_version
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Caller, Permission
@@ -26,15 +26,15 @@ from gpuaas_platform.operations.storage import operations as operation_store
 async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy) -> Instance:
     """Make instance, members and operations together or not at all."""
     project = await require_project(tx, caller, body.project_id, Permission.INSTANCE_DEPLOY)
-    version = await deployable_version(tx, caller, project["tenant_id"], body.app_slug, body.version)
-    manifest = manifest_of(version)
+    version = await deployable_version(tx, caller, project.tenant_id, body.app_slug, body.version)
+    manifest = manifest_of_version(version)
     plan = await check_deploy(tx, body, manifest, lock=True)
     refuse_errors(plan.findings)
     wanted = NewInstance(
         id=ids.new_id(ids.INSTANCE),
         project_id=body.project_id,
         app_slug=manifest.slug,
-        app_version_id=version["id"],
+        app_version_id=version.id,
         name=body.name,
         mode=plan.mode,
         inputs=plan.inputs,

@@ -84,7 +84,7 @@ async def _check_access(
             findings.append(problem("credential_unusable", message, pointer, "leave it away"))
     for pointer, credential_id in chosen:
         found = await credential_store.get(tx, credential_id)
-        if found is None or found["project_id"] != body.project_id or found["status"] != CredentialStatus.ACTIVE:
+        if found is None or found.project_id != body.project_id or found.status != CredentialStatus.ACTIVE:
             message = f"the project has no access credential {credential_id} that can be used"
             findings.append(problem("credential_unusable", message, pointer, "choose another one, or none"))
     return findings
@@ -94,7 +94,7 @@ async def _check_artifacts(tx: Transaction, manifest: Manifest) -> list[Finding]
     missing = []
     for slot in manifest.artifacts:
         found = [] if slot.digest is None else await artifact_store.list_of_owner(tx, manifest.slug, None, slot.digest)
-        if not any(row["status"] == ArtifactStatus.PROMOTED for row in found):
+        if not any(row.status == ArtifactStatus.PROMOTED for row in found):
             missing.append(slot.name)
     action, version = "ask the app's publisher, or deploy another version", f"{manifest.slug} {manifest.version}"
     return [

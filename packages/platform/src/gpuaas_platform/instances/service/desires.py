@@ -5,7 +5,7 @@ from gpuaas_contract.instances import DesiredState
 from gpuaas_contract.manifest import Manifest, OperationKind
 from gpuaas_contract.operations import Kind
 from gpuaas_contract.problems import Code, FieldError
-from gpuaas_platform.catalogue.service.versions import manifest_of, refuse_retired
+from gpuaas_platform.catalogue.service.versions import manifest_of_version, refuse_retired
 from gpuaas_platform.catalogue.storage import versions as catalogue_store
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
@@ -48,10 +48,10 @@ async def check_desire(
     found = await catalogue_store.get_version(tx, manifest.slug, version) if isinstance(version, str) else None
     if found is None:
         raise _invalid("/input/version", f"there is no {manifest.slug} {version!r}: name a published version")
-    if found["id"] == instance.app_version_id:
+    if found.id == instance.app_version_id:
         raise Refusal(Code.ACTION_NOT_ALLOWED, f"the instance has version {version} already")
     refuse_retired(found)
-    newer = manifest_of(found)
+    newer = manifest_of_version(found)
     _check_members(manifest, newer, await store.list_live(tx, instance.id))
     if "inputs" in input:
         return {**input, "inputs": check_inputs(_object(input, "inputs"), newer.inputs, "/input/inputs")}
@@ -91,7 +91,7 @@ async def apply(tx: Transaction, instance: InstanceView, kind: str, input: JsonO
     if kind == Kind.UPGRADE:
         version = await catalogue_store.get_version(tx, instance.app_slug, input["version"])
         assert version is not None
-        row = await store.set_desired(tx, id, app_version_id=version["id"], inputs=input.get("inputs"))
+        row = await store.set_desired(tx, id, app_version_id=version.id, inputs=input.get("inputs"))
     elif kind == Kind.CONFIGURE:
         row = await store.set_desired(tx, id, inputs=input["inputs"])
     else:

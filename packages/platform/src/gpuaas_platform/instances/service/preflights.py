@@ -12,7 +12,7 @@ from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Kind, OperationCreate
 from gpuaas_contract.preflights import AppChecks, Preflight, PreflightState
 from gpuaas_contract.problems import FieldError
-from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of
+from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of, manifest_of_version
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.records import to_wire
@@ -57,7 +57,8 @@ async def preflight_deploy(tx: Transaction, caller: Caller, body: InstanceDeploy
     findings: list[Finding] = []
     allocation_ids: list[str] = []
     try:
-        manifest = manifest_of(await deployable_version(tx, caller, project["tenant_id"], body.app_slug, body.version))
+        version = await deployable_version(tx, caller, project.tenant_id, body.app_slug, body.version)
+        manifest = manifest_of_version(version)
     except Refusal as refusal:
         findings.append(problem("version_unavailable", refusal.detail, "/app_slug", "choose from the catalogue"))
     if manifest is not None:
@@ -74,7 +75,7 @@ async def preflight_deploy(tx: Transaction, caller: Caller, body: InstanceDeploy
         kind=Kind.DEPLOY.value,
         request=body.model_dump(mode="json"),
     )
-    return await _make(tx, subject, project["tenant_id"], manifest, findings, allocation_ids)
+    return await _make(tx, subject, project.tenant_id, manifest, findings, allocation_ids)
 
 
 InstanceRequest = OperationCreate | MembersAdd | MemberOperationsCreate

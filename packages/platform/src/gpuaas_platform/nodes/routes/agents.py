@@ -68,9 +68,9 @@ async def locate_artifact(request: Request, agent: Agent, digest: str) -> Artifa
     """Where the file of an open delivery is, and a token that reads exactly that repository."""
     platform = platform_of(request)
     async with platform.database.system_transaction() as tx:
-        task = await catalogue_store.get_delivered_task(tx, digest, agent.id)
-    if task is None or not task["repository"]:
+        repository = await catalogue_store.find_delivered_repository(tx, digest, agent.id)
+    if not repository:
         raise not_found("artifact", digest)
-    found = await platform.registry.token(agent.id, Access(task["repository"], (PULL,)))
-    url = f"{platform.registry.registry.url}/v2/{task['repository']}/blobs/{digest}"
+    found = await platform.registry.token(agent.id, Access(repository, (PULL,)))
+    url = f"{platform.registry.registry.url}/v2/{repository}/blobs/{digest}"
     return ArtifactSource(url=url, token=found.token, expires_in=found.expires_in)

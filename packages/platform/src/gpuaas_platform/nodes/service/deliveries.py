@@ -2,15 +2,17 @@
 
 from gpuaas_contract import ids
 from gpuaas_contract.agent_link import DeliverArtifact
-from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliveryStatus
+from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliverySource, DeliveryStatus
 from gpuaas_platform.access.service.streams import require_active
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.artifacts.records import ArtifactRecord
 from gpuaas_platform.artifacts.service import artifacts
 from gpuaas_platform.catalogue.storage import versions as catalogue_store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import not_found
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.instances.service.preflight_answers import refuse_in_preflight
 from gpuaas_platform.nodes import storage as node_store
@@ -38,20 +40,17 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
     await tx.audit(
         "artifact.deliver", body.allocation_id, project_id=operation.project_id, detail={"digest": body.digest}
     )
-    if by_agent:
-        return Delivery.model_validate(row)
-    return Delivery.model_validate(
-        {**row, "source": {"repository": artifact["repository"], "digest": artifact["content_digest"]}}
-    )
+    source = DeliverySource(repository=artifact.repository, digest=artifact.content_digest)
+    return to_wire(Delivery, row, source=None if by_agent else source)
 
 
-async def _ask_agent(tx: Transaction, machine: AllocationRecord, artifact: Row, correlation_id: str) -> str:
+async def _ask_agent(tx: Transaction, machine: AllocationRecord, artifact: ArtifactRecord, correlation_id: str) -> str:
     spec = DeliverArtifact(
         allocation_id=machine.id,
-        digest=artifact["content_digest"],
-        size=artifact["size"],
-        repository=artifact["repository"],
-        media_type=artifact["media_type"],
+        digest=artifact.content_digest,
+        size=artifact.size,
+        repository=artifact.repository,
+        media_type=artifact.media_type,
     )
     assert machine.node_id is not None, "a machine with an agent is on a node"
     return await node_store.insert_task(
@@ -63,9 +62,9 @@ async def get_delivery(tx: Transaction, caller: Caller, delivery_id: str) -> Del
     row = await catalogue_store.get_delivery(tx, delivery_id)
     if row is None:
         raise not_found("delivery", delivery_id)
-    scope = Scope(tenant_id=row["tenant_id"], project_id=row["project_id"], app_slug=row["app_slug"])
+    scope = Scope(tenant_id=row.tenant_id, project_id=row.project_id, app_slug=row.app_slug)
     caller.require(Permission.OPERATION_WORK, scope, "delivery", delivery_id)
-    return Delivery.model_validate(row)
+    return to_wire(Delivery, row)
 
 
 async def artifact_delivered(tx: Transaction, task_id: str, ok: bool, path: str | None, message: str) -> None:
@@ -73,6 +72,6 @@ async def artifact_delivered(tx: Transaction, task_id: str, ok: bool, path: str 
     row = await catalogue_store.finish_delivery(tx, task_id, status, path, "" if ok else message)
     if row is None:
         return
-    operation = await operation_store.get(tx, row["operation_id"])
+    operation = await operation_store.get(tx, row.operation_id)
     assert operation is not None
     await tx.changed("delivery", row, status.value, project_id=operation.project_id, instance_id=operation.instance_id)

@@ -16,7 +16,7 @@ from gpuaas_contract.secret_deliveries import (
     UnwrappedSecret,
     UnwrapRequest,
 )
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
@@ -25,9 +25,10 @@ from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service import operations
 from gpuaas_platform.secrets.records import DeliveryState, SecretDeliveryView
 from gpuaas_platform.secrets.storage import deliveries as store
+from gpuaas_platform.vault.records import SecretVersionRecord
 from gpuaas_platform.vault.service.versions import SecretKeeper, path_of
 
-Choose = Callable[[Transaction, OperationView, int | None], Awaitable[Row]]
+Choose = Callable[[Transaction, OperationView, int | None], Awaitable[SecretVersionRecord]]
 """The version to deliver, where the operation may have it."""
 
 
@@ -42,14 +43,14 @@ class Deliver:
         self._id = ids.new_id(ids.SECRET_DELIVERY)
         self._token = ""
 
-    async def _check(self, tx: Transaction, number: int | None) -> tuple[OperationView, Row]:
+    async def _check(self, tx: Transaction, number: int | None) -> tuple[OperationView, SecretVersionRecord]:
         operation = await operations.require_lease(tx, self._caller, self._body.operation_id, self._body.fencing_token)
         refuse_in_preflight(operation, "secrets")
         return operation, await self._choose(tx, operation, number)
 
     async def intend(self, tx: Transaction) -> None:
         _, version = await self._check(tx, self._body.version)
-        self._owner_id, self._version = version["owner_id"], version["version"]
+        self._owner_id, self._version = version.owner_id, version.version
         lease = self._body.fencing_token
         if await store.was_used(tx, self._owner_id, self._version, lease):
             raise Refusal(

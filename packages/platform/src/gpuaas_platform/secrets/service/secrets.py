@@ -9,7 +9,7 @@ from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.secret_deliveries import Encoding
 from gpuaas_contract.secrets import Secret, SecretEnsure, SecretKind, SecretPage, SecretSpec, SecretVersion
 from gpuaas_platform.catalogue.service.versions import manifest_of
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
@@ -22,6 +22,7 @@ from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service import operations
 from gpuaas_platform.secrets.records import SecretRecord, SecretView
 from gpuaas_platform.secrets.storage import secrets as store
+from gpuaas_platform.vault.records import SecretVersionRecord, StoredState
 from gpuaas_platform.vault.service import versions as secret_versions
 from gpuaas_platform.vault.service.versions import SecretKeeper
 from gpuaas_platform.vault.storage import versions as version_store
@@ -32,7 +33,7 @@ MOST_PER_INSTANCE = 100
 
 async def _to_models(tx: Transaction, rows: Sequence[SecretRecord]) -> list[Secret]:
     versions = await secret_versions.by_owner(tx, [row.id for row in rows])
-    shown = {id: [SecretVersion.model_validate(version) for version in found] for id, found in versions.items()}
+    shown = {id: [to_wire(SecretVersion, version) for version in found] for id, found in versions.items()}
     return [to_wire(Secret, row, versions=shown[row.id]) for row in rows]
 
 
@@ -166,7 +167,8 @@ class RotateSecret:
     async def finish(self, tx: Transaction) -> Secret:
         tx.match(await _require(tx, self._caller, self._id, Permission.SECRET_ROTATE, lock=True))
         await secret_versions.settle(tx, self._id, self._version)
-        valid = [found["version"] for found in await version_store.list_of(tx, [self._id]) if found["state"] == "valid"]
+        found = await version_store.list_of(tx, [self._id])
+        valid = [version.version for version in found if version.state == StoredState.VALID]
         for version in valid[:-2]:
             await version_store.end(tx, self._id, version)
         row = await store.touch(tx, self._id)
@@ -177,7 +179,9 @@ class RotateSecret:
         await version_store.abandon(tx, self._id, self._version)
 
 
-async def choose_version(tx: Transaction, operation: OperationView, version: int | None, *, secret_id: str) -> Row:
+async def choose_version(
+    tx: Transaction, operation: OperationView, version: int | None, *, secret_id: str
+) -> SecretVersionRecord:
     """Choose the version to deliver to the holder of an operation's lease, of the same instance only."""
     row = await store.lock(tx, secret_id)
     if row is None or row.instance_id != operation.instance_id:

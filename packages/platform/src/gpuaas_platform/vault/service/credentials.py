@@ -1,5 +1,7 @@
 """Access credentials: what is known of them here, and their lives. Their keys lie in OpenBao."""
 
+from collections.abc import Sequence
+
 from pydantic import SecretStr
 
 from gpuaas_contract import ids
@@ -16,13 +18,15 @@ from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.secret_deliveries import Encoding
 from gpuaas_platform.access.rules.ssh_keys import SshKey, generate_key, read_key
 from gpuaas_platform.allocations.storage import allocations as allocation_store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import require_project, visible_projects
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.operations.records import OperationView
+from gpuaas_platform.vault.records import CredentialRecord, CredentialView, SecretVersionRecord, StoredState
 from gpuaas_platform.vault.service import versions as secret_versions
 from gpuaas_platform.vault.service.versions import SecretKeeper
 from gpuaas_platform.vault.storage import credentials as store
@@ -31,40 +35,36 @@ from gpuaas_platform.vault.storage import versions as version_store
 NOUN = "credential"
 
 
-async def _to_models(tx: Transaction, rows: list[Row]) -> list[Credential]:
-    versions = await secret_versions.by_owner(tx, [row["id"] for row in rows])
-    return [
-        Credential.model_validate(
-            {**row, "versions": [CredentialVersion.model_validate(version) for version in versions[row["id"]]]}
-        )
-        for row in rows
-    ]
+async def _to_models(tx: Transaction, rows: Sequence[CredentialRecord]) -> list[Credential]:
+    found = await secret_versions.by_owner(tx, [row.id for row in rows])
+    versions = {id: [to_wire(CredentialVersion, version) for version in those] for id, those in found.items()}
+    return [to_wire(Credential, row, versions=versions[row.id]) for row in rows]
 
 
-async def _to_model(tx: Transaction, row: Row) -> Credential:
+async def _to_model(tx: Transaction, row: CredentialRecord) -> Credential:
     return (await _to_models(tx, [row]))[0]
 
 
 async def require_credential(
     tx: Transaction, caller: Caller, credential_id: str, permission: Permission, *, lock: bool = False
-) -> Row:
+) -> CredentialView:
     row = await (store.lock if lock else store.get)(tx, credential_id)
     if row is None:
         raise not_found(NOUN, credential_id)
-    caller.require(permission, Scope(tenant_id=row["tenant_id"], project_id=row["project_id"]), NOUN, credential_id)
+    caller.require(permission, Scope(tenant_id=row.tenant_id, project_id=row.project_id), NOUN, credential_id)
     if lock:
         tx.match(row)
     return row
 
 
-def require_active(row: Row) -> None:
-    if row["status"] != CredentialStatus.ACTIVE:
-        raise Refusal(Code.INVALID_STATE, f"credential {row['name']} is {row['status']}")
+def require_active(row: CredentialRecord) -> None:
+    if row.status != CredentialStatus.ACTIVE:
+        raise Refusal(Code.INVALID_STATE, f"credential {row.name} is {row.status}")
 
 
-async def _changed(tx: Transaction, row: Row, event: str, action: str, **detail: object) -> None:
-    await tx.changed(NOUN, row, event, project_id=row["project_id"])
-    await tx.audit(f"{NOUN}.{action}", row["id"], project_id=row["project_id"], detail=detail)
+async def _changed(tx: Transaction, row: CredentialRecord, event: str, action: str, **detail: object) -> None:
+    await tx.changed(NOUN, row, event, project_id=row.project_id)
+    await tx.audit(f"{NOUN}.{action}", row.id, project_id=row.project_id, detail=detail)
 
 
 async def get_credential(tx: Transaction, caller: Caller, credential_id: str) -> Credential:
@@ -128,7 +128,7 @@ class RotateCredential:
         self._id = credential_id
         self._body = body
 
-    async def _lock(self, tx: Transaction) -> Row:
+    async def _lock(self, tx: Transaction) -> CredentialView:
         row = await require_credential(tx, self._caller, self._id, Permission.CREDENTIAL_MANAGE, lock=True)
         require_active(row)
         return row
@@ -138,11 +138,11 @@ class RotateCredential:
         await secret_versions.refuse_in_flight(tx)
         self._key = _key_from(self._body.private_key)
         versions = await version_store.list_of(tx, [self._id])
-        if any(version["fingerprint"] == self._key.fingerprint for version in versions):
-            raise Refusal(Code.INVALID_STATE, f"credential {row['name']} has or had this very key: take another one")
+        if any(version.fingerprint == self._key.fingerprint for version in versions):
+            raise Refusal(Code.INVALID_STATE, f"credential {row.name} has or had this very key: take another one")
         _require_room(self._id, versions)
         self._version = await secret_versions.next_number(tx, self._id)
-        await version_store.intend(tx, self._id, self._version, row["project_id"], **self._key.facts)
+        await version_store.intend(tx, self._id, self._version, row.project_id, **self._key.facts)
 
     async def act(self) -> None:
         await self._keeper.keep(self._id, self._version, self._key.private_key, Encoding.TEXT)
@@ -158,9 +158,9 @@ class RotateCredential:
         await version_store.abandon(tx, self._id, self._version)
 
 
-def _require_room(credential_id: str, versions: list[Row]) -> None:
+def _require_room(credential_id: str, versions: list[SecretVersionRecord]) -> None:
     """What is being written counts, too: two who rotate at once do not make three."""
-    open_ones = [row["version"] for row in versions if row["state"] in {"writing", "valid"}]
+    open_ones = [row.version for row in versions if row.state in {StoredState.WRITING, StoredState.VALID}]
     if len(open_ones) >= VALID_VERSIONS:
         raise Refusal(
             Code.KEY_LIMIT,
@@ -178,9 +178,9 @@ def _require_room(credential_id: str, versions: list[Row]) -> None:
 
 
 async def end_version(tx: Transaction, caller: Caller, credential_id: str, version: int) -> Credential:
-    row = await require_credential(tx, caller, credential_id, Permission.CREDENTIAL_MANAGE, lock=True)
+    await require_credential(tx, caller, credential_id, Permission.CREDENTIAL_MANAGE, lock=True)
     versions = await version_store.list_of(tx, [credential_id])
-    valid = [found["version"] for found in versions if found["state"] == "valid"]
+    valid = [found.version for found in versions if found.state == StoredState.VALID]
     if version not in valid:
         raise not_found("valid version", str(version))
     if valid == [version]:
@@ -194,8 +194,7 @@ async def end_version(tx: Transaction, caller: Caller, credential_id: str, versi
 
 async def revoke_credential(tx: Transaction, caller: Caller, credential_id: str) -> Credential:
     """At once: also what was wrapped before cannot be unwrapped any more."""
-    row = await require_credential(tx, caller, credential_id, Permission.CREDENTIAL_MANAGE, lock=True)
-    require_active(row)
+    require_active(await require_credential(tx, caller, credential_id, Permission.CREDENTIAL_MANAGE, lock=True))
     await version_store.end(tx, credential_id)
     row = await store.touch(tx, credential_id, status=CredentialStatus.REVOKED)
     await _changed(tx, row, "revoked", "revoke")
@@ -207,30 +206,32 @@ async def delete_credential(tx: Transaction, caller: Caller, credential_id: str)
     await require_credential(tx, caller, credential_id, Permission.CREDENTIAL_MANAGE, lock=True)
     await version_store.end(tx, credential_id)
     row = await store.touch(tx, credential_id, delete=True)
-    await _changed(tx, row, "deleted", "delete", name=row["name"])
+    await _changed(tx, row, "deleted", "delete", name=row.name)
     return await _to_model(tx, row)
 
 
-async def _require_chosen(tx: Transaction, operation: OperationView, credential: Row) -> None:
+async def _require_chosen(tx: Transaction, operation: OperationView, credential: CredentialRecord) -> None:
     """Where the deploy chose credentials, allow these and those of its external machines, and no others."""
     assert operation.instance_id is not None, "a preflight gets no secrets"
     chosen = await instance_store.list_chosen_credentials(tx, operation.instance_id)
-    if not chosen or credential["id"] in chosen.values():
+    if not chosen or credential.id in chosen.values():
         return
     for allocation_id in await instance_store.list_machine_ids(tx, operation.instance_id):
         machine = await allocation_store.get(tx, allocation_id)
         external = machine.shape.external if machine is not None else None
-        if external is not None and external.credential_id == credential["id"]:
+        if external is not None and external.credential_id == credential.id:
             return
-    detail = f"credential {credential['name']} was not chosen for this instance; the deploy names those that it gets"
+    detail = f"credential {credential.name} was not chosen for this instance; the deploy names those that it gets"
     raise Refusal(Code.FORBIDDEN, detail)
 
 
-async def choose_version(tx: Transaction, operation: OperationView, version: int | None, *, credential_id: str) -> Row:
+async def choose_version(
+    tx: Transaction, operation: OperationView, version: int | None, *, credential_id: str
+) -> SecretVersionRecord:
     """Choose the version to deliver to the holder of an operation's lease, in the credential's own project only."""
     row = await store.lock(tx, credential_id)
-    if row is None or row["project_id"] != operation.project_id:
+    if row is None or row.project_id != operation.project_id:
         raise not_found(NOUN, credential_id)
     await _require_chosen(tx, operation, row)
     require_active(row)
-    return await secret_versions.choose(tx, credential_id, version, f"credential {row['name']}")
+    return await secret_versions.choose(tx, credential_id, version, f"credential {row.name}")

@@ -4,10 +4,11 @@ import structlog
 
 from gpuaas_contract.problems import Code
 from gpuaas_contract.secret_deliveries import Encoding
-from gpuaas_platform.core.database import Database, Row, Transaction
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.openbao import OpenBao
 from gpuaas_platform.secrets.storage import deliveries as delivery_store
+from gpuaas_platform.vault.records import SecretVersionRecord, StoredState
 from gpuaas_platform.vault.storage import versions as store
 
 log = structlog.get_logger()
@@ -26,33 +27,31 @@ async def refuse_in_flight(tx: Transaction) -> None:
         raise Refusal(Code.IDEMPOTENCY_IN_FLIGHT, "the first request with this key is still running", retry_after=1)
 
 
-async def settle(tx: Transaction, owner_id: str, version: int) -> Row:
-    row = await store.settle(tx, owner_id, version)
-    if row is None:
+async def settle(tx: Transaction, owner_id: str, version: int) -> None:
+    if not await store.settle(tx, owner_id, version):
         raise Refusal(Code.UNAVAILABLE, "the secrets server took too long; try again", retry_after=1)
-    return row
 
 
-async def by_owner(tx: Transaction, owner_ids: list[str]) -> dict[str, list[Row]]:
+async def by_owner(tx: Transaction, owner_ids: list[str]) -> dict[str, list[SecretVersionRecord]]:
     """Those that are or were in use."""
-    found: dict[str, list[Row]] = {id: [] for id in owner_ids}
+    found: dict[str, list[SecretVersionRecord]] = {id: [] for id in owner_ids}
     for row in await store.list_of(tx, owner_ids):
-        if row["valid_at"] is not None:
-            found[row["owner_id"]].append(row)
+        if row.valid_at is not None:
+            found[row.owner_id].append(row)
     return found
 
 
 async def next_number(tx: Transaction, owner_id: str) -> int:
-    return max((row["version"] for row in await store.list_of(tx, [owner_id])), default=0) + 1
+    return max((row.version for row in await store.list_of(tx, [owner_id])), default=0) + 1
 
 
-async def choose(tx: Transaction, owner_id: str, version: int | None, what: str) -> Row:
+async def choose(tx: Transaction, owner_id: str, version: int | None, what: str) -> SecretVersionRecord:
     """The version that a delivery is about: the one that was asked for, else the newest."""
-    valid = [row for row in await store.list_of(tx, [owner_id]) if row["state"] == "valid"]
-    wanted = [row for row in valid if version in (None, row["version"])]
+    valid = [row for row in await store.list_of(tx, [owner_id]) if row.state == StoredState.VALID]
+    wanted = [row for row in valid if version in (None, row.version)]
     if not wanted:
         which = "no valid version" if version is None else f"no valid version {version}"
-        raise Refusal(Code.INVALID_STATE, f"{what} has {which}", context={"valid": [row["version"] for row in valid]})
+        raise Refusal(Code.INVALID_STATE, f"{what} has {which}", context={"valid": [row.version for row in valid]})
     return wanted[-1]
 
 
@@ -72,17 +71,17 @@ class SecretKeeper:
         destroyed = 0
         for row in rows:
             try:
-                await self.openbao.destroy_secret(path_of(row["owner_id"], row["version"]))
+                await self.openbao.destroy_secret(path_of(row.owner_id, row.version))
             except Refusal:
                 log.info("secrets_not_destroyed_yet", waiting=len(rows) - destroyed)
                 return destroyed
             except RuntimeError:
                 # One broken path must not keep the others; it stays on the list.
-                log.exception("secret_not_destroyed", owner_id=row["owner_id"], version=row["version"])
+                log.exception("secret_not_destroyed", owner_id=row.owner_id, version=row.version)
                 continue
             async with self.database.system_transaction() as tx:
-                if await store.set_ended(tx, row["owner_id"], row["version"]):
-                    detail = {"version": row["version"]}
-                    await tx.audit("secret.destroy", row["owner_id"], project_id=row["project_id"], detail=detail)
+                if await store.set_ended(tx, row.owner_id, row.version):
+                    detail = {"version": row.version}
+                    await tx.audit("secret.destroy", row.owner_id, project_id=row.project_id, detail=detail)
             destroyed += 1
         return destroyed

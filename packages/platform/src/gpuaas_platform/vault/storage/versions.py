@@ -4,7 +4,8 @@ writing → valid → ending → ended. What was never finished goes from writin
 
 from typing import Any
 
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.vault.records import SecretVersionRecord
 
 
 async def intend(tx: Transaction, owner_id: str, version: int, project_id: str, **facts: Any) -> None:
@@ -30,14 +31,15 @@ async def is_in_flight(tx: Transaction) -> bool:
     return row is not None
 
 
-async def settle(tx: Transaction, owner_id: str, version: int) -> Row | None:
-    """None where it was given up meanwhile."""
-    return await tx.one(
+async def settle(tx: Transaction, owner_id: str, version: int) -> bool:
+    """Take it into use; False where it was given up meanwhile."""
+    done = await tx.run(
         """UPDATE secret_versions SET state = 'valid', valid_at = now(), request_key = NULL
-           WHERE owner_id = %(owner)s AND version = %(version)s AND state = 'writing' RETURNING *""",
+           WHERE owner_id = %(owner)s AND version = %(version)s AND state = 'writing'""",
         owner=owner_id,
         version=version,
     )
+    return done == 1
 
 
 async def abandon(tx: Transaction, owner_id: str, version: int) -> None:
@@ -50,40 +52,46 @@ async def abandon(tx: Transaction, owner_id: str, version: int) -> None:
     )
 
 
-async def end(tx: Transaction, owner_id: str, version: int | None = None) -> list[Row]:
-    """One version, or all of them."""
-    return await tx.all(
+async def end(tx: Transaction, owner_id: str, version: int | None = None) -> None:
+    """End one version, or all of them."""
+    await tx.run(
         """UPDATE secret_versions SET state = 'ending', ended_at = now()
            WHERE owner_id = %(owner)s AND state IN ('writing', 'valid')
-             AND (%(version)s::int IS NULL OR version = %(version)s) RETURNING *""",
+             AND (%(version)s::int IS NULL OR version = %(version)s)""",
         owner=owner_id,
         version=version,
     )
 
 
-async def list_of(tx: Transaction, owner_ids: list[str]) -> list[Row]:
+async def list_of(tx: Transaction, owner_ids: list[str]) -> list[SecretVersionRecord]:
     """Also those that were given up before they were valid: their numbers are not used again."""
-    return await tx.all(
-        "SELECT * FROM secret_versions WHERE owner_id = ANY(%(ids)s) ORDER BY owner_id, version", ids=owner_ids
+    return await tx.fetch_all(
+        SecretVersionRecord,
+        "SELECT * FROM secret_versions WHERE owner_id = ANY(%(ids)s) ORDER BY owner_id, version",
+        ids=owner_ids,
     )
 
 
-async def list_unsettled(tx: Transaction, patience_seconds: int, limit: int) -> list[Row]:
+async def list_unsettled(tx: Transaction, patience_seconds: int, limit: int) -> list[SecretVersionRecord]:
     """What is to be destroyed; a write that nobody finished is, from now on."""
     await tx.run(
         """UPDATE secret_versions SET state = 'ending', ended_at = now()
            WHERE state = 'writing' AND created_at < now() - make_interval(secs => %(patience)s)""",
         patience=patience_seconds,
     )
-    return await tx.all(
-        "SELECT * FROM secret_versions WHERE state = 'ending' ORDER BY created_at LIMIT %(limit)s", limit=limit
+    return await tx.fetch_all(
+        SecretVersionRecord,
+        "SELECT * FROM secret_versions WHERE state = 'ending' ORDER BY created_at LIMIT %(limit)s",
+        limit=limit,
     )
 
 
-async def set_ended(tx: Transaction, owner_id: str, version: int) -> Row | None:
-    return await tx.one(
+async def set_ended(tx: Transaction, owner_id: str, version: int) -> bool:
+    """False where another process was faster."""
+    done = await tx.run(
         """UPDATE secret_versions SET state = 'ended', request_key = NULL
-           WHERE owner_id = %(owner)s AND version = %(version)s AND state = 'ending' RETURNING *""",
+           WHERE owner_id = %(owner)s AND version = %(version)s AND state = 'ending'""",
         owner=owner_id,
         version=version,
     )
+    return done == 1

@@ -1,0 +1,94 @@
+"""Changes, events and requests as the database has them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuaas_contract.allocations import AllocationStatus
+from gpuaas_platform.core.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRecord(Record):
+    """A change that has its place in the feed."""
+
+    position: int
+    noun: str
+    resource_id: str
+    event: str
+    message: str
+    revision: int
+    tenant_id: str | None
+    project_id: str | None
+    instance_id: str | None
+    app_slug: str | None
+    correlation_id: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswer(Record):
+    """The answer that was given before to a request with the same idempotency key."""
+
+    held: bool
+    """Whether the key is this request's from now on; False while the first request with it is in flight."""
+    fingerprint: str | None
+    """Of the first request; this and what follows is None where there was none."""
+    status: int | None
+    body: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord(Record):
+    """Something that happened."""
+
+    at: datetime
+    noun: str
+    resource_id: str
+    event: str
+    message: str
+    member_id: str | None
+    operation_id: str | None
+    principal_id: str
+    correlation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceEventRecord(EventRecord):
+    """An event in the history of an instance."""
+
+    seq: int
+    """Its place in the order of all events."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedEvent(EventRecord):
+    """An event with the scope that decides who may see it."""
+
+    tenant_id: str | None
+    project_id: str | None
+    app_slug: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLogRecord(Record):
+    """A request that was made to change something, or that was refused."""
+
+    at: datetime
+    method: str
+    route: str
+    status: int
+    principal_id: str | None
+    duration_ms: float
+    correlation_id: str
+    tenant_id: str | None
+    project_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SilentMachine(Record):
+    """A machine of a live member that is not active, or whose node is not connected."""
+
+    id: str
+    name: str
+    status: AllocationStatus
+    node_name: str | None
