@@ -45,8 +45,8 @@ LONG_AGO = datetime(2030, 1, 1, tzinfo=UTC)
 
 def record(kind: type[R], /, **facts: Any) -> R:
     """A record with None for every column that does not matter to a test."""
-    assert facts.keys() <= {field.name for field in fields(kind)}, "no such column"  # type: ignore[arg-type]
-    return kind(**{field.name: facts.get(field.name) for field in fields(kind)})  # type: ignore[arg-type]
+    assert facts.keys() <= {field.name for field in fields(kind)}, "no such column"
+    return kind(**{field.name: facts.get(field.name) for field in fields(kind)})
 
 
 def operation(kind: str, member_id: str | None = None, **facts: Any) -> OperationView:

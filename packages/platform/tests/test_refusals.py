@@ -11,6 +11,7 @@ from gpuaas_platform.core import limits
 from gpuaas_platform.core.errors import LONGEST_ID, Refusal, not_found
 from gpuaas_platform.core.limits import Limits, RateLimit
 from gpuaas_platform.core.pages import current_list, cut_page, decode_cursor
+from gpuaas_platform.core.records import Subject
 
 
 @pytest.mark.parametrize("code", Code)
@@ -90,7 +91,7 @@ def test_a_limit_of_less_than_one_lets_somebody_in() -> None:
 
 
 def test_pages() -> None:
-    rows = [{"id": f"op_{number}"} for number in range(3)]
+    rows = [Subject(f"op_{number}", 1) for number in range(3)]
     assert cut_page(rows, 3) == (rows, None)
     page, cursor = cut_page(rows, 2)
     assert (page, decode_cursor(cursor)) == (rows[:2], "op_1")
@@ -99,7 +100,7 @@ def test_pages() -> None:
 
 def test_a_cursor_of_another_list_is_refused() -> None:
     token = current_list.set("/v1/operations")
-    _, cursor = cut_page([{"id": "op_1"}, {"id": "op_2"}], 1)
+    _, cursor = cut_page([Subject("op_1", 1), Subject("op_2", 1)], 1)
     current_list.reset(token)
     for foreign in (cursor, "", "ä", "x", base64.urlsafe_b64encode(b"\xff" * 20).decode()):
         with pytest.raises(Refusal) as refused:

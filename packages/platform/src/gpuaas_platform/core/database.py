@@ -16,7 +16,7 @@ from gpuaas_contract.nouns import Noun
 from gpuaas_contract.problems import Code
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.outbox import WRITE, Outbox
-from gpuaas_platform.core.records import Record, record_row
+from gpuaas_platform.core.records import Owned, Record, Revised, record_row
 from gpuaas_platform.core.wakeups import OUTBOX
 
 request_fingerprint: ContextVar[str] = ContextVar("request_fingerprint", default="")
@@ -90,19 +90,19 @@ class Transaction:
                     cursor = await self._connection.execute(sql, _adapt(params))
             return await cursor.fetchone()
 
-    def match(self, row: Row) -> None:
+    def match(self, row: Revised) -> None:
         """Refuse to change a target that is not as the caller saw it. Call it under the target's row lock."""
-        if self.expected_revision is not None and row["revision"] != self.expected_revision:
+        if self.expected_revision is not None and row.revision != self.expected_revision:
             raise Refusal(
                 Code.REVISION_MISMATCH,
-                f"{row['id']} is at revision {row['revision']}, not {self.expected_revision}; read it again",
-                context={"revision": row["revision"]},
+                f"{row.id} is at revision {row.revision}, not {self.expected_revision}; read it again",
+                context={"revision": row.revision},
             )
 
     async def changed(
         self,
         noun: str,
-        row: Row,
+        row: Revised,
         event: str,
         *,
         message: str = "",
@@ -114,21 +114,22 @@ class Transaction:
 
         Where it belongs is found by the platform, so that those who may see the thing see its changes: the project
         and tenant of `row` or of the instance, and the app of the instance, or the one that is given."""
-        tenant, project = row["id"] if noun == "tenant" else row.get("tenant_id"), project_id or row.get("project_id")
+        tenant: str | None = row.id if noun == "tenant" else getattr(row, "tenant_id", None)
+        project: str | None = project_id or getattr(row, "project_id", None)
         touch(tenant, project)
         self._outbox.changes.append(
             {
                 "noun": noun,
-                "id": row["id"],
+                "id": row.id,
                 "event": event,
                 "message": message,
-                "revision": row["revision"],
+                "revision": row.revision,
                 "project": project,
                 "tenant": tenant,
                 "instance": instance_id,
-                "app": app_slug or (row.get("app_slug") if noun in _APP_NOUNS else None),
-                "member": row["id"] if noun == "member" else row.get("member_id"),
-                "operation": row["id"] if noun == "operation" else row.get("operation_id"),
+                "app": app_slug or (getattr(row, "app_slug", None) if noun in _APP_NOUNS else None),
+                "member": row.id if noun == "member" else getattr(row, "member_id", None),
+                "operation": row.id if noun == "operation" else getattr(row, "operation_id", None),
             }
         )
         await self.notify(OUTBOX)
@@ -158,9 +159,9 @@ class Transaction:
             }
         )
 
-    async def audit_owned(self, action: str, row: Row, detail: Mapping[str, Any] | None = None) -> None:
+    async def audit_owned(self, action: str, row: Owned, detail: Mapping[str, Any] | None = None) -> None:
         """Write an audit entry about a thing that a project or a tenant owns."""
-        await self.audit(action, row["id"], tenant_id=row["tenant_id"], project_id=row["project_id"], detail=detail)
+        await self.audit(action, row.id, tenant_id=row.tenant_id, project_id=row.project_id, detail=detail)
 
     @contextmanager
     def on_behalf_of(self, correlation_id: str) -> Iterator[None]:

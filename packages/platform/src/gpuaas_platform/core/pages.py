@@ -7,10 +7,10 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from gpuaas_contract.problems import Code
-from gpuaas_platform.core.database import Row
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.core.records import Identified
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=Identified)
 MAX_LIMIT = 500
 _TAG_LENGTH = 8
 current_list: ContextVar[str] = ContextVar("current_list", default="")
@@ -47,4 +47,4 @@ def cut_page(rows: list[R], limit: int) -> tuple[list[R], str | None]:
     if len(rows) <= limit:
         return rows, None
     page = rows[:limit]
-    return page, encode_cursor(page[-1]["id"])
+    return page, encode_cursor(page[-1].id)

@@ -8,10 +8,9 @@ serving while a newer one has added columns; a declared column that is missing i
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from psycopg import AsyncCursor
 from psycopg.rows import RowMaker
@@ -24,28 +23,45 @@ Plan = Sequence[tuple[str, int, Convert | None]]
 """For each field of a record: the place of its column, and how the value is converted."""
 
 
-class Record(Mapping[str, Any]):
-    """One row. Subclasses are dataclasses, frozen and with slots.
-
-    It is a mapping as long as there are rooms that read rows by the names of columns."""
+class Record:
+    """One row. Subclasses are dataclasses, frozen and with slots."""
 
     __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in field_names(type(self)):
-            raise KeyError(name)
-        return getattr(self, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(field_names(type(self)))
-
-    def __len__(self) -> int:
-        return len(field_names(type(self)))
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        return tuple(cls.__dataclass_fields__)
 
 
-@cache
-def field_names(record: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(record))
+class Identified(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+class Revised(Identified, Protocol):
+    """A thing whose changes are counted, so that they can be told in the feed, and asked for by `If-Match`."""
+
+    @property
+    def revision(self) -> int: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Subject:
+    """The subject of a change that no single row stands for."""
+
+    id: str
+    revision: int
+
+
+class Owned(Identified, Protocol):
+    """A thing of a project, or of a tenant itself."""
+
+    @property
+    def tenant_id(self) -> str: ...
+
+    @property
+    def project_id(self) -> str | None: ...
 
 
 def record_row(record: type[R]) -> Callable[[AsyncCursor[Any]], RowMaker[R]]:
@@ -65,7 +81,7 @@ def from_document(record: type[R], document: Mapping[str, Any]) -> R:
 
 def to_wire(model: type[M], record: Record, **more: Any) -> M:
     """Make an answer of the API from a record, and from what only the API knows."""
-    names = [name for name in field_names(type(record)) if name in model.model_fields]
+    names = [name for name in record.field_names() if name in model.model_fields]
     return model.model_validate({name: getattr(record, name) for name in names} | more)
 
 
@@ -73,11 +89,18 @@ def _make(record: type[R], plan: Plan, values: Sequence[Any]) -> R:
     return record(**{name: convert(values[place]) if convert else values[place] for name, place, convert in plan})
 
 
-@cache
-def _plan(record: type[Any], columns: tuple[str, ...]) -> Plan:
-    places = {name: place for place, name in enumerate(columns)}
-    hints = typing.get_type_hints(record).items()
-    return [(name, places[name], _converter(hint)) for name, hint in hints if name in places]
+_PLANS: dict[tuple[type[Record], tuple[str, ...]], Plan] = {}
+
+
+def _plan(record: type[Record], columns: tuple[str, ...]) -> Plan:
+    """Match the fields of a record with columns; worked out once for each statement's columns."""
+    known = _PLANS.get((record, columns))
+    if known is None:
+        places = {name: place for place, name in enumerate(columns)}
+        hints = typing.get_type_hints(record).items()
+        known = [(name, places[name], _converter(hint)) for name, hint in hints if name in places]
+        _PLANS[record, columns] = known
+    return known
 
 
 def _converter(hint: Any) -> Convert | None:

@@ -3,8 +3,9 @@
 from datetime import datetime
 
 from gpuaas_platform.access.records import GrantRecord, GrantView, UnixUserRecord
+from gpuaas_platform.accounts.records import UserRecord
 from gpuaas_platform.allocations.records import AllocationRecord
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 
 _SELECT = "SELECT g.*, a.name AS allocation_name FROM grants g JOIN allocations a ON a.id = g.allocation_id"
 _LIVE = "g.status IN ('pending', 'active', 'failed')"
@@ -50,7 +51,7 @@ async def insert(
     tx: Transaction,
     id: str,
     allocation: AllocationRecord,
-    user: Row,
+    user: UserRecord,
     unix: UnixUserRecord,
     *,
     sudo: bool,
@@ -67,8 +68,8 @@ async def insert(
         allocation=allocation.id,
         tenant=allocation.tenant_id,
         project=allocation.project_id,
-        user=user["id"],
-        email=user["email"],
+        user=user.id,
+        email=user.email,
         login=unix.login,
         uid=unix.uid,
         sudo=sudo,

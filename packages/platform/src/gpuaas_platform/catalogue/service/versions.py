@@ -1,6 +1,7 @@
 """The catalogue: publishing app versions."""
 
 from collections import OrderedDict
+from typing import Protocol
 
 from gpuaas_contract import ids
 from gpuaas_contract.artifacts import ArtifactStatus
@@ -22,7 +23,7 @@ from gpuaas_platform.artifacts.storage import artifacts as artifact_store
 from gpuaas_platform.catalogue.records import AppVersionRecord
 from gpuaas_platform.catalogue.service.entitlements import require_entitled, sees_app, tenants_of
 from gpuaas_platform.catalogue.storage import versions as store
-from gpuaas_platform.core.database import Row, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
@@ -32,9 +33,18 @@ _KNOWN_MANIFESTS: OrderedDict[str, Manifest] = OrderedDict()
 MOST_KNOWN = 200
 
 
-def manifest_of(instance: Row) -> Manifest:
-    """Return the manifest of the version that an instance has."""
-    return _read_once(instance["app_version_id"], instance["manifest"])
+class Versioned(Protocol):
+    """An instance, with the manifest of the version that it has."""
+
+    @property
+    def app_version_id(self) -> str: ...
+
+    @property
+    def manifest(self) -> JsonObject: ...
+
+
+def manifest_of(instance: Versioned) -> Manifest:
+    return _read_once(instance.app_version_id, instance.manifest)
 
 
 def manifest_of_version(version: AppVersionRecord) -> Manifest:

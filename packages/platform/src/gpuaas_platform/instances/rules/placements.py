@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.findings import Finding, Severity
@@ -11,8 +10,6 @@ from gpuaas_contract.instances import Placement
 from gpuaas_contract.manifest import Component, Manifest, Mode
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.instances.records import MachineUser
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from gpuaas_contract.app_usage import (
 )
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.pages import cut_page, decode_cursor
-from gpuaas_platform.core.records import to_wire
+from gpuaas_platform.core.records import Subject, to_wire
 from gpuaas_platform.identity.rules.policy import CONTROLLER, Caller, Permission
 from gpuaas_platform.identity.service.tenants import visible_projects
 from gpuaas_platform.instances.records import InstanceView
@@ -40,7 +40,7 @@ async def report_usage(tx: Transaction, caller: Caller, instance_id: str, body: 
     results = [outcomes[number] for number in range(len(body.records))]
     accepted = sum(result.outcome == AppUsageOutcome.ACCEPTED for result in results)
     if accepted:
-        row = {"id": instance_id, "revision": 1}
+        row = Subject(instance_id, revision=1)
         message = f"usage of {accepted} records reported"
         await tx.changed(
             "app_usage", row, "reported", message=message, project_id=instance.project_id, instance_id=instance_id

@@ -2,6 +2,7 @@
 
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.core.records import Subject
 from gpuaas_platform.instances.records import InstanceRecord, ReconcileLeaseRecord
 from gpuaas_platform.instances.storage import reconcile as store
 
@@ -12,7 +13,7 @@ async def tell(
     tx: Transaction, instance: InstanceRecord, lease: ReconcileLeaseRecord, event: str, message: str
 ) -> None:
     # Named by its instance; its token grows with each holder, so it serves as the revision.
-    row = {"id": instance.id, "revision": lease.fencing_token}
+    row = Subject(instance.id, lease.fencing_token)
     scope = {"project_id": instance.project_id, "instance_id": instance.id}
     await tx.changed(NOUN, row, event, message=message, **scope)
 

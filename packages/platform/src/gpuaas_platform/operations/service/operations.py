@@ -10,7 +10,7 @@ from gpuaas_contract.problems import Code
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
-from gpuaas_platform.core.records import field_names, to_wire
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import visible_projects
 from gpuaas_platform.instances.records import InstanceView
@@ -52,7 +52,7 @@ async def read(tx: Transaction, operation_id: str) -> Operation:
 
 async def shown(tx: Transaction, before: OperationView, after: OperationRecord) -> Operation:
     """Show an operation that was read under its lock, as a write of its lease holder left it."""
-    columns = {name: getattr(after, name) for name in field_names(OperationRecord)}
+    columns = {name: getattr(after, name) for name in OperationRecord.field_names()}
     return (await to_models(tx, [replace(before, **columns, lease_live=True)]))[0]
 
 
