@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuaas_agent.errors import LxdError, LxdUnavailableError, reason_of
-from gpuaas_agent.lxd import Lxd
+from gpuaas_agent.lxd import LIST_ATTEMPTS, Lxd
 
 
 class Daemon:
@@ -17,13 +17,17 @@ class Daemon:
 
     def __init__(self) -> None:
         self.answers: dict[str, dict[str, Any]] = {}
+        self.first_answers: dict[str, list[dict[str, Any]]] = {}
+        """By path: given before the answer above, once each."""
         self.asked: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         method, path, _ = head.split(" ", 2)
         self.asked.append(f"{method} {path}")
-        answer = self.answers.get(path.partition("?")[0], error(404, "not found"))
+        path = path.partition("?")[0]
+        first = self.first_answers.get(path)
+        answer = first.pop(0) if first else self.answers.get(path, error(404, "not found"))
         body = json.dumps(answer).encode()
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
         writer.write(body)
@@ -103,3 +107,16 @@ async def test_only_what_changes_this_instance_is_waited_for(daemon: Daemon, lxd
     daemon.answers["/1.0/operations/mine/wait"] = operation(400, "it failed")
     await lxd.settle_instance("alc-1")
     assert [path.split("/")[3] for path in daemon.asked[1:]] == ["mine"]
+
+
+async def test_a_list_is_read_again_where_something_in_it_was_deleted_meanwhile(daemon: Daemon, lxd: Lxd) -> None:
+    path = "/1.0/network-acls"
+    daemon.first_answers[path] = [error(404, "Failed getting ACL usage: Network ACL not found")]
+    daemon.answers[path] = sync([{"name": "gp1", "config": {}}])
+    assert [acl.name for acl in await lxd.list_acls()] == ["gp1"]
+
+
+async def test_a_list_that_is_never_there_is_an_error(daemon: Daemon, lxd: Lxd) -> None:
+    with pytest.raises(LxdError, match="not found"):
+        await lxd.list_volumes("nowhere")
+    assert len(daemon.asked) == LIST_ATTEMPTS

@@ -18,6 +18,7 @@ import httpx
 from gpuaas_agent.errors import LxdError, LxdUnavailableError, reason_of
 
 OPERATION_SECONDS = 300
+LIST_ATTEMPTS = 5
 _NO_SUBVOLUME = "Could not get subvolume flags"
 
 
@@ -84,7 +85,7 @@ class Lxd:
         return server
 
     async def read_image_aliases(self) -> list[str]:
-        images = await self.request("GET", "/1.0/images", params={"recursion": "1"})
+        images = await self._list("/1.0/images")
         return sorted(alias["name"] for image in images for alias in image["aliases"])
 
     async def read_pool_bytes(self, pool: str) -> int:
@@ -94,9 +95,8 @@ class Lxd:
     # Instances
 
     async def list_instances(self, *, all_projects: bool = False) -> list[Instance]:
-        params = {"recursion": "1"} | ({"all-projects": "true"} if all_projects else {})
-        found = await self.request("GET", "/1.0/instances", params=params)
-        return [_instance(item) for item in found]
+        more = {"all-projects": "true"} if all_projects else {}
+        return [_instance(item) for item in await self._list("/1.0/instances", **more)]
 
     async def find_instance(self, name: str) -> Instance | None:
         found = await self.find(f"/1.0/instances/{quote(name, safe='')}")
@@ -206,8 +206,7 @@ class Lxd:
     # Networks
 
     async def list_networks(self) -> list[Network]:
-        found = await self.request("GET", "/1.0/networks", params={"recursion": "1"})
-        return [_network(item) for item in found]
+        return [_network(item) for item in await self._list("/1.0/networks")]
 
     async def find_network(self, name: str) -> Network | None:
         found = await self.find(f"/1.0/networks/{quote(name, safe='')}")
@@ -227,8 +226,7 @@ class Lxd:
         await self.request("DELETE", f"/1.0/networks/{quote(name, safe='')}")
 
     async def list_acls(self) -> list[Network]:
-        found = await self.request("GET", "/1.0/network-acls", params={"recursion": "1"})
-        return [_network(item) for item in found]
+        return [_network(item) for item in await self._list("/1.0/network-acls")]
 
     async def create_acl(self, body: dict[str, Any]) -> None:
         await self.request("POST", "/1.0/network-acls", json=body)
@@ -242,8 +240,7 @@ class Lxd:
     # Custom volumes
 
     async def list_volumes(self, pool: str) -> list[StoredVolume]:
-        found = await self.request("GET", _volumes(pool), params={"recursion": "1"})
-        return [_volume(item) for item in found]
+        return [_volume(item) for item in await self._list(_volumes(pool))]
 
     async def find_volume(self, pool: str, name: str) -> StoredVolume | None:
         found = await self.find(f"{_volumes(pool)}/{quote(name, safe='')}")
@@ -259,6 +256,16 @@ class Lxd:
 
     async def _change_state(self, name: str, body: dict[str, Any]) -> None:
         await self.request("PUT", f"/1.0/instances/{quote(name, safe='')}/state", json=body)
+
+    async def _list(self, path: str, **params: str) -> list[dict[str, Any]]:
+        """Read a whole list. LXD answers "not found" if something in it is deleted meanwhile: then read it again."""
+        for _ in range(LIST_ATTEMPTS - 1):
+            try:
+                return list(await self.request("GET", path, params={"recursion": "1", **params}))
+            except LxdError as error:
+                if "not found" not in str(error).lower():
+                    raise
+        return list(await self.request("GET", path, params={"recursion": "1", **params}))
 
     async def find(self, path: str) -> Any | None:
         """Read the metadata at a path, or None where there is nothing."""
