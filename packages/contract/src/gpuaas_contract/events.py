@@ -3,6 +3,7 @@
 The feed also shows the steps of an agent's task as events of the allocation or volume; the agent names those.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
@@ -17,6 +18,14 @@ class Event(StrEnum):
     def __init_subclass__(cls, *, noun: Noun) -> None:
         super().__init_subclass__()
         cls.noun = noun
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStep:
+    """A step of an agent's task, shown as an event of the allocation or volume that it is about."""
+
+    noun: Noun
+    value: str
 
 
 class TenantEvent(Event, noun=Noun.TENANT):

@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool
 
 from gpuaas_contract import ids
+from gpuaas_contract.events import AgentStep, Event
 from gpuaas_contract.nouns import Noun
 from gpuaas_contract.problems import Code
 from gpuaas_platform.core.errors import Refusal
@@ -101,9 +102,8 @@ class Transaction:
 
     async def changed(
         self,
-        noun: str,
+        event: Event | AgentStep,
         row: Revised,
-        event: str,
         *,
         message: str = "",
         project_id: str | None = None,
@@ -114,22 +114,23 @@ class Transaction:
 
         Where it belongs is found by the platform, so that those who may see the thing see its changes: the project
         and tenant of `row` or of the instance, and the app of the instance, or the one that is given."""
-        tenant: str | None = row.id if noun == "tenant" else getattr(row, "tenant_id", None)
+        noun = event.noun
+        tenant: str | None = row.id if noun == Noun.TENANT else getattr(row, "tenant_id", None)
         project: str | None = project_id or getattr(row, "project_id", None)
         touch(tenant, project)
         self._outbox.changes.append(
             {
                 "noun": noun,
                 "id": row.id,
-                "event": event,
+                "event": event.value,
                 "message": message,
                 "revision": row.revision,
                 "project": project,
                 "tenant": tenant,
                 "instance": instance_id,
                 "app": app_slug or (getattr(row, "app_slug", None) if noun in _APP_NOUNS else None),
-                "member": row.id if noun == "member" else getattr(row, "member_id", None),
-                "operation": row.id if noun == "operation" else getattr(row, "operation_id", None),
+                "member": row.id if noun == Noun.MEMBER else getattr(row, "member_id", None),
+                "operation": row.id if noun == Noun.OPERATION else getattr(row, "operation_id", None),
             }
         )
         await self.notify(OUTBOX)

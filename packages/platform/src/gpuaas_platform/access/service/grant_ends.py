@@ -1,6 +1,7 @@
 """How grants end: revoked, expired, with the person's right to be there, or with the machine."""
 
 from gpuaas_contract.allocations import AllocationStatus
+from gpuaas_contract.events import GrantEvent
 from gpuaas_contract.grants import LIVE_STATUSES, GrantStatus
 from gpuaas_platform.access.records import GrantRecord
 from gpuaas_platform.access.service.machine_users import order_users
@@ -14,8 +15,8 @@ NOUN = "grant"
 ASK_AGAIN_SECONDS = 30
 
 
-async def tell(tx: Transaction, row: GrantRecord, event: str, action: str, **detail: object) -> None:
-    await tx.changed(NOUN, row, event)
+async def tell(tx: Transaction, row: GrantRecord, event: GrantEvent, action: str, **detail: object) -> None:
+    await tx.changed(event, row)
     await tx.audit(
         f"{NOUN}.{action}",
         row.id,
@@ -29,7 +30,7 @@ async def end(tx: Transaction, row: GrantRecord, reason: str) -> None:
     """From the end of this transaction on it gives nothing; what the machine has of it goes with the next order."""
     ended = await store.set_status(tx, row.id, GrantStatus.REVOKING, reason, ended=True)
     await access_store.end_of_grant(tx, row.id)
-    await tell(tx, ended, "revoked", "revoke", user_id=row.user_id, reason=reason)
+    await tell(tx, ended, GrantEvent.REVOKED, "revoke", user_id=row.user_id, reason=reason)
 
 
 async def order_where_active(tx: Transaction, allocation: AllocationRecord) -> None:

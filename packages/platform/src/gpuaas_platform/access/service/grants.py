@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from gpuaas_contract import ids
+from gpuaas_contract.events import GrantEvent
 from gpuaas_contract.grants import LIVE_STATUSES, Grant, GrantCreate, GrantPage
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.access.records import GrantView, UnixUserRecord
@@ -41,7 +42,7 @@ async def create_grant(tx: Transaction, caller: Caller, allocation_id: str, body
     if row is None:
         detail = f"{user.email} has a grant on {allocation.name} already; revoke it first to change it"
         raise Refusal(Code.NAME_TAKEN, detail)
-    await tell(tx, row, "created", "create", user_id=user.id, login=row.login, sudo=row.sudo)
+    await tell(tx, row, GrantEvent.CREATED, "create", user_id=user.id, login=row.login, sudo=row.sudo)
     await order_users(tx, allocation)
     return to_wire(Grant, row)
 

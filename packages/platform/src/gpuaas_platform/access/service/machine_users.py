@@ -1,6 +1,7 @@
 """The people of a machine: told to it as a whole, and what it says about that."""
 
 from gpuaas_contract.agent_link import MachineUser, SetUsers
+from gpuaas_contract.events import GrantEvent
 from gpuaas_contract.grants import GrantStatus
 from gpuaas_platform.access.records import GrantRecord
 from gpuaas_platform.access.storage import grants as store
@@ -49,4 +50,4 @@ async def users_set(tx: Transaction, task_id: str, ok: bool, message: str) -> No
 
 async def _settle(tx: Transaction, grant: GrantRecord, status: GrantStatus, reason: str) -> None:
     if (grant.status, grant.reason) != (status, reason):
-        await tx.changed("grant", await store.set_status(tx, grant.id, status, reason), status.value)
+        await tx.changed(GrantEvent(status), await store.set_status(tx, grant.id, status, reason))

@@ -2,6 +2,7 @@
 
 from gpuaas_contract import ids
 from gpuaas_contract.agent_link import RenewTrust
+from gpuaas_contract.events import SshAuthorityEvent
 from gpuaas_contract.nodes import NodeStatus
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.ssh_authorities import (
@@ -73,7 +74,7 @@ async def get_authority(tx: Transaction, caller: Caller, owner_id: str) -> SshAu
     return await _shown(tx, await _require_owner(tx, caller, owner_id, Permission.SSH_AUTHORITY_READ))
 
 
-async def _tell(tx: Transaction, owner: AuthorityOwner, event: str, version: int) -> None:
+async def _tell(tx: Transaction, owner: AuthorityOwner, event: SshAuthorityEvent, version: int) -> None:
     """There is no revision of the whole: versions only grow, and each is retired once."""
     versions = await store.list_all(tx, owner.owner_id)
     retired = sum(row.state != KeyState.ACTIVE for row in versions)
@@ -83,7 +84,7 @@ async def _tell(tx: Transaction, owner: AuthorityOwner, event: str, version: int
         project_id=owner.project_id,
         revision=len(versions) + retired,
     )
-    await tx.changed(NOUN, row, event)
+    await tx.changed(event, row)
     await tx.audit(
         f"{NOUN}.{event.removesuffix('d')}",
         owner.owner_id,
@@ -124,7 +125,7 @@ class RotateAuthority:
         await store.lock(tx, self._owner_id)
         await store.activate(tx, self._owner_id, self._version, self._key.public_key, self._key.fingerprint)
         await _order_all(tx, self._owner_id)
-        await _tell(tx, self._owner, "rotated", self._version)
+        await _tell(tx, self._owner, SshAuthorityEvent.ROTATED, self._version)
         return await _shown(tx, self._owner)
 
     async def abandon(self, tx: Transaction) -> None:
@@ -153,7 +154,7 @@ async def retire_authority(tx: Transaction, caller: Caller, owner_id: str, body:
         raise Refusal(Code.INVALID_STATE, detail, context={"allocation_ids": [row.id for row in waiting]})
     await store.set_state(tx, owner_id, old, KeyState.RETIRING)
     await _order_all(tx, owner_id)
-    await _tell(tx, owner, "retired", old)
+    await _tell(tx, owner, SshAuthorityEvent.RETIRED, old)
     return await _shown(tx, owner)
 
 

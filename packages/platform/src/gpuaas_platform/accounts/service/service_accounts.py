@@ -4,6 +4,7 @@ import secrets
 from dataclasses import replace
 
 from gpuaas_contract import ids
+from gpuaas_contract.events import ServiceAccountEvent
 from gpuaas_contract.identity import (
     VALID_KEYS_PER_KIND,
     Role,
@@ -55,7 +56,7 @@ async def create_service_account(tx: Transaction, caller: Caller, body: ServiceA
         key_id = ids.new_id(ids.SERVICE_ACCOUNT_KEY)
         kind = ServiceAccountKeyKind.PUBLIC_KEY
         await store.insert_key(tx, key_id, row.id, kind, public_key_pem=body.public_key_pem)
-    await _changed(tx, row, "created", "service_account.create")
+    await _changed(tx, row, ServiceAccountEvent.CREATED, "service_account.create")
     return to_wire(ServiceAccount, row)
 
 
@@ -85,8 +86,10 @@ async def _lock(tx: Transaction, caller: Caller, account_id: str, *, match: bool
     return row
 
 
-async def _changed(tx: Transaction, row: ServiceAccountRecord, event: str, action: str, **detail: object) -> None:
-    await tx.changed("service_account", row, event, project_id=row.project_id)
+async def _changed(
+    tx: Transaction, row: ServiceAccountRecord, event: ServiceAccountEvent, action: str, **detail: object
+) -> None:
+    await tx.changed(event, row, project_id=row.project_id)
     await tx.audit(action, row.id, tenant_id=row.tenant_id, project_id=row.project_id, detail=detail)
 
 
@@ -124,7 +127,7 @@ async def update_service_account(
         if body.disabled:
             await access_store.end_of_principal(tx, account_id)
         word = "disable" if body.disabled else "enable"
-        await _changed(tx, row, f"{word}d", f"service_account.{word}")
+        await _changed(tx, row, ServiceAccountEvent(f"{word}d"), f"service_account.{word}")
     return to_wire(ServiceAccount, row)
 
 
@@ -133,7 +136,7 @@ async def delete_service_account(tx: Transaction, caller: Caller, account_id: st
     await access_store.end_of_principal(tx, account_id)
     await store.delete(tx, account_id)
     gone = replace(row, revision=row.revision + 1)
-    await _changed(tx, gone, "deleted", "service_account.delete", name=row.name)
+    await _changed(tx, gone, ServiceAccountEvent.DELETED, "service_account.delete", name=row.name)
     return to_wire(ServiceAccount, row)
 
 
@@ -154,7 +157,9 @@ async def add_key(tx: Transaction, caller: Caller, account_id: str, body: Servic
     key = await store.insert_key(tx, key_id, account_id, kind, kid=body.kid, public_key_pem=body.public_key_pem)
     if key is None:
         raise Refusal(Code.NAME_TAKEN, f"the account has a key named {body.kid!r} already")
-    await _changed(tx, await store.touch(tx, account_id), "key_added", "service_account.add_key", key_id=key_id)
+    await _changed(
+        tx, await store.touch(tx, account_id), ServiceAccountEvent.KEY_ADDED, "service_account.add_key", key_id=key_id
+    )
     return to_wire(ServiceAccountKey, key)
 
 
@@ -165,7 +170,13 @@ async def add_secret(tx: Transaction, caller: Caller, account_id: str) -> Servic
     key_id = ids.new_id(ids.SERVICE_ACCOUNT_KEY)
     key = await store.insert_key(tx, key_id, account_id, kind, secret_hash=hash_secret(secret))
     assert key is not None
-    await _changed(tx, await store.touch(tx, account_id), "key_added", "service_account.add_secret", key_id=key_id)
+    await _changed(
+        tx,
+        await store.touch(tx, account_id),
+        ServiceAccountEvent.KEY_ADDED,
+        "service_account.add_secret",
+        key_id=key_id,
+    )
     return to_wire(ServiceAccountKey, key, secret=secret)
 
 
@@ -196,5 +207,5 @@ async def revoke_key(tx: Transaction, caller: Caller, account_id: str, key_id: s
         raise not_found("key", key_id)
     tx.match(key)
     row = await store.touch(tx, account_id, withdraw_tokens=True)
-    await _changed(tx, row, "key_revoked", "service_account.revoke_key", key_id=key_id)
+    await _changed(tx, row, ServiceAccountEvent.KEY_REVOKED, "service_account.revoke_key", key_id=key_id)
     return to_wire(ServiceAccountKey, key)

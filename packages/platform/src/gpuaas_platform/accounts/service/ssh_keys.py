@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from gpuaas_contract import ids
 from gpuaas_contract.allocations import AllocationStatus
+from gpuaas_contract.events import SshKeyEvent
 from gpuaas_contract.problems import Code
 from gpuaas_contract.ssh_keys import MOST_KEYS, SshKey, SshKeyCreate, SshKeyPage
 from gpuaas_platform.access.rules.ssh_keys import read_public_key
@@ -30,7 +31,7 @@ async def add_key(tx: Transaction, caller: Caller, body: SshKeyCreate) -> SshKey
     row = await store.insert(tx, ids.new_id(ids.SSH_KEY), caller.id, body.name, key)
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"you have a key named {body.name!r}, or this very key, already")
-    await tx.changed(NOUN, row, "created")
+    await tx.changed(SshKeyEvent.CREATED, row)
     await tx.audit("ssh_key.add", row.id, detail={"fingerprint": key.fingerprint, "key_type": key.key_type})
     await _tell_machines(tx, caller.id)
     return to_wire(SshKey, row)
@@ -54,7 +55,7 @@ async def remove_key(tx: Transaction, caller: Caller, key_id: str) -> SshKey:
 
 async def _delete(tx: Transaction, row: SshKeyRecord) -> None:
     await store.delete(tx, row.id)
-    await tx.changed(NOUN, replace(row, revision=row.revision + 1), "deleted")
+    await tx.changed(SshKeyEvent.DELETED, replace(row, revision=row.revision + 1))
 
 
 async def delete_of_user(tx: Transaction, user_id: str) -> None:

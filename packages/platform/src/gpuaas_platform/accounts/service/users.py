@@ -9,6 +9,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error
 
 from gpuaas_contract import ids
+from gpuaas_contract.events import MembershipEvent, UserEvent
 from gpuaas_contract.identity import (
     Membership,
     MembershipCreate,
@@ -87,7 +88,7 @@ async def change_own_password(tx: Transaction, caller: Caller, session_id: str, 
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/current_password", detail=detail)])
     row = await store.set_password(tx, caller.id, password_hash, change_required=False)
     await session_store.keep_only(tx, caller.id, session_id, row.epoch)
-    await tx.changed("user", row, "password_changed")
+    await tx.changed(UserEvent.PASSWORD_CHANGED, row)
     await tx.audit("user.change_password", caller.id)
     return to_wire(User, row)
 
@@ -107,7 +108,7 @@ async def create_first_admin(tx: Transaction, email: str, password_hash: str, *,
     if user is None:
         return False
     await store.insert_membership(tx, ids.new_id(ids.MEMBERSHIP), user.id, Role.PLATFORM_ADMIN, None, None)
-    await tx.changed("user", user, "created")
+    await tx.changed(UserEvent.CREATED, user)
     await tx.audit("user.create_first_admin", user.id)
     return True
 
@@ -117,7 +118,7 @@ async def create_user(tx: Transaction, caller: Caller, body: UserCreate, passwor
     row = await store.insert(tx, ids.new_id(ids.USER), body.email.lower(), password_hash, body.password_change_required)
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"a user with the e-mail {body.email!r} exists already")
-    await tx.changed("user", row, "created")
+    await tx.changed(UserEvent.CREATED, row)
     await tx.audit("user.create", row.id)
     return to_wire(User, row)
 
@@ -151,7 +152,7 @@ async def update_user(
         await tx.audit("user.reset_password", user_id)
     if row is not before:
         await _end_all(tx, user_id)
-        await tx.changed("user", row, "updated")
+        await tx.changed(UserEvent.UPDATED, row)
     return to_wire(User, row)
 
 
@@ -162,7 +163,7 @@ async def delete_user(tx: Transaction, caller: Caller, user_id: str) -> User:
     await ssh_keys.delete_of_user(tx, user_id)
     await store.delete(tx, user_id)
     await _require_admin_left(tx)
-    await tx.changed("user", replace(row, revision=row.revision + 1), "deleted")
+    await tx.changed(UserEvent.DELETED, replace(row, revision=row.revision + 1))
     await tx.audit("user.delete", user_id, detail={"email": row.email})
     return to_wire(User, row)
 
@@ -213,7 +214,7 @@ async def create_membership(tx: Transaction, caller: Caller, body: MembershipCre
     )
     if row is None:
         raise Refusal(Code.NAME_TAKEN, "the user has this role here already")
-    await tx.changed("membership", row, "created", project_id=body.project_id)
+    await tx.changed(MembershipEvent.CREATED, row, project_id=body.project_id)
     await tx.audit("membership.create", row.id, tenant_id=body.tenant_id, project_id=body.project_id)
     return to_wire(Membership, row)
 
@@ -278,7 +279,7 @@ async def delete_membership(tx: Transaction, caller: Caller, membership_id: str)
     await _end_grants(tx, row)
     if row.role == Role.PLATFORM_ADMIN:
         await _require_admin_left(tx)
-    await tx.changed("membership", replace(row, revision=row.revision + 1), "deleted", project_id=row.project_id)
+    await tx.changed(MembershipEvent.DELETED, replace(row, revision=row.revision + 1), project_id=row.project_id)
     detail = {"user_id": row.user_id, "role": row.role}
     await tx.audit(
         "membership.delete", membership_id, tenant_id=row.tenant_id, project_id=row.project_id, detail=detail

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from gpuaas_contract.events import MembershipEvent
 from gpuaas_platform.accounts.records import MembershipRecord, MembershipView, ScopedMembership, UserRecord
 from gpuaas_platform.core.database import Transaction
 
@@ -177,4 +178,4 @@ async def delete_memberships_in(tx: Transaction, tenant_id: str | None, project_
 async def _tell_deleted(tx: Transaction, memberships: list[MembershipRecord]) -> None:
     """Those that end with something else are changes of their own, too."""
     for row in memberships:
-        await tx.changed("membership", replace(row, revision=row.revision + 1), "deleted")
+        await tx.changed(MembershipEvent.DELETED, replace(row, revision=row.revision + 1))

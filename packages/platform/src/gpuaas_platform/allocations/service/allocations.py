@@ -14,6 +14,7 @@ from gpuaas_contract.allocations import (
     Timeline,
     TimelineEntry,
 )
+from gpuaas_contract.events import AllocationEvent
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.access.service.grant_ends import end_of_allocation
@@ -114,7 +115,9 @@ async def update_allocation(tx: Transaction, caller: Caller, allocation_id: str,
     if renamed is None:
         raise name_taken(body.name)
     await tx.audit_owned("allocation.update", row, detail={"name": body.name})
-    await record(tx, renamed, "renamed", f"from {row.name} to {body.name}; its host name stays {row.hostname}")
+    await record(
+        tx, renamed, AllocationEvent.RENAMED, f"from {row.name} to {body.name}; its host name stays {row.hostname}"
+    )
     return await shown(tx, allocation_id)
 
 
@@ -129,7 +132,7 @@ async def restart_allocation(
         await require_unused(tx, row, "restart it with force, or decommission that first")
     await tx.audit_owned("allocation.restart", row)
     changed = await store.begin_activity(tx, allocation_id, Activity.RESTARTING, None)
-    await record(tx, changed, "restarting", "restart accepted")
+    await record(tx, changed, AllocationEvent.RESTARTING, "restart accepted")
     await order(tx, row, shapes.restart(row))
     return await shown(tx, allocation_id)
 
@@ -147,7 +150,7 @@ async def retry_allocation(tx: Transaction, caller: Caller, allocation_id: str, 
         await _order_release(tx, row, "the release is tried again")
     else:
         again = await store.set_status(tx, allocation_id, AllocationStatus.PROVISIONING)
-        await record(tx, again, "provisioning", "the creation is tried again")
+        await record(tx, again, AllocationEvent.PROVISIONING, "the creation is tried again")
         await order_machine(tx, row, plan)
     return await shown(tx, allocation_id)
 
@@ -174,7 +177,7 @@ async def release_allocation(
     if row.node_id is None:
         await machine_gone(tx, allocation_id)
         released = await store.set_status(tx, allocation_id, AllocationStatus.RELEASED)
-        await record(tx, released, "released", "it had no machine yet")
+        await record(tx, released, AllocationEvent.RELEASED, "it had no machine yet")
     else:
         await _order_release(tx, row, "release accepted; it is not charged any more")
     return await shown(tx, allocation_id)
@@ -182,7 +185,7 @@ async def release_allocation(
 
 async def _order_release(tx: Transaction, row: AllocationRecord, message: str) -> None:
     releasing = await store.set_status(tx, row.id, AllocationStatus.RELEASING)
-    await record(tx, releasing, "releasing", message)
+    await record(tx, releasing, AllocationEvent.RELEASING, message)
     await order(tx, row, shapes.removal(row))
 
 

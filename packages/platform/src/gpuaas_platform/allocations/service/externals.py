@@ -1,6 +1,7 @@
 """External machines: no node, no agent, no task. They are there at once, and gone at once."""
 
 from gpuaas_contract.allocations import AllocationStatus
+from gpuaas_contract.events import AllocationEvent
 from gpuaas_contract.external import ExternalMachine
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.usage import UsageKind
@@ -31,11 +32,13 @@ async def activate(tx: Transaction, row: AllocationRecord) -> None:
     await usage_store.begin(tx, UsageKind.OCCUPIED, active)
     await usage_store.begin(tx, UsageKind.CHARGED, active)
     where = f"{machine.login}@{machine.address} port {machine.port}"
-    await record(tx, active, "active", f"an external machine, {where}; nothing was put on it and nobody was asked")
+    await record(
+        tx, active, AllocationEvent.ACTIVE, f"an external machine, {where}; nothing was put on it and nobody was asked"
+    )
 
 
 async def release(tx: Transaction, row: AllocationRecord) -> None:
     released = await store.set_status(tx, row.id, AllocationStatus.RELEASED)
     await usage_store.end(tx, UsageKind.OCCUPIED, row.id)
     message = "it is not charged any more; the platform had put nothing on the machine, so nothing was removed"
-    await record(tx, released, "released", message)
+    await record(tx, released, AllocationEvent.RELEASED, message)

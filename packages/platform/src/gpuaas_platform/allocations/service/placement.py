@@ -6,6 +6,7 @@ from ipaddress import IPv4Network
 from gpuaas_contract.access import OBSERVER_LOGIN, OPERATOR_LOGIN, PERSON_LOGIN
 from gpuaas_contract.agent_link import CreateSlice, PrepareHost, ProjectNetwork
 from gpuaas_contract.allocations import AllocationStatus, Shape, ShapeKind
+from gpuaas_contract.events import AllocationEvent
 from gpuaas_contract.nodes import NodeStatus
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.access.rules.logins import certificate_principal
@@ -132,7 +133,7 @@ async def _place(tx: Transaction, row: AllocationView, search: Search, plan: Add
     await volumes.take_place(tx, node.id)
     placed = await store.place(tx, row.id, node.id, address, shapes.inventory_of(node).default_image)
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
-    await record(tx, placed, "provisioning", f"on node {node.name} at {address}")
+    await record(tx, placed, AllocationEvent.PROVISIONING, f"on node {node.name} at {address}")
     await order_machine(tx, replace(row, node_id=placed.node_id, address=placed.address, image=placed.image), plan)
 
 
@@ -155,7 +156,7 @@ async def _place_on_host(tx: Transaction, row: AllocationView, search: Search, p
         return
     placed = await store.place_on_host(tx, row.id, node.id, whole)
     await usage_store.begin(tx, UsageKind.OCCUPIED, placed)
-    await record(tx, placed, "provisioning", f"node {node.name} as a whole")
+    await record(tx, placed, AllocationEvent.PROVISIONING, f"node {node.name} as a whole")
     await order_machine(tx, replace(row, node_id=placed.node_id, shape=placed.shape), plan)
 
 
@@ -196,4 +197,4 @@ async def order_slice(tx: Transaction, row: AllocationView, plan: AddressPlan) -
 async def _keep_waiting(tx: Transaction, row: AllocationRecord, reason: str) -> None:
     if reason != row.reason:
         waiting = await store.set_status(tx, row.id, AllocationStatus.REQUESTED, reason)
-        await record(tx, waiting, "waiting", reason)
+        await record(tx, waiting, AllocationEvent.WAITING, reason)

@@ -12,6 +12,7 @@ from gpuaas_contract.allocations import (
     Shape,
     ShapeKind,
 )
+from gpuaas_contract.events import AllocationEvent
 from gpuaas_contract.nodes import Capacity
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.allocations.rules import shapes
@@ -67,7 +68,7 @@ async def _create(
     for row in rows:
         assert row is not None
         await tx.audit_owned("allocation.create", row)
-        await record(tx, row, "requested", shapes.words(body.shape))
+        await record(tx, row, AllocationEvent.REQUESTED, shapes.words(body.shape))
         await attach_at_create(tx, caller, row, body.volumes)
         if body.shape.external is not None:
             await externals.activate(tx, row)

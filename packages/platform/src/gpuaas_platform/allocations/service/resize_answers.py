@@ -2,6 +2,7 @@
 
 from gpuaas_contract.agent_link import ResizeSlice
 from gpuaas_contract.allocations import Activity, Shape
+from gpuaas_contract.events import AllocationEvent
 from gpuaas_contract.operations import OperationError, OperationState, ResizeQuestion
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.storage import allocations as store
@@ -14,7 +15,7 @@ from gpuaas_platform.operations.storage import operations as operation_store
 
 async def begin_resize(tx: Transaction, row: AllocationRecord, shape: Shape, message: str) -> None:
     changed = await store.begin_activity(tx, row.id, Activity.RESIZING, shape)
-    await record(tx, changed, "resizing", message)
+    await record(tx, changed, AllocationEvent.RESIZING, message)
     await order(tx, row, ResizeSlice(allocation_id=row.id, shape=shape))
 
 
@@ -33,7 +34,7 @@ async def answered(
             why = state.value if error is None else error.detail
             reason = f"the resize was refused by {operation.app_slug}: {why}"
             refused = await store.end_activity(tx, row.id, row.shape, reason)
-            await record(tx, refused, "resize_refused", reason)
+            await record(tx, refused, AllocationEvent.RESIZE_REFUSED, reason)
             return [id for id in row.asked_operation_ids if id != operation.id]
         if await operation_store.all_succeeded(tx, list(row.asked_operation_ids)):
             assert row.wanted_shape is not None, "the apps were asked about a size"

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 from gpuaas_contract.allocations import Shape
+from gpuaas_contract.events import AgentStep, AllocationEvent
 from gpuaas_platform.allocations.records import AllocationRecord, AllocationView, TimelineEntryRecord
 from gpuaas_platform.core.database import Transaction
 
@@ -232,17 +233,17 @@ async def touch(tx: Transaction, id: str) -> AllocationRecord:
     )
 
 
-async def record(tx: Transaction, row: AllocationRecord, step: str, message: str) -> None:
+async def record(tx: Transaction, row: AllocationRecord, step: AllocationEvent | AgentStep, message: str) -> None:
     """Add a step to an allocation's timeline, and tell it in the change feed."""
     await tx.run(
         """INSERT INTO allocation_timeline (allocation_id, step, message, correlation_id)
            VALUES (%(id)s, %(step)s, %(message)s, %(correlation)s)""",
         id=row.id,
-        step=step,
+        step=step.value,
         message=message,
         correlation=tx.correlation_id,
     )
-    await tx.changed("allocation", row, step, message=message, project_id=row.project_id)
+    await tx.changed(step, row, message=message, project_id=row.project_id)
 
 
 async def timeline(tx: Transaction, id: str, step: str | None, correlation_id: str | None) -> list[TimelineEntryRecord]:

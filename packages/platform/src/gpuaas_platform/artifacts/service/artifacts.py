@@ -2,6 +2,7 @@
 
 from gpuaas_contract import ids, oci
 from gpuaas_contract.artifacts import Artifact, ArtifactPage, ArtifactRegister, ArtifactStatus
+from gpuaas_contract.events import ArtifactEvent
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.artifacts.records import ArtifactRecord, ArtifactView
 from gpuaas_platform.artifacts.rules import oci as manifests
@@ -22,8 +23,10 @@ MOST_SIGNATURES = 20
 LARGEST_PAYLOAD = 64 * 1024
 
 
-async def _changed(tx: Transaction, row: ArtifactRecord, event: str, action: str, **detail: object) -> Artifact:
-    await tx.changed(NOUN, row, event)
+async def _changed(
+    tx: Transaction, row: ArtifactRecord, event: ArtifactEvent, action: str, **detail: object
+) -> Artifact:
+    await tx.changed(event, row)
     detail = {"app": row.app_slug, "name": row.name, "digest": row.digest, **detail}
     await tx.audit(f"{NOUN}.{action}", row.id, project_id=row.project_id, detail=detail)
     return to_wire(Artifact, row)
@@ -83,7 +86,7 @@ class RegisterArtifact:
             found = await store.find(tx, self._repository, body.digest)
             assert found is not None
             return to_wire(Artifact, found)
-        return await _changed(tx, row, "uploaded", "register", size=row.size)
+        return await _changed(tx, row, ArtifactEvent.UPLOADED, "register", size=row.size)
 
     async def abandon(self, tx: Transaction) -> None:
         """Nothing was done outside."""
@@ -136,7 +139,7 @@ class VerifyArtifact:
         if await key_store.lock(tx, self._signer) is None:
             raise Refusal(Code.SIGNATURE_INVALID, "the artifact is not verified: its key is not trusted any more")
         verified = await store.update(tx, self._id, status=ArtifactStatus.VERIFIED, trusted_key_id=self._signer)
-        return await _changed(tx, verified, "verified", "verify", key=self._signer)
+        return await _changed(tx, verified, ArtifactEvent.VERIFIED, "verify", key=self._signer)
 
     async def abandon(self, tx: Transaction) -> None:
         """Nothing was done outside."""
@@ -160,7 +163,7 @@ async def promote_artifact(tx: Transaction, caller: Caller, artifact_id: str) ->
     if row.status != ArtifactStatus.VERIFIED:
         raise _wrong_state(row, "promoted")
     promoted = await store.update(tx, artifact_id, status=ArtifactStatus.PROMOTED)
-    return await _changed(tx, promoted, "promoted", "promote")
+    return await _changed(tx, promoted, ArtifactEvent.PROMOTED, "promote")
 
 
 async def retire_artifact(tx: Transaction, caller: Caller, artifact_id: str) -> Artifact:
@@ -169,7 +172,7 @@ async def retire_artifact(tx: Transaction, caller: Caller, artifact_id: str) -> 
     if row.status == ArtifactStatus.RETIRED:
         return to_wire(Artifact, row)
     retired = await store.update(tx, artifact_id, status=ArtifactStatus.RETIRED)
-    return await _changed(tx, retired, "retired", "retire")
+    return await _changed(tx, retired, ArtifactEvent.RETIRED, "retire")
 
 
 class DeleteArtifact:
@@ -186,7 +189,9 @@ class DeleteArtifact:
             raise Refusal(Code.INVALID_STATE, f"artifact {row.name} is promoted; retire it first")
         # From here on it is nothing that could be promoted meanwhile.
         if row.status != ArtifactStatus.RETIRED:
-            await _changed(tx, await store.update(tx, self._id, status=ArtifactStatus.RETIRED), "retired", "retire")
+            await _changed(
+                tx, await store.update(tx, self._id, status=ArtifactStatus.RETIRED), ArtifactEvent.RETIRED, "retire"
+            )
         self._repository, self._digest = row.repository, row.digest
 
     async def act(self) -> None:
@@ -201,7 +206,7 @@ class DeleteArtifact:
         # The revision that the caller saw was compared in `intend`, which may have moved it.
         if await store.lock(tx, self._id) is None:
             raise not_found(NOUN, self._id)
-        return await _changed(tx, await store.update(tx, self._id, delete=True), "deleted", "delete")
+        return await _changed(tx, await store.update(tx, self._id, delete=True), ArtifactEvent.DELETED, "delete")
 
     async def abandon(self, tx: Transaction) -> None:
         """It stays retired, and can be deleted again."""

@@ -2,6 +2,7 @@
 
 from gpuaas_contract import ids
 from gpuaas_contract.artifacts import TrustedKey, TrustedKeyCreate, TrustedKeyPage
+from gpuaas_contract.events import TrustedKeyEvent
 from gpuaas_contract.problems import Code
 from gpuaas_platform.artifacts.records import TrustedKeyRecord
 from gpuaas_platform.artifacts.rules.signatures import read_key
@@ -16,8 +17,8 @@ from gpuaas_platform.identity.service.owners import require_owned, require_owner
 NOUN = "trusted_key"
 
 
-async def _changed(tx: Transaction, row: TrustedKeyRecord, event: str, action: str) -> None:
-    await tx.changed(NOUN, row, event)
+async def _changed(tx: Transaction, row: TrustedKeyRecord, event: TrustedKeyEvent, action: str) -> None:
+    await tx.changed(event, row)
     detail = {"app": row.app_slug, "fingerprint": row.fingerprint}
     await tx.audit(f"{NOUN}.{action}", row.id, project_id=row.project_id, detail=detail)
 
@@ -28,7 +29,7 @@ async def add_key(tx: Transaction, caller: Caller, body: TrustedKeyCreate) -> Tr
     row = await store.insert(tx, ids.new_id(ids.TRUSTED_KEY), body, key)
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"there is a trusted key named {body.name!r} already")
-    await _changed(tx, row, "created", "create")
+    await _changed(tx, row, TrustedKeyEvent.CREATED, "create")
     return to_wire(TrustedKey, row)
 
 
@@ -51,5 +52,5 @@ async def delete_key(tx: Transaction, caller: Caller, key_id: str) -> TrustedKey
     row = require_owned(caller, await store.lock(tx, key_id), Permission.ARTIFACT_MANAGE, "trusted key", key_id)
     tx.match(row)
     deleted = await store.delete(tx, key_id)
-    await _changed(tx, deleted, "deleted", "delete")
+    await _changed(tx, deleted, TrustedKeyEvent.DELETED, "delete")
     return to_wire(TrustedKey, deleted)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from gpuaas_contract import ids
 from gpuaas_contract.catalogue import Entitlement, EntitlementCreate, EntitlementPage
+from gpuaas_contract.events import EntitlementEvent
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.catalogue.records import EntitlementRecord
 from gpuaas_platform.catalogue.storage import entitlements as store
@@ -56,7 +57,7 @@ async def create_entitlement(tx: Transaction, caller: Caller, body: EntitlementC
     row = await store.insert(tx, ids.new_id(ids.ENTITLEMENT), body.tenant_id, body.app_slug)
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"the tenant is entitled to {body.app_slug} already")
-    await tx.changed("entitlement", row, "granted")
+    await tx.changed(EntitlementEvent.GRANTED, row)
     await tx.audit("entitlement.grant", row.id, tenant_id=body.tenant_id, detail={"app": body.app_slug})
     return to_wire(Entitlement, row)
 
@@ -104,5 +105,5 @@ async def delete_entitlement(tx: Transaction, caller: Caller, entitlement_id: st
 
 
 async def revoked(tx: Transaction, row: EntitlementRecord) -> None:
-    await tx.changed("entitlement", replace(row, revision=row.revision + 1), "revoked")
+    await tx.changed(EntitlementEvent.REVOKED, replace(row, revision=row.revision + 1))
     await tx.audit("entitlement.revoke", row.id, tenant_id=row.tenant_id, detail={"app": row.app_slug})

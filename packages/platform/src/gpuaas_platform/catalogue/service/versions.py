@@ -16,6 +16,7 @@ from gpuaas_contract.catalogue import (
     AppVersionPublish,
     AppVersionStatus,
 )
+from gpuaas_contract.events import AppVersionEvent
 from gpuaas_contract.manifest import ArtifactSlot, Manifest
 from gpuaas_contract.manifest_rules import find_manifest_problems
 from gpuaas_contract.problems import Code, FieldError
@@ -81,7 +82,7 @@ async def publish_version(tx: Transaction, caller: Caller, body: AppVersionPubli
             Code.VERSION_EXISTS,
             f"{manifest.slug} {manifest.version} was published with other content; raise the version",
         )
-    await tx.changed("app_version", row, "published")
+    await tx.changed(AppVersionEvent.PUBLISHED, row)
     await tx.audit("app_version.publish", row.id, detail={"app": manifest.slug, "version": manifest.version})
     return to_wire(AppVersion, row)
 
@@ -114,7 +115,7 @@ async def end_version(
     if order.index(row.status) >= order.index(status):
         raise Refusal(Code.INVALID_STATE, f"{row.app_slug} {row.version} is {row.status} already")
     row = await store.set_status(tx, version_id, status, body.reason)
-    await tx.changed("app_version", row, status.value, message=body.reason)
+    await tx.changed(AppVersionEvent(status), row, message=body.reason)
     action = "app_version.deprecate" if status == AppVersionStatus.DEPRECATED else "app_version.retire"
     await tx.audit(action, version_id, detail={"app": row.app_slug, "version": row.version})
     return to_wire(AppVersion, row)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from gpuaas_contract.events import QuotaEvent
 from gpuaas_contract.problems import Code
 from gpuaas_contract.quotas import Quota, QuotaLimits, QuotaSet, QuotaUse
 from gpuaas_platform.core.database import Transaction
@@ -38,7 +39,7 @@ async def set_quota(tx: Transaction, caller: Caller, project_id: str, body: Quot
     await require_project(tx, caller, project_id, Permission.QUOTA_SET)
     tx.match(await store.lock(tx, project_id) or QuotaRecord.unlimited(project_id))
     row = await store.put(tx, project_id, body.model_dump())
-    await tx.changed("quota", row, "set", project_id=project_id)
+    await tx.changed(QuotaEvent.SET, row, project_id=project_id)
     await tx.audit("quota.set", project_id, project_id=project_id, detail=body.model_dump())
     return await _to_model(tx, row)
 

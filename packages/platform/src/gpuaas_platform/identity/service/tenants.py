@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from gpuaas_contract import ids
+from gpuaas_contract.events import EntitlementEvent, ProjectEvent, TenantEvent
 from gpuaas_contract.identity import (
     Project,
     ProjectCreate,
@@ -32,7 +33,7 @@ async def create_tenant(tx: Transaction, caller: Caller, body: TenantCreate) -> 
     row = await store.insert_tenant(tx, ids.new_id(ids.TENANT), body.name, body.title or body.name)
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"a tenant named {body.name!r} exists already")
-    await tx.changed("tenant", row, "created")
+    await tx.changed(TenantEvent.CREATED, row)
     await tx.audit("tenant.create", row.id, tenant_id=row.id)
     return to_wire(Tenant, row)
 
@@ -54,7 +55,7 @@ async def list_tenants(tx: Transaction, caller: Caller, cursor: str | None, limi
 async def update_tenant(tx: Transaction, caller: Caller, tenant_id: str, body: TenantUpdate) -> Tenant:
     await _lock_tenant(tx, caller, tenant_id, Permission.TENANT_UPDATE)
     row = await store.set_tenant_title(tx, tenant_id, body.title)
-    await tx.changed("tenant", row, "updated")
+    await tx.changed(TenantEvent.UPDATED, row)
     await tx.audit("tenant.update", tenant_id, tenant_id=tenant_id)
     return to_wire(Tenant, row)
 
@@ -65,9 +66,9 @@ async def delete_tenant(tx: Transaction, caller: Caller, tenant_id: str) -> Tena
     _require_empty("tenant", await store.count_in_tenant(tx, tenant_id))
     await user_store.delete_memberships_in(tx, tenant_id, None)
     for entitlement in await entitlement_store.delete_in(tx, tenant_id):
-        await tx.changed("entitlement", replace(entitlement, revision=entitlement.revision + 1), "revoked")
+        await tx.changed(EntitlementEvent.REVOKED, replace(entitlement, revision=entitlement.revision + 1))
     row = await store.end_tenant(tx, tenant_id)
-    await tx.changed("tenant", row, "deleted")
+    await tx.changed(TenantEvent.DELETED, row)
     await tx.audit("tenant.delete", tenant_id, tenant_id=tenant_id, detail={"name": row.name})
     return to_wire(Tenant, row)
 
@@ -93,7 +94,7 @@ async def create_project(tx: Transaction, caller: Caller, body: ProjectCreate) -
     row = await store.insert_project(tx, ids.new_id(ids.PROJECT), body.tenant_id, body.name, body.title or body.name)
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"the tenant has a project named {body.name!r} already")
-    await tx.changed("project", row, "created", project_id=row.id)
+    await tx.changed(ProjectEvent.CREATED, row, project_id=row.id)
     await tx.audit("project.create", row.id, project_id=row.id)
     return to_wire(Project, row)
 
@@ -171,7 +172,7 @@ async def list_projects(
 async def update_project(tx: Transaction, caller: Caller, project_id: str, body: ProjectUpdate) -> Project:
     await _lock_project(tx, caller, project_id, Permission.PROJECT_UPDATE)
     row = await store.set_project_title(tx, project_id, body.title)
-    await tx.changed("project", row, "updated", project_id=project_id)
+    await tx.changed(ProjectEvent.UPDATED, row, project_id=project_id)
     await tx.audit("project.update", project_id, project_id=project_id)
     return to_wire(Project, row)
 
@@ -182,7 +183,7 @@ async def delete_project(tx: Transaction, caller: Caller, project_id: str) -> Pr
     _require_empty("project", await store.count_in_project(tx, project_id))
     await user_store.delete_memberships_in(tx, None, project_id)
     row = await store.end_project(tx, project_id)
-    await tx.changed("project", row, "deleted", project_id=project_id)
+    await tx.changed(ProjectEvent.DELETED, row, project_id=project_id)
     await tx.audit("project.delete", project_id, project_id=project_id, detail={"name": row.name})
     return to_wire(Project, row)
 

@@ -11,6 +11,7 @@ from joserfc.jwk import OKPKey
 
 from gpuaas_contract import ids
 from gpuaas_contract.agent_link import AGENT_AUDIENCE
+from gpuaas_contract.events import NodeEvent
 from gpuaas_contract.identity import PrincipalKind, Token
 from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.identity.rules.policy import Caller
@@ -113,7 +114,7 @@ class TokenService:
         keys = [node.public_key_pem] + ([node.next_public_key_pem] if node.next_public_key_pem else [])
         used = await verify_assertion(tx, bearer, keys, node_id, [AGENT_AUDIENCE])
         if used == 1 and (changed := await node_store.take_offered_key(tx, node_id)):
-            await tx.changed("node", changed, "identity_rotated")
+            await tx.changed(NodeEvent.IDENTITY_ROTATED, changed)
             await tx.audit("node.identity_rotated", node_id)
         return Caller(kind=PrincipalKind.NODE, id=node.id, name=node.name)
 

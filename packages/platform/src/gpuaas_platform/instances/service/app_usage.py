@@ -16,6 +16,7 @@ from gpuaas_contract.app_usage import (
     AppUsageReport,
     AppUsageResult,
 )
+from gpuaas_contract.events import AppUsageEvent
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import Subject, to_wire
@@ -43,7 +44,7 @@ async def report_usage(tx: Transaction, caller: Caller, instance_id: str, body: 
         row = Subject(instance_id, revision=1)
         message = f"usage of {accepted} records reported"
         await tx.changed(
-            "app_usage", row, "reported", message=message, project_id=instance.project_id, instance_id=instance_id
+            AppUsageEvent.REPORTED, row, message=message, project_id=instance.project_id, instance_id=instance_id
         )
         detail = {"accepted": accepted, "records": len(results)}
         await tx.audit("app_usage.report", instance_id, project_id=instance.project_id, detail=detail)

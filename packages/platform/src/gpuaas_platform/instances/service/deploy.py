@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuaas_contract import ids
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.events import InstanceEvent, MemberEvent, OperationEvent
 from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Kind
@@ -45,7 +46,7 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
     if row is None:
         raise refusal_of([name_taken(body.name)])
     await tx.audit("app_instance.deploy", row.id, project_id=body.project_id)
-    await tx.changed("instance", row, "created", project_id=row.project_id, instance_id=row.id)
+    await tx.changed(InstanceEvent.CREATED, row, project_id=row.project_id, instance_id=row.id)
     # The primary member first: its operation is the deploy, the others join it.
     ordered = sorted(body.placement_intent, key=lambda placement: placement.component_key != manifest.primary.key)
     await _insert_members(tx, row, manifest, ordered, plan.allocations)
@@ -92,6 +93,6 @@ async def _insert_members(
         )
     scope = {"project_id": instance.project_id, "instance_id": instance.id}
     for member in await store.insert_members(tx, instance.id, members):
-        await tx.changed("member", member, "created", **scope)
+        await tx.changed(MemberEvent.CREATED, member, **scope)
     for operation in await operation_store.insert_together(tx, instance, requested):
-        await tx.changed("operation", operation, "requested", message=f"{operation.kind} requested", **scope)
+        await tx.changed(OperationEvent.REQUESTED, operation, message=f"{operation.kind} requested", **scope)

@@ -1,6 +1,7 @@
 """Operations that change the desired state of an instance: its state, its inputs, its version."""
 
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.events import InstanceEvent
 from gpuaas_contract.instances import DesiredState
 from gpuaas_contract.manifest import Manifest, OperationKind
 from gpuaas_contract.operations import Kind
@@ -20,12 +21,12 @@ _OWN_FIELDS: dict[str, set[str]] = {
     Kind.REPLACE: {"allocation_id"},
 }
 """The fields that the platform itself reads from the input of a kind; the rest is the app's, by its own schema."""
-_EVENTS: dict[str, str] = {
-    Kind.START: "starting",
-    Kind.STOP: "stopping",
-    Kind.UPGRADE: "upgrading",
-    Kind.CONFIGURE: "configuring",
-    Kind.DECOMMISSION: "decommissioning",
+_EVENTS: dict[str, InstanceEvent] = {
+    Kind.START: InstanceEvent.STARTING,
+    Kind.STOP: InstanceEvent.STOPPING,
+    Kind.UPGRADE: InstanceEvent.UPGRADING,
+    Kind.CONFIGURE: InstanceEvent.CONFIGURING,
+    Kind.DECOMMISSION: InstanceEvent.DECOMMISSIONING,
 }
 
 
@@ -97,5 +98,5 @@ async def apply(tx: Transaction, instance: InstanceView, kind: str, input: JsonO
     else:
         wanted = {Kind.START: DesiredState.RUNNING, Kind.STOP: DesiredState.STOPPED}.get(Kind(kind))
         row = await store.set_desired(tx, id, desired_state=wanted or DesiredState.DECOMMISSIONED)
-    await tx.changed("instance", row, _EVENTS[kind], project_id=row.project_id, instance_id=id)
+    await tx.changed(_EVENTS[kind], row, project_id=row.project_id, instance_id=id)
     return before

@@ -1,5 +1,6 @@
 """App instances and their members, as they are read."""
 
+from gpuaas_contract.events import InstanceEvent, SecretEvent
 from gpuaas_contract.instances import (
     DesiredState,
     Instance,
@@ -123,7 +124,7 @@ async def end_if_gone(tx: Transaction, instance_id: str) -> None:
     assert row is not None
     if row.desired_state == DesiredState.DECOMMISSIONED and not row.live_statuses and row.ended_at is None:
         ended = await store.end(tx, instance_id)
-        await tx.changed("instance", ended, "decommissioned", project_id=row.project_id, instance_id=instance_id)
+        await tx.changed(InstanceEvent.DECOMMISSIONED, ended, project_id=row.project_id, instance_id=instance_id)
         await end_lease(tx, ended, "the instance is decommissioned")
         await _end_secrets(tx, ended)
 
@@ -133,6 +134,6 @@ async def _end_secrets(tx: Transaction, instance: InstanceRecord) -> None:
     scope = {"project_id": instance.project_id, "instance_id": instance.id}
     for secret in await secret_store.end_of_instance(tx, instance.id):
         await version_store.end(tx, secret.id)
-        await tx.changed("secret", secret, "deleted", **scope)
+        await tx.changed(SecretEvent.DELETED, secret, **scope)
         detail = {"name": secret.name, "instance": instance.id}
         await tx.audit("secret.delete", secret.id, project_id=instance.project_id, detail=detail)

@@ -3,6 +3,7 @@
 from pydantic import ValidationError
 
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.events import PreflightEvent
 from gpuaas_contract.findings import Finding, FindingSource, Severity
 from gpuaas_contract.operations import OperationError, OperationState
 from gpuaas_contract.preflights import AppChecks, PreflightResult
@@ -14,9 +15,9 @@ from gpuaas_platform.instances.storage import preflights as store
 from gpuaas_platform.operations.records import OperationRecord
 
 
-async def tell(tx: Transaction, row: PreflightRecord, event: str, message: str = "") -> None:
+async def tell(tx: Transaction, row: PreflightRecord, event: PreflightEvent, message: str = "") -> None:
     scope = {"project_id": row.project_id, "instance_id": row.instance_id, "app_slug": row.app_slug}
-    await tx.changed("preflight", row, event, message=message, **scope)
+    await tx.changed(event, row, message=message, **scope)
 
 
 def refuse_in_preflight(operation: OperationRecord, what: str) -> None:
@@ -50,4 +51,4 @@ async def answered(
         action = "look at the app's controller, then ask again"
         unfinished = Finding(severity=Severity.ERROR, code="app_checks_failed", message=message, action=action)
         checks, findings = AppChecks.FAILED, [unfinished]
-    await tell(tx, await store.finish(tx, operation.preflight_id, checks, findings), "done")
+    await tell(tx, await store.finish(tx, operation.preflight_id, checks, findings), PreflightEvent.DONE)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from gpuaas_contract import ids
 from gpuaas_contract.base import Resource
 from gpuaas_contract.bulk import MemberOperationsCreate, MembersAdd
+from gpuaas_contract.events import OperationEvent, PreflightEvent
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.instances import InstanceDeploy
 from gpuaas_contract.manifest import Manifest
@@ -175,8 +176,8 @@ async def _make(
         made = replace(made, operation_id=operation.id)
         message = f"look before {subject.kind}"
         scope = {"project_id": subject.project_id, "app_slug": subject.app_slug}
-        await tx.changed("operation", operation, "requested", message=message, **scope)
-    await tell(tx, made, "created", f"preflight of {subject.kind}")
+        await tx.changed(OperationEvent.REQUESTED, operation, message=message, **scope)
+    await tell(tx, made, PreflightEvent.CREATED, f"preflight of {subject.kind}")
     await tx.audit("preflight.create", made.id, project_id=subject.project_id, detail={"kind": subject.kind})
     return _to_model(made)
 

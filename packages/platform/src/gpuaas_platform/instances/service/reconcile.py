@@ -3,6 +3,7 @@
 from gpuaas_contract import ids
 from gpuaas_contract.access import CERTIFICATE_SECONDS, OBSERVER_LOGIN, AccessGrant, OperationAccessRequest
 from gpuaas_contract.allocations import AllocationStatus, ShapeKind
+from gpuaas_contract.events import ReconcileLeaseEvent
 from gpuaas_contract.operations import ClaimRequest
 from gpuaas_contract.problems import Code
 from gpuaas_contract.reconcile import RECONCILE_LEASE_SECONDS, ReconcileClaim, ReconcileLease
@@ -33,7 +34,7 @@ async def claim_lease(tx: Transaction, caller: Caller, instance_id: str, body: C
         who = held.holder if held is not None else "somebody"
         raise Refusal(Code.LEASE_HELD, f"{who} looks after the instance", retry_after=RECONCILE_LEASE_SECONDS)
     await access_store.end_of_reconcile(tx, instance_id)
-    await tell(tx, instance, row, "claimed", f"{body.holder} looks after the instance")
+    await tell(tx, instance, row, ReconcileLeaseEvent.CLAIMED, f"{body.holder} looks after the instance")
     detail = {"holder": body.holder, "fencing_token": row.fencing_token}
     await tx.audit("reconcile_lease.claim", instance_id, project_id=instance.project_id, detail=detail)
     return ReconcileClaim(

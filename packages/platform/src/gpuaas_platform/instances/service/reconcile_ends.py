@@ -1,5 +1,6 @@
 """How a reconcile lease ends: given back, or with its instance."""
 
+from gpuaas_contract.events import ReconcileLeaseEvent
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.records import Subject
@@ -10,12 +11,12 @@ NOUN = "reconcile_lease"
 
 
 async def tell(
-    tx: Transaction, instance: InstanceRecord, lease: ReconcileLeaseRecord, event: str, message: str
+    tx: Transaction, instance: InstanceRecord, lease: ReconcileLeaseRecord, event: ReconcileLeaseEvent, message: str
 ) -> None:
     # Named by its instance; its token grows with each holder, so it serves as the revision.
     row = Subject(instance.id, lease.fencing_token)
     scope = {"project_id": instance.project_id, "instance_id": instance.id}
-    await tx.changed(NOUN, row, event, message=message, **scope)
+    await tx.changed(event, row, message=message, **scope)
 
 
 async def end_lease(tx: Transaction, instance: InstanceRecord, message: str) -> None:
@@ -25,6 +26,6 @@ async def end_lease(tx: Transaction, instance: InstanceRecord, message: str) -> 
         return
     await access_store.end_of_reconcile(tx, instance.id)
     await store.delete(tx, instance.id)
-    await tell(tx, instance, row, "ended", message)
+    await tell(tx, instance, row, ReconcileLeaseEvent.ENDED, message)
     detail = {"holder": row.holder, "fencing_token": row.fencing_token}
     await tx.audit("reconcile_lease.end", instance.id, project_id=instance.project_id, detail=detail)

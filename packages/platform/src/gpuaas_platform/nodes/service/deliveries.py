@@ -3,6 +3,7 @@
 from gpuaas_contract import ids
 from gpuaas_contract.agent_link import DeliverArtifact
 from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliverySource, DeliveryStatus
+from gpuaas_contract.events import DeliveryEvent
 from gpuaas_platform.access.service.streams import require_active
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.rules import shapes
@@ -36,7 +37,7 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
     row = await catalogue_store.insert_delivery(
         tx, ids.new_id(ids.DELIVERY), operation_id, body.allocation_id, body.digest, task_id, status
     )
-    await tx.changed("delivery", row, "requested", project_id=operation.project_id, instance_id=operation.instance_id)
+    await tx.changed(DeliveryEvent.REQUESTED, row, project_id=operation.project_id, instance_id=operation.instance_id)
     await tx.audit(
         "artifact.deliver", body.allocation_id, project_id=operation.project_id, detail={"digest": body.digest}
     )
@@ -74,4 +75,4 @@ async def artifact_delivered(tx: Transaction, task_id: str, ok: bool, path: str 
         return
     operation = await operation_store.get(tx, row.operation_id)
     assert operation is not None
-    await tx.changed("delivery", row, status.value, project_id=operation.project_id, instance_id=operation.instance_id)
+    await tx.changed(DeliveryEvent(status), row, project_id=operation.project_id, instance_id=operation.instance_id)

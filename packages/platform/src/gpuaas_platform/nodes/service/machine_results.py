@@ -1,6 +1,8 @@
 """Results of tasks about machines, applied to their allocations."""
 
 from gpuaas_contract.allocations import Activity, AllocationStatus
+from gpuaas_contract.events import AgentStep, AllocationEvent
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.access.service.rotations import catch_up
 from gpuaas_platform.allocations.service.placement import AddressPlan, place_waiting
@@ -14,7 +16,7 @@ from gpuaas_platform.volumes.service.results import machine_gone, machine_made
 async def progressed(tx: Transaction, allocation_id: str, step: str, message: str) -> None:
     row = await store.lock(tx, allocation_id)
     if row is not None:
-        await record(tx, row, step, message)
+        await record(tx, row, AgentStep(Noun.ALLOCATION, step), message)
 
 
 async def slice_created(tx: Transaction, allocation_id: str, ok: bool, message: str) -> None:
@@ -27,7 +29,7 @@ async def slice_created(tx: Transaction, allocation_id: str, ok: bool, message: 
         await usage_store.begin(tx, UsageKind.CHARGED, changed)
         await catch_up(tx, changed)
     await machine_made(tx, allocation_id, ok)
-    await record(tx, changed, status.value, message if ok else f"{message}; it is not charged")
+    await record(tx, changed, AllocationEvent(status), message if ok else f"{message}; it is not charged")
 
 
 async def slice_deleted(tx: Transaction, allocation_id: str, ok: bool, message: str, plan: AddressPlan) -> None:
@@ -38,7 +40,7 @@ async def slice_deleted(tx: Transaction, allocation_id: str, ok: bool, message: 
     changed = await store.set_status(tx, allocation_id, status, "" if ok else message)
     if ok:
         await usage_store.end(tx, UsageKind.OCCUPIED, allocation_id)
-    await record(tx, changed, status.value, message if ok else f"{message}; it is not charged any more")
+    await record(tx, changed, AllocationEvent(status), message if ok else f"{message}; it is not charged any more")
     if ok:
         # Nodes before volumes, as everywhere.
         await place_waiting(tx, plan)
@@ -51,7 +53,7 @@ async def slice_restarted(tx: Transaction, allocation_id: str, ok: bool, message
         return
     reason = "" if ok else f"the restart failed: {message}"
     changed = await store.end_activity(tx, allocation_id, row.shape, reason)
-    await record(tx, changed, "restarted" if ok else "restart_failed", message)
+    await record(tx, changed, AllocationEvent.RESTARTED if ok else AllocationEvent.RESTART_FAILED, message)
 
 
 async def slice_resized(tx: Transaction, allocation_id: str, ok: bool, message: str, plan: AddressPlan) -> None:
@@ -64,5 +66,5 @@ async def slice_resized(tx: Transaction, allocation_id: str, ok: bool, message: 
     changed = await store.end_activity(tx, allocation_id, shape, reason)
     if ok:
         await usage_store.reshape(tx, allocation_id, shape)
-    await record(tx, changed, "resized" if ok else "resize_failed", message)
+    await record(tx, changed, AllocationEvent.RESIZED if ok else AllocationEvent.RESIZE_FAILED, message)
     await place_waiting(tx, plan)

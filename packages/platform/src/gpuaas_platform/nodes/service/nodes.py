@@ -4,6 +4,7 @@ import hashlib
 import secrets
 
 from gpuaas_contract import ids
+from gpuaas_contract.events import AllocationEvent, JoinTokenEvent, NodeEvent, VolumeEvent
 from gpuaas_contract.nodes import (
     AgentKey,
     Enrolment,
@@ -46,7 +47,7 @@ async def create_join_token(tx: Transaction, caller: Caller, body: JoinTokenCrea
     row = await store.insert_join_token(
         tx, ids.new_id(ids.JOIN_TOKEN), body.node_name, _hash(token), JOIN_TOKEN_MINUTES
     )
-    await tx.changed("join_token", row, "created")
+    await tx.changed(JoinTokenEvent.CREATED, row)
     await tx.audit("join_token.create", row.id)
     return JoinToken(id=row.id, node_name=body.node_name, token=token, expires_at=row.expires_at)
 
@@ -70,7 +71,7 @@ async def enrol(tx: Transaction, body: EnrolRequest) -> Enrolment:
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"a node named {token.node_name!r} is enrolled already")
     await store.mark_join_token_used(tx, token.id, row.id)
-    await tx.changed("node", row, "enrolled")
+    await tx.changed(NodeEvent.ENROLLED, row)
     await tx.audit("node.enrol", row.id)
     return Enrolment(node_id=row.id, name=row.name)
 
@@ -111,7 +112,7 @@ async def set_node_intent(tx: Transaction, caller: Caller, node_id: str, intent:
     row = await _lock_node(tx, caller, node_id)
     if row.intent != intent:
         changed = await store.set_intent(tx, node_id, intent)
-        await tx.changed("node", changed, "uncordoned" if intent == NodeStatus.READY else intent.value)
+        await tx.changed(NodeEvent.UNCORDONED if intent == NodeStatus.READY else NodeEvent(intent), changed)
         await tx.audit(f"node.{intent.value}", node_id)
     return await _shown(tx, node_id)
 
@@ -124,13 +125,18 @@ async def drain_node(tx: Transaction, caller: Caller, node_id: str) -> Node:
     row = await _lock_node(tx, caller, node_id)
     if row.intent != NodeStatus.DRAINING:
         changed = await store.set_intent(tx, node_id, NodeStatus.DRAINING)
-        await tx.changed("node", changed, "draining", message=f"{len(carried)} allocations are on it")
+        await tx.changed(NodeEvent.DRAINING, changed, message=f"{len(carried)} allocations are on it")
         await tx.audit("node.drain", node_id)
         for allocation in carried:
-            await record(tx, allocation, "node_draining", "its node is to be emptied: move what is on it, release it")
+            await record(
+                tx,
+                allocation,
+                AllocationEvent.NODE_DRAINING,
+                "its node is to be emptied: move what is on it, release it",
+            )
         for volume in await volume_store.lock_of_node(tx, node_id, []):
             message = "its node is to be emptied: copy what is on it, delete it"
-            await tx.changed("volume", volume, "node_draining", message=message, project_id=volume.project_id)
+            await tx.changed(VolumeEvent.NODE_DRAINING, volume, message=message, project_id=volume.project_id)
     return await _shown(tx, node_id)
 
 
@@ -151,7 +157,7 @@ async def retire_node(tx: Transaction, caller: Caller, node_id: str) -> Node:
         )
     await store.revoke_identity(tx, node_id)
     retired = await store.set_intent(tx, node_id, NodeStatus.RETIRED)
-    await tx.changed("node", retired, "retired")
+    await tx.changed(NodeEvent.RETIRED, retired)
     await tx.audit("node.retire", node_id, detail={"name": row.name})
     await tx.notify(NODE_TASKS, node_id)
     return await _shown(tx, node_id)
@@ -162,7 +168,7 @@ async def revoke_identity(tx: Transaction, caller: Caller, node_id: str) -> Node
     row = await _lock_node(tx, caller, node_id)
     if row.revoked_at is None:
         revoked = await store.revoke_identity(tx, node_id)
-        await tx.changed("node", revoked, "identity_revoked")
+        await tx.changed(NodeEvent.IDENTITY_REVOKED, revoked)
         await tx.audit("node.revoke_identity", node_id)
         await tx.notify(NODE_TASKS, node_id)
     return await _shown(tx, node_id)
@@ -174,7 +180,7 @@ async def rotate_identity(tx: Transaction, caller: Caller, node_id: str) -> Node
     if row.revoked_at is not None:
         raise Refusal(Code.INVALID_STATE, f"the identity of node {row.name} is revoked; enrol it again")
     changed = await store.request_rotation(tx, node_id)
-    await tx.changed("node", changed, "rotation_requested")
+    await tx.changed(NodeEvent.ROTATION_REQUESTED, changed)
     await tx.audit("node.rotate_identity", node_id)
     await tx.notify(NODE_TASKS, node_id)
     return await _shown(tx, node_id)
@@ -185,7 +191,7 @@ async def offer_key(tx: Transaction, agent: Caller, body: AgentKey) -> Enrolment
     check_public_key(body.public_key_pem)
     row = await store.offer_key(tx, agent.id, body.public_key_pem)
     if row is not None:
-        await tx.changed("node", row, "key_offered")
+        await tx.changed(NodeEvent.KEY_OFFERED, row)
         await tx.audit("node.offer_key", agent.id)
     return Enrolment(node_id=agent.id, name=agent.name)
 
@@ -194,7 +200,7 @@ async def node_said_hello(tx: Transaction, node_id: str, link_id: str, inventory
     row = await store.connected(tx, node_id, inventory)
     await store.set_link(tx, node_id, link_id)
     if row is not None:
-        await tx.changed("node", row, row.status.value)
+        await tx.changed(NodeEvent(row.status), row)
 
 
 async def node_hung_up(tx: Transaction, node_id: str, link_id: str) -> None:
@@ -211,4 +217,4 @@ async def mark_silent_nodes(tx: Transaction, seconds: int) -> None:
 async def _mark_offline(tx: Transaction, node_id: str, message: str) -> None:
     row = await store.disconnected(tx, node_id)
     if row is not None:
-        await tx.changed("node", row, "offline", message=message)
+        await tx.changed(NodeEvent.OFFLINE, row, message=message)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from gpuaas_contract.agent_link import SliceReport
 from gpuaas_contract.allocations import AllocationStatus
+from gpuaas_contract.events import AllocationEvent, NodeEvent
 from gpuaas_contract.nodes import Finding, NodeDifference
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.allocations.records import AllocationRecord
@@ -51,12 +52,12 @@ async def compare(
         found += await compare_volumes(tx, node_id, volume_ids)
     changed = await store.set_differences(tx, node_id, found)
     if changed is not None:
-        await tx.changed("node", changed, "compared", message=f"{len(found)} differences")
+        await tx.changed(NodeEvent.COMPARED, changed, message=f"{len(found)} differences")
 
 
 async def _lose(tx: Transaction, row: AllocationRecord) -> None:
     await store.cancel_tasks(tx, row.id)
     await usage_store.end(tx, UsageKind.CHARGED, row.id)
     lost = await allocation_store.set_status(tx, row.id, AllocationStatus.FAILED, _LOST)
-    await record(tx, lost, "lost", _LOST)
+    await record(tx, lost, AllocationEvent.LOST, _LOST)
     await machine_gone(tx, row.id)

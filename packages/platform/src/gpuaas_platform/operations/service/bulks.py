@@ -12,6 +12,7 @@ from gpuaas_contract.bulk import (
     MembersAdd,
     RefusedTarget,
 )
+from gpuaas_contract.events import BulkEvent
 from gpuaas_contract.instances import Placement
 from gpuaas_contract.operations import Kind, OperationState
 from gpuaas_contract.problems import Code, FieldError
@@ -131,7 +132,7 @@ async def _ask_all(
     await store.set_results(tx, row.id, results)
     message = f"{kind} of {len(targets)}, {accepted} accepted"
     scope = {"project_id": instance.project_id, "instance_id": instance.id}
-    await tx.changed("bulk", row, "requested", message=message, **scope)
+    await tx.changed(BulkEvent.REQUESTED, row, message=message, **scope)
     refused = len(targets) - accepted
     detail = {"kind": kind, "policy": policy_document(policy), "accepted": accepted, "refused": refused}
     await tx.audit("bulk.request", row.id, project_id=instance.project_id, detail=detail)

@@ -3,6 +3,7 @@
 The caller holds the lock of the instance."""
 
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.events import BulkEvent, InstanceEvent, MemberEvent, OperationEvent
 from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.operations import Kind, OperationError, OperationState
 from gpuaas_platform.access.storage import access as access_store
@@ -70,7 +71,7 @@ async def _end(
     await access_store.end_of_operation(tx, row.id)
     finished = await store.finish(tx, row.id, state, result, error)
     said = f"{row.kind} {state.value}" + (f": {error.detail}" if error else "")
-    await changed(tx, finished, state.value, said)
+    await changed(tx, finished, OperationEvent(state), said)
     preempted = error is not None and error.code == _PREEMPTED
     if state == OperationState.CANCELLED and row.attempt == 0 and not preempted:
         await take_back(tx, row)
@@ -91,11 +92,11 @@ async def take_back(tx: Transaction, row: OperationRecord) -> None:
     new_member = row.member_id if row.kind == Kind.ADD else row.replacement_member_id
     if new_member is not None:
         member = await instance_store.report_member(tx, new_member, MemberStatus.REMOVED)
-        await tx.changed("member", member, "removed", message="nothing had been done for it yet", **scope)
+        await tx.changed(MemberEvent.REMOVED, member, message="nothing had been done for it yet", **scope)
         await follow_members(tx, instance)
     if row.undo is not None and instance.desired_state != DesiredState.DECOMMISSIONED:
         restored = await instance_store.restore(tx, instance.id, row.undo)
-        await tx.changed("instance", restored, "restored", message=f"{row.kind} was called off", **scope)
+        await tx.changed(InstanceEvent.RESTORED, restored, message=f"{row.kind} was called off", **scope)
 
 
 async def follow_members(tx: Transaction, instance: InstanceView) -> None:
@@ -104,7 +105,7 @@ async def follow_members(tx: Transaction, instance: InstanceView) -> None:
         return
     row = await instance_store.follow_members(tx, instance.id)
     if row is not None:
-        await tx.changed("instance", row, "placed", project_id=row.project_id, instance_id=row.id)
+        await tx.changed(InstanceEvent.PLACED, row, project_id=row.project_id, instance_id=row.id)
 
 
 async def _cancel_followers(tx: Transaction, row: OperationRecord) -> None:
@@ -138,7 +139,7 @@ async def _begin_one(tx: Transaction, instance_id: str, waiting: list[OperationR
         if denial is None:
             undo = await desires.apply(tx, instance, row.kind, row.input)
             begun = await store.dequeue(tx, row.id, undo)
-            await changed(tx, begun, "requested", f"{row.kind}: its turn has come")
+            await changed(tx, begun, OperationEvent.REQUESTED, f"{row.kind}: its turn has come")
         else:
             error = OperationError(code="not_allowed_any_more", detail=denial.detail, retryable=False)
             await _end(tx, row, OperationState.CANCELLED, {}, error)
@@ -162,9 +163,8 @@ async def judge_bulk(tx: Transaction, bulk_id: str) -> None:
             await _cancel_followers(tx, row)
     touched = await bulk_store.touch(tx, bulk_id, ended=unfinished == 0)
     await tx.changed(
-        "bulk",
+        BulkEvent.PROGRESSED if unfinished else BulkEvent.ENDED,
         touched,
-        "progressed" if unfinished else "ended",
         message=f"{succeeded} of {count} succeeded",
         project_id=bulk.project_id,
         instance_id=bulk.instance_id,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from gpuaas_contract import ids
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.events import OperationEvent
 from gpuaas_contract.manifest import OperationKind
 from gpuaas_contract.operations import Lease, Operation, OperationPage, Step
 from gpuaas_contract.problems import Code
@@ -56,11 +57,10 @@ async def shown(tx: Transaction, before: OperationView, after: OperationRecord) 
     return (await to_models(tx, [replace(before, **columns, lease_live=True)]))[0]
 
 
-async def changed(tx: Transaction, row: OperationRecord, event: str, message: str = "") -> None:
+async def changed(tx: Transaction, row: OperationRecord, event: OperationEvent, message: str = "") -> None:
     await tx.changed(
-        "operation",
-        row,
         event,
+        row,
         message=message,
         project_id=row.project_id,
         instance_id=row.instance_id,
@@ -137,7 +137,7 @@ async def insert(
     for id in (member_id, replacement_member_id):
         if id is not None:
             await instance_store.set_last_operation(tx, id, row.id)
-    event = "queued" if queued else "requested"
+    event = OperationEvent.QUEUED if queued else OperationEvent.REQUESTED
     await changed(tx, row, event, f"{declared.kind} {event}")
     return row
 

@@ -1,5 +1,6 @@
 """Refused reports of controllers, told to whoever looks after the instance: nothing changed, and why."""
 
+from gpuaas_contract.events import InstanceEvent, MemberEvent, OperationEvent
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Caller, Scope
@@ -9,7 +10,6 @@ from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service.operations import changed
 from gpuaas_platform.operations.storage import operations as store
 
-EVENT = "report_refused"
 LONGEST = 500
 
 
@@ -27,18 +27,18 @@ async def tell(
     operation = None if operation_id is None else await store.get(tx, operation_id)
     if operation is not None:
         if _knows(caller, operation):
-            await changed(tx, operation, EVENT, message)
+            await changed(tx, operation, OperationEvent.REPORT_REFUSED, message)
         return
     if member_id is not None:
         member = await instance_store.get_member(tx, member_id)
         if member is not None and _knows(caller, member):
             scope = {"project_id": member.project_id, "instance_id": member.instance_id}
-            await tx.changed("member", member, EVENT, message=message, **scope)
+            await tx.changed(MemberEvent.REPORT_REFUSED, member, message=message, **scope)
     elif instance_id is not None:
         instance = await instance_store.get(tx, instance_id)
         if instance is not None and _knows(caller, instance):
             scope = {"project_id": instance.project_id, "instance_id": instance.id}
-            await tx.changed("instance", instance, EVENT, message=message, **scope)
+            await tx.changed(InstanceEvent.REPORT_REFUSED, instance, message=message, **scope)
 
 
 def _knows(caller: Caller, row: OperationView | MemberView | InstanceView) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from gpuaas_contract.events import InstanceEvent, MemberEvent
 from gpuaas_contract.instances import Condition, Instance, InstanceReport, Member, MemberReport, MemberStatus
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.core.database import Transaction
@@ -29,7 +30,7 @@ async def report_instance(tx: Transaction, caller: Caller, instance_id: str, bod
         if _is_no_news(row, conditions=conditions, observed_runtime=body.observed_runtime):
             return to_model(row)
     reported = await store.report(tx, instance_id, conditions, body.access_notes, body.observed_runtime)
-    await tx.changed("instance", reported, "reported", project_id=row.project_id, instance_id=instance_id)
+    await tx.changed(InstanceEvent.REPORTED, reported, project_id=row.project_id, instance_id=instance_id)
     return to_model(await reread(tx, instance_id))
 
 
@@ -83,8 +84,8 @@ async def report_member(tx: Transaction, caller: Caller, member_id: str, body: M
     if operation is None and _is_no_news(member, conditions=conditions, **news):
         return await get_member(tx, caller, member_id)
     row = await store.report_member(tx, member_id, body.status, conditions, body.adapter_detail, body.observed_runtime)
-    event = body.status.value if body.status is not None else "reported"
-    await tx.changed("member", row, event, project_id=instance.project_id, instance_id=instance_id)
+    event = MemberEvent(body.status) if body.status is not None else MemberEvent.REPORTED
+    await tx.changed(event, row, project_id=instance.project_id, instance_id=instance_id)
     if body.status == MemberStatus.REMOVED and member.status != MemberStatus.REMOVED:
         await place_anew(tx, instance_id)
     return await get_member(tx, caller, member_id)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from gpuaas_contract import ids
 from gpuaas_contract.base import JsonObject
+from gpuaas_contract.events import BulkEvent, MemberEvent, OperationEvent
 from gpuaas_contract.instances import DesiredState, Placement
 from gpuaas_contract.manifest import Manifest, OperationKind
 from gpuaas_contract.operations import Kind, Operation, OperationCreate, OperationState
@@ -186,7 +187,7 @@ async def make_member(
         replaces_member_id=replaces_member_id,
     )
     row = await instance_store.insert_member(tx, instance.id, member)
-    await tx.changed("member", row, "created", project_id=instance.project_id, instance_id=instance.id)
+    await tx.changed(MemberEvent.CREATED, row, project_id=instance.project_id, instance_id=instance.id)
     return row.id
 
 
@@ -218,10 +219,10 @@ async def retry_operation(tx: Transaction, caller: Caller, operation_id: str) ->
 
 
 async def _reopen(tx: Transaction, manifest: Manifest, row: OperationView) -> None:
-    await changed(tx, await store.reopen(tx, row.id, _deadline(manifest, row)), "retried")
+    await changed(tx, await store.reopen(tx, row.id, _deadline(manifest, row)), OperationEvent.RETRIED)
     if row.bulk_id is not None:
         bulk = await bulk_store.touch(tx, row.bulk_id, ended=False)
-        await tx.changed("bulk", bulk, "reopened", project_id=row.project_id, instance_id=row.instance_id)
+        await tx.changed(BulkEvent.REOPENED, bulk, project_id=row.project_id, instance_id=row.instance_id)
     await tx.audit("operation.retry", row.id, project_id=row.project_id)
 
 
@@ -236,7 +237,7 @@ async def cancel_operation(tx: Transaction, caller: Caller, operation_id: str) -
     _refuse(cancel_denial(row))
     if row.state == OperationState.RUNNING and row.lease_live:
         message = f"{row.lease_holder} is asked to stop"
-        await changed(tx, await store.request_cancel(tx, operation_id), "cancel_requested", message)
+        await changed(tx, await store.request_cancel(tx, operation_id), OperationEvent.CANCEL_REQUESTED, message)
     else:
         await cancel(tx, row, "cancelled", f"called off by {caller.name}", retryable=True)
     await tx.audit("operation.cancel", operation_id, project_id=row.project_id)

@@ -1,6 +1,7 @@
 """Resizing a machine: at once where nobody lives on it, else when the apps that do have agreed."""
 
 from gpuaas_contract.allocations import Activity, Allocation, AllocationResize, Shape
+from gpuaas_contract.events import AllocationEvent
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import RESIZE, ResizeQuestion
 from gpuaas_contract.problems import AllowedAction, Code, FieldError
@@ -87,7 +88,7 @@ async def _ask(tx: Transaction, row: AllocationRecord, members: list[MachineUser
         asked.append((await operations.insert(tx, instance, declared, member.id, question)).id)
     changed = await store.begin_activity(tx, row.id, Activity.ASKING, new, asked)
     names = ", ".join(sorted({member.instance_name for member in members}))
-    await record(tx, changed, "asking", f"{names}: from {shapes.words(old)} to {shapes.words(new)}?")
+    await record(tx, changed, AllocationEvent.ASKING, f"{names}: from {shapes.words(old)} to {shapes.words(new)}?")
 
 
 def _cannot_ask(row: AllocationRecord, members: list[MachineUser], manifest: Manifest) -> Refusal:

@@ -1,5 +1,6 @@
 """The work of an app's controller on operations: claim, keep, report, end. Each write under a fenced lease."""
 
+from gpuaas_contract.events import MemberEvent, OperationEvent
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import (
     LEASE_SECONDS,
@@ -52,7 +53,9 @@ async def claim_operation(
     claimed = await store.claim(tx, operation_id, body.holder, caller.id, lease_seconds)
     took_over = f", taken over from {row.lease_holder}" if row.lease_holder is not None else ""
     assert claimed.fencing_token is not None
-    await changed(tx, claimed, "claimed", f"claimed by {body.holder}, attempt {claimed.attempt}{took_over}")
+    await changed(
+        tx, claimed, OperationEvent.CLAIMED, f"claimed by {body.holder}, attempt {claimed.attempt}{took_over}"
+    )
     await tx.audit(
         "operation.claim",
         operation_id,
@@ -80,7 +83,9 @@ async def yield_lease(tx: Transaction, caller: Caller, operation_id: str, fencin
         await cancel(tx, row, CANCELLED, "its controller gave it back, as it was asked to stop", retryable=True)
         return await read(tx, operation_id)
     await access_store.end_of_operation(tx, operation_id)
-    await changed(tx, await store.drop_lease(tx, operation_id), "yielded", f"{row.lease_holder} gave the lease back")
+    await changed(
+        tx, await store.drop_lease(tx, operation_id), OperationEvent.YIELDED, f"{row.lease_holder} gave the lease back"
+    )
     return await read(tx, operation_id)
 
 
@@ -92,7 +97,7 @@ async def report_step(tx: Transaction, caller: Caller, operation_id: str, body: 
     check_shown([command.name for command in body.commands], EVIDENCE_LIMIT, "the commands of a step", "/commands")
     reported = await store.report_step(tx, row, body)
     message = f"{body.title}: {body.message}" if body.message else body.title
-    await changed(tx, reported, f"step_{body.status.value}", message)
+    await changed(tx, reported, OperationEvent(f"step_{body.status.value}"), message)
     return await shown(tx, row, reported)
 
 
@@ -151,9 +156,7 @@ async def _set_statuses(tx: Transaction, operation: OperationView, statuses: dic
             raise not_found("member", member_id)
         check_member_write(operation, member, status)
         row = await instance_store.report_member(tx, member_id, status)
-        await tx.changed(
-            "member", row, status.value, project_id=operation.project_id, instance_id=operation.instance_id
-        )
+        await tx.changed(MemberEvent(status), row, project_id=operation.project_id, instance_id=operation.instance_id)
     if MemberStatus.REMOVED in statuses.values():
         assert operation.instance_id is not None
         await place_anew(tx, operation.instance_id)
@@ -218,7 +221,7 @@ async def notice_expired(tx: Transaction) -> None:
             await cancel(tx, row, CANCELLED, f"its controller {row.lease_holder} went silent", retryable=True)
             continue
         message = f"{row.lease_holder} went silent; any controller of {row.app_slug} can take over"
-        await changed(tx, await store.notice_expiry(tx, row.id), "lease_expired", message)
+        await changed(tx, await store.notice_expiry(tx, row.id), OperationEvent.LEASE_EXPIRED, message)
 
 
 async def _lock(tx: Transaction, found: OperationReference) -> OperationView:

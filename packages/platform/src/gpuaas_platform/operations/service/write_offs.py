@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from gpuaas_contract.events import MemberEvent
 from gpuaas_contract.instances import Instance, Member, MemberStatus, Unverified, WriteOff
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.identity.rules.policy import Caller, Permission
@@ -65,4 +66,4 @@ async def _bury(tx: Transaction, instance: InstanceView, member_id: str, unverif
     row = await store.report_member(tx, member_id, MemberStatus.REMOVED, unverified=unverified)
     message = f"written off without proof: {unverified.reason}"
     scope = {"project_id": instance.project_id, "instance_id": instance.id}
-    await tx.changed("member", row, "removed", message=message, **scope)
+    await tx.changed(MemberEvent.REMOVED, row, message=message, **scope)

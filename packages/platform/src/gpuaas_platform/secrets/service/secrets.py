@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Sequence
 
 from gpuaas_contract import ids
+from gpuaas_contract.events import SecretEvent
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.secret_deliveries import Encoding
 from gpuaas_contract.secrets import Secret, SecretEnsure, SecretKind, SecretPage, SecretSpec, SecretVersion
@@ -52,8 +53,8 @@ async def _require(
     return row
 
 
-async def _changed(tx: Transaction, row: SecretRecord, event: str, action: str, **detail: object) -> None:
-    await tx.changed(NOUN, row, event, project_id=row.project_id, instance_id=row.instance_id)
+async def _changed(tx: Transaction, row: SecretRecord, event: SecretEvent, action: str, **detail: object) -> None:
+    await tx.changed(event, row, project_id=row.project_id, instance_id=row.instance_id)
     await tx.audit(f"{NOUN}.{action}", row.id, project_id=row.project_id, detail={"name": row.name, **detail})
 
 
@@ -138,7 +139,7 @@ class EnsureSecret:
                 raise Refusal(Code.INVALID_STATE, "the instance is over")
             return await self._same(tx, present)
         await secret_versions.settle(tx, self._id, 1)
-        await _changed(tx, row, "created", "create", kind=self._spec.kind)
+        await _changed(tx, row, SecretEvent.CREATED, "create", kind=self._spec.kind)
         return await _to_model(tx, row)
 
     async def abandon(self, tx: Transaction) -> None:
@@ -172,7 +173,7 @@ class RotateSecret:
         for version in valid[:-2]:
             await version_store.end(tx, self._id, version)
         row = await store.touch(tx, self._id)
-        await _changed(tx, row, "rotated", "rotate", version=self._version)
+        await _changed(tx, row, SecretEvent.ROTATED, "rotate", version=self._version)
         return await _to_model(tx, row)
 
     async def abandon(self, tx: Transaction) -> None:

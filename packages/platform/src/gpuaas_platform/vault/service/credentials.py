@@ -14,6 +14,7 @@ from gpuaas_contract.credentials import (
     CredentialStatus,
     CredentialVersion,
 )
+from gpuaas_contract.events import CredentialEvent
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.secret_deliveries import Encoding
 from gpuaas_platform.access.rules.ssh_keys import SshKey, generate_key, read_key
@@ -62,8 +63,10 @@ def require_active(row: CredentialRecord) -> None:
         raise Refusal(Code.INVALID_STATE, f"credential {row.name} is {row.status}")
 
 
-async def _changed(tx: Transaction, row: CredentialRecord, event: str, action: str, **detail: object) -> None:
-    await tx.changed(NOUN, row, event, project_id=row.project_id)
+async def _changed(
+    tx: Transaction, row: CredentialRecord, event: CredentialEvent, action: str, **detail: object
+) -> None:
+    await tx.changed(event, row, project_id=row.project_id)
     await tx.audit(f"{NOUN}.{action}", row.id, project_id=row.project_id, detail=detail)
 
 
@@ -109,7 +112,9 @@ class CreateCredential:
         if row is None:
             raise self._name_taken()
         await secret_versions.settle(tx, self._id, 1)
-        await _changed(tx, row, "created", "create", fingerprint=self._key.fingerprint, origin=self._key.origin)
+        await _changed(
+            tx, row, CredentialEvent.CREATED, "create", fingerprint=self._key.fingerprint, origin=self._key.origin
+        )
         return await _to_model(tx, row)
 
     async def abandon(self, tx: Transaction) -> None:
@@ -151,7 +156,9 @@ class RotateCredential:
         await self._lock(tx)
         await secret_versions.settle(tx, self._id, self._version)
         row = await store.touch(tx, self._id)
-        await _changed(tx, row, "rotated", "rotate", version=self._version, fingerprint=self._key.fingerprint)
+        await _changed(
+            tx, row, CredentialEvent.ROTATED, "rotate", version=self._version, fingerprint=self._key.fingerprint
+        )
         return await _to_model(tx, row)
 
     async def abandon(self, tx: Transaction) -> None:
@@ -188,7 +195,7 @@ async def end_version(tx: Transaction, caller: Caller, credential_id: str, versi
         raise Refusal(Code.INVALID_STATE, detail)
     await version_store.end(tx, credential_id, version)
     row = await store.touch(tx, credential_id)
-    await _changed(tx, row, "version_ended", "end_version", version=version)
+    await _changed(tx, row, CredentialEvent.VERSION_ENDED, "end_version", version=version)
     return await _to_model(tx, row)
 
 
@@ -197,7 +204,7 @@ async def revoke_credential(tx: Transaction, caller: Caller, credential_id: str)
     require_active(await require_credential(tx, caller, credential_id, Permission.CREDENTIAL_MANAGE, lock=True))
     await version_store.end(tx, credential_id)
     row = await store.touch(tx, credential_id, status=CredentialStatus.REVOKED)
-    await _changed(tx, row, "revoked", "revoke")
+    await _changed(tx, row, CredentialEvent.REVOKED, "revoke")
     return await _to_model(tx, row)
 
 
@@ -206,7 +213,7 @@ async def delete_credential(tx: Transaction, caller: Caller, credential_id: str)
     await require_credential(tx, caller, credential_id, Permission.CREDENTIAL_MANAGE, lock=True)
     await version_store.end(tx, credential_id)
     row = await store.touch(tx, credential_id, delete=True)
-    await _changed(tx, row, "deleted", "delete", name=row.name)
+    await _changed(tx, row, CredentialEvent.DELETED, "delete", name=row.name)
     return await _to_model(tx, row)
 
 

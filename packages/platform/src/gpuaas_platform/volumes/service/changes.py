@@ -2,6 +2,7 @@
 
 from gpuaas_contract.agent_link import AttachVolume, DeleteVolume, DetachVolume, VolumeMount
 from gpuaas_contract.base import Resource
+from gpuaas_contract.events import AgentStep, AllocationEvent, VolumeEvent
 from gpuaas_contract.volumes import AttachmentStatus, VolumeStatus
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.allocations.storage.allocations import record
@@ -16,13 +17,15 @@ def mount_of(volume: VolumeRecord, path: str) -> VolumeMount:
     return VolumeMount(volume_id=volume.id, path=path, size_gib=volume.size_gib, make=make)
 
 
-async def tell(tx: Transaction, volume: VolumeRecord, event: str, message: str = "") -> None:
-    await tx.changed("volume", volume, event, message=message, project_id=volume.project_id)
+async def tell(tx: Transaction, volume: VolumeRecord, event: VolumeEvent | AgentStep, message: str = "") -> None:
+    await tx.changed(event, volume, message=message, project_id=volume.project_id)
 
 
-async def tell_both(tx: Transaction, volume: VolumeRecord, allocation_id: str, step: str, message: str) -> None:
+async def tell_both(
+    tx: Transaction, volume: VolumeRecord, allocation_id: str, step: AllocationEvent, message: str
+) -> None:
     """Of something that both show."""
-    await tell(tx, await store.touch(tx, volume.id), step, message)
+    await tell(tx, await store.touch(tx, volume.id), VolumeEvent(step), message)
     await record(tx, await allocation_store.touch(tx, allocation_id), step, message)
 
 
@@ -30,23 +33,23 @@ async def order_attach(tx: Transaction, volume: VolumeRecord, allocation_id: str
     await store.set_attachment(tx, volume.id, allocation_id, AttachmentStatus.ATTACHING)
     spec = AttachVolume(allocation_id=allocation_id, volume=mount_of(volume, path))
     await _order(tx, volume, allocation_id, spec)
-    await tell_both(tx, volume, allocation_id, "attaching", f"the volume {volume.name} at {path}")
+    await tell_both(tx, volume, allocation_id, AllocationEvent.ATTACHING, f"the volume {volume.name} at {path}")
 
 
 async def order_detach(tx: Transaction, volume: VolumeRecord, allocation_id: str) -> None:
     await store.set_attachment(tx, volume.id, allocation_id, AttachmentStatus.DETACHING)
     await _order(tx, volume, allocation_id, DetachVolume(allocation_id=allocation_id, volume_id=volume.id))
-    await tell_both(tx, volume, allocation_id, "detaching", f"the volume {volume.name}")
+    await tell_both(tx, volume, allocation_id, AllocationEvent.DETACHING, f"the volume {volume.name}")
 
 
 async def begin_delete(tx: Transaction, volume: VolumeRecord) -> None:
     """One that never had a place is gone at once; any other when its node says so."""
     if volume.node_id is None:
         gone = await store.set_status(tx, volume.id, VolumeStatus.DELETED)
-        await tell(tx, gone, "deleted", "it was never on a node")
+        await tell(tx, gone, VolumeEvent.DELETED, "it was never on a node")
         return
     deleting = await store.set_status(tx, volume.id, VolumeStatus.DELETING)
-    await tell(tx, deleting, "deleting")
+    await tell(tx, deleting, VolumeEvent.DELETING)
     await order_delete(tx, volume)
 
 

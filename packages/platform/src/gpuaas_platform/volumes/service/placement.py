@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gpuaas_contract.agent_link import VolumeMount
 from gpuaas_contract.allocations import Shape
+from gpuaas_contract.events import AllocationEvent, VolumeEvent
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.volumes import AttachmentStatus, VolumeAt, VolumeStatus
 from gpuaas_platform.allocations.records import AllocationRecord, AllocationView
@@ -45,7 +46,7 @@ class WantedVolumes:
     async def take_place(self, tx: Transaction, node_id: str) -> None:
         for row in self.rows:
             if row.node_id is None:
-                await tell(tx, await store.place(tx, row.id, node_id), "placed")
+                await tell(tx, await store.place(tx, row.id, node_id), VolumeEvent.PLACED)
 
 
 async def read_wanted(tx: Transaction, allocation: AllocationView) -> WantedVolumes:
@@ -63,7 +64,7 @@ async def mounts_of_new_machine(tx: Transaction, allocation_id: str) -> list[Vol
     mounts = []
     for row in await store.lock_of_allocation(tx, allocation_id):
         await store.set_attachment(tx, row.id, allocation_id, AttachmentStatus.ATTACHING)
-        await tell_both(tx, row, allocation_id, "attaching", f"the volume {row.name} at {row.path}")
+        await tell_both(tx, row, allocation_id, AllocationEvent.ATTACHING, f"the volume {row.name} at {row.path}")
         mounts.append(mount_of(row, row.path))
     return mounts
 
@@ -85,7 +86,9 @@ async def attach_at_create(
         check_free_path(item.path, [other.path for other in wanted[:number]], f"/volumes/{number}/path")
         if not await store.attach(tx, item.volume_id, allocation.id, item.path, AttachmentStatus.WAITING):
             raise Refusal(Code.INVALID_REQUEST, f"the volume {volume.name} is given twice")
-        await record(tx, allocation, "volume_wanted", f"the volume {volume.name} at {item.path}, from the start")
+        await record(
+            tx, allocation, AllocationEvent.VOLUME_WANTED, f"the volume {volume.name} at {item.path}, from the start"
+        )
 
 
 async def confirm_at_create(tx: Transaction, allocation_ids: Sequence[str]) -> None:
@@ -94,7 +97,7 @@ async def confirm_at_create(tx: Transaction, allocation_ids: Sequence[str]) -> N
         if row.status not in USABLE:
             raise Refusal(Code.INVALID_STATE, f"the volume {row.name} is {row.status}")
         message = f"at {row.path} of {len(allocation_ids)} new machines"
-        await tell(tx, await store.touch(tx, row.id), "wanted", message)
+        await tell(tx, await store.touch(tx, row.id), VolumeEvent.WANTED, message)
     rows = await store.lock_of_allocation(tx, allocation_ids[0])
     if len({row.node_id for row in rows} - {None}) > 1:
         detail = f"no machine can have all of these volumes: {WantedVolumes(rows).bond()}"

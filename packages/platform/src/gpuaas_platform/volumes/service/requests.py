@@ -2,6 +2,7 @@
 
 from gpuaas_contract import ids
 from gpuaas_contract.allocations import AllocationStatus, Shape
+from gpuaas_contract.events import AllocationEvent, VolumeEvent
 from gpuaas_contract.nodes import NodeStatus
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.volumes import (
@@ -105,7 +106,7 @@ async def create_volume(tx: Transaction, caller: Caller, body: VolumeCreate) -> 
     if row is None:
         raise Refusal(Code.NAME_TAKEN, f"the project has a volume {body.name!r} already")
     await tx.audit("volume.create", row.id, project_id=body.project_id, detail={"size_gib": body.size_gib})
-    await tell(tx, row, "created", f"{body.size_gib} GiB; it gets its place with its first machine")
+    await tell(tx, row, VolumeEvent.CREATED, f"{body.size_gib} GiB; it gets its place with its first machine")
     return await _shown(tx, row.id)
 
 
@@ -146,7 +147,7 @@ async def attach_volume(tx: Transaction, caller: Caller, volume_id: str, body: V
         await order_attach(tx, placed, machine.id, body.path)
     else:
         message = f"the volume {volume.name} at {body.path}, as soon as the machine is there"
-        await tell_both(tx, volume, machine.id, "volume_wanted", message)
+        await tell_both(tx, volume, machine.id, AllocationEvent.VOLUME_WANTED, message)
     return await _shown(tx, volume_id)
 
 
@@ -166,7 +167,7 @@ async def _bring_together(tx: Transaction, volume: VolumeView, node_id: str) -> 
         detail = f"the machine's node has no room for the volume: {', '.join(lacking)}"
         raise Refusal(Code.NO_CAPACITY, detail, context={"lacks": lacking})
     placed = await store.place(tx, volume.id, node_id)
-    await tell(tx, placed, "placed", f"on node {node.name}")
+    await tell(tx, placed, VolumeEvent.PLACED, f"on node {node.name}")
     return placed
 
 
@@ -180,7 +181,9 @@ async def detach_volume(tx: Transaction, caller: Caller, volume_id: str, body: V
     await tx.audit("volume.detach", volume_id, project_id=volume.project_id, detail=body.model_dump())
     if attachment.status == AttachmentStatus.WAITING:
         await store.detach(tx, volume_id, machine.id)
-        await tell_both(tx, volume, machine.id, "detached", f"the volume {volume.name}, which was not there yet")
+        await tell_both(
+            tx, volume, machine.id, AllocationEvent.DETACHED, f"the volume {volume.name}, which was not there yet"
+        )
     else:
         await order_detach(tx, volume, machine.id)
     return await _shown(tx, volume_id)
@@ -203,7 +206,9 @@ async def retry_volume(tx: Transaction, caller: Caller, volume_id: str) -> Volum
         else:
             await order_detach(tx, volume, item.allocation_id)
     if volume.status == VolumeStatus.DELETE_FAILED:
-        await tell(tx, await store.set_status(tx, volume_id, VolumeStatus.DELETING), "deleting", "tried again")
+        await tell(
+            tx, await store.set_status(tx, volume_id, VolumeStatus.DELETING), VolumeEvent.DELETING, "tried again"
+        )
         await order_delete(tx, volume)
     return await _shown(tx, volume_id)
 

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from gpuaas_contract.events import AgentStep, AllocationEvent, VolumeEvent
 from gpuaas_contract.nodes import Finding, NodeDifference
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.volumes import Attachment, AttachmentStatus, VolumeStatus
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.storage import allocations as allocation_store
@@ -21,7 +23,9 @@ async def machine_made(tx: Transaction, allocation_id: str, ok: bool) -> None:
         waiting = volume.attachment_status == AttachmentStatus.WAITING
         if not ok and not waiting:
             await store.set_attachment(tx, volume.id, allocation_id, AttachmentStatus.WAITING)
-            await tell_both(tx, volume, allocation_id, "volume_waits", f"the volume {volume.name} waits for it")
+            await tell_both(
+                tx, volume, allocation_id, AllocationEvent.VOLUME_WAITS, f"the volume {volume.name} waits for it"
+            )
         elif ok and waiting:
             await order_attach(tx, volume, allocation_id, volume.path)
         elif ok:
@@ -31,8 +35,8 @@ async def machine_made(tx: Transaction, allocation_id: str, ok: bool) -> None:
 async def _attached(tx: Transaction, volume: VolumeRecord, allocation_id: str, path: str) -> None:
     await store.set_attachment(tx, volume.id, allocation_id, AttachmentStatus.ATTACHED)
     if volume.status == VolumeStatus.PLACED:
-        await tell(tx, await store.set_status(tx, volume.id, VolumeStatus.READY), "ready")
-    await tell_both(tx, volume, allocation_id, "attached", f"the volume {volume.name} at {path}")
+        await tell(tx, await store.set_status(tx, volume.id, VolumeStatus.READY), VolumeEvent.READY)
+    await tell_both(tx, volume, allocation_id, AllocationEvent.ATTACHED, f"the volume {volume.name} at {path}")
 
 
 async def begin_release(tx: Transaction, allocation: AllocationRecord, *, delete: bool) -> None:
@@ -41,7 +45,9 @@ async def begin_release(tx: Transaction, allocation: AllocationRecord, *, delete
         if delete and volume.machines == 1:
             await store.delete_with_machine(tx, volume.id, allocation.id)
         await store.set_attachment(tx, volume.id, allocation.id, AttachmentStatus.DETACHING)
-        await tell_both(tx, volume, allocation.id, "detaching", f"the volume {volume.name}, with the machine")
+        await tell_both(
+            tx, volume, allocation.id, AllocationEvent.DETACHING, f"the volume {volume.name}, with the machine"
+        )
 
 
 async def machine_gone(tx: Transaction, allocation_id: str) -> None:
@@ -50,7 +56,7 @@ async def machine_gone(tx: Transaction, allocation_id: str) -> None:
         await store.detach(tx, volume.id, allocation_id)
         goes = volume.delete_volume and volume.machines == 1
         fate = "it is deleted, as asked" if goes else "its data stay"
-        await tell_both(tx, volume, allocation_id, "detached", f"the volume {volume.name}; {fate}")
+        await tell_both(tx, volume, allocation_id, AllocationEvent.DETACHED, f"the volume {volume.name}; {fate}")
         if goes:
             await begin_delete(tx, volume)
 
@@ -63,7 +69,9 @@ async def volume_attached(tx: Transaction, volume_id: str, allocation_id: str, o
         await _attached(tx, volume, allocation_id, attachment.path)
     else:
         await store.set_attachment(tx, volume_id, allocation_id, AttachmentStatus.ATTACH_FAILED, message)
-        await tell_both(tx, volume, allocation_id, "attach_failed", f"the volume {volume.name}: {message}")
+        await tell_both(
+            tx, volume, allocation_id, AllocationEvent.ATTACH_FAILED, f"the volume {volume.name}: {message}"
+        )
 
 
 async def volume_detached(tx: Transaction, volume_id: str, allocation_id: str, ok: bool, message: str) -> None:
@@ -72,10 +80,12 @@ async def volume_detached(tx: Transaction, volume_id: str, allocation_id: str, o
         return
     if ok:
         await store.detach(tx, volume_id, allocation_id)
-        await tell_both(tx, volume, allocation_id, "detached", f"the volume {volume.name}")
+        await tell_both(tx, volume, allocation_id, AllocationEvent.DETACHED, f"the volume {volume.name}")
     else:
         await store.set_attachment(tx, volume_id, allocation_id, AttachmentStatus.DETACH_FAILED, message)
-        await tell_both(tx, volume, allocation_id, "detach_failed", f"the volume {volume.name}: {message}")
+        await tell_both(
+            tx, volume, allocation_id, AllocationEvent.DETACH_FAILED, f"the volume {volume.name}: {message}"
+        )
 
 
 async def volume_deleted(tx: Transaction, volume_id: str, ok: bool, message: str) -> None:
@@ -84,13 +94,13 @@ async def volume_deleted(tx: Transaction, volume_id: str, ok: bool, message: str
     if volume is None or volume.status != VolumeStatus.DELETING:
         return
     status = VolumeStatus.DELETED if ok else VolumeStatus.DELETE_FAILED
-    await tell(tx, await store.set_status(tx, volume_id, status, "" if ok else message), status.value, message)
+    await tell(tx, await store.set_status(tx, volume_id, status, "" if ok else message), VolumeEvent(status), message)
 
 
 async def progressed(tx: Transaction, volume_id: str, step: str, message: str) -> None:
     volume = await store.lock(tx, volume_id)
     if volume is not None:
-        await tell(tx, volume, step, message)
+        await tell(tx, volume, AgentStep(Noun.VOLUME, step), message)
 
 
 async def _lock(tx: Transaction, volume_id: str, allocation_id: str) -> tuple[VolumeView | None, Attachment | None]:
@@ -110,7 +120,7 @@ async def compare_volumes(tx: Transaction, node_id: str, volume_ids: Sequence[st
         if row.node_id != node_id:
             continue
         if row.status == VolumeStatus.READY and row.id not in volume_ids:
-            await tell(tx, await store.set_status(tx, row.id, VolumeStatus.LOST, _LOST), "lost", _LOST)
+            await tell(tx, await store.set_status(tx, row.id, VolumeStatus.LOST, _LOST), VolumeEvent.LOST, _LOST)
             found.append(NodeDifference(volume_id=row.id, finding=Finding.MISSING, message=_LOST, at=now))
         elif row.status == VolumeStatus.DELETED:
             await order_delete(tx, row)
