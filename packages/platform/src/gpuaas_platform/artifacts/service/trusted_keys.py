@@ -48,7 +48,7 @@ async def list_keys(
 
 
 async def delete_key(tx: Transaction, caller: Caller, key_id: str) -> TrustedKey:
-    """What was verified with it stays so; retire what should not be delivered any more."""
+    """Trust the key no longer. Artifacts that were verified with it stay verified until they are retired."""
     row = require_owned(caller, await store.lock(tx, key_id), Permission.ARTIFACT_MANAGE, "trusted key", key_id)
     tx.match(row)
     deleted = await store.delete(tx, key_id)

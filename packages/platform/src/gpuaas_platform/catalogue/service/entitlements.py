@@ -92,7 +92,7 @@ async def list_entitlements(
 
 
 async def delete_entitlement(tx: Transaction, caller: Caller, entitlement_id: str) -> Entitlement:
-    """What runs stays; nothing new is deployed."""
+    """Refuse new deployments from now on; instances that run stay."""
     row = await store.lock(tx, entitlement_id)
     if row is None or not _sees(caller, row):
         raise not_found("entitlement", entitlement_id, denied=row is not None)

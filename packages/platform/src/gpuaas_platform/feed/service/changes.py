@@ -40,7 +40,7 @@ Authenticate = Callable[[], Awaitable[Authenticated]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one look found; empty where nothing came for a while."""
+    """The entries that one look found; none where nothing came for a while."""
 
     entries: Sequence[Entry]
     position: int
@@ -194,7 +194,7 @@ class FeedReader:
         self.position = given
 
     async def page(self, wait: float) -> ChangePage:
-        """What there is; where that is nothing, what comes within `wait` seconds."""
+        """Return the changes that there are; where there are none, those that come within `wait` seconds."""
         batch = await self._look(PAGE)
         if not batch.entries and wait > 0:
             with self._feed.waiting(self):

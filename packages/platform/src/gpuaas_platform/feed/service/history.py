@@ -1,4 +1,4 @@
-"""What happened to an instance, what keeps it from going on, and all that one correlation id touched."""
+"""Histories and explanations of instances, and traces of correlation ids."""
 
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.audit import PLATFORM_CHAIN, AuditEntry

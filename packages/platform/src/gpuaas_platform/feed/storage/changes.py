@@ -90,7 +90,7 @@ async def read(
     limit: int,
     reach: int,
 ) -> Window:
-    """What lies behind `since`, looking at no more than `reach` positions.
+    """Read the changes behind `since`, looking at no more than `reach` positions.
 
     `tenant_ids` is None for those who see every tenant; `open_nouns` are those that belong to none. One
     statement, so one moment: what is swept afterwards is noticed by the next read."""

@@ -1,4 +1,4 @@
-"""What happened: events of instances, requests, and everything that carries one correlation id."""
+"""Events of instances, requests, and everything that carries one correlation id."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -35,7 +35,7 @@ class Presence:
 
 
 async def find_controller(tx: Transaction, app_slug: str, tenant_id: str, project_id: str) -> Finding | None:
-    """What is wrong with it; nothing where one is connected."""
+    """Say what is wrong with the controller of an app; None where one is connected."""
     row = await store.last_seen(tx, app_slug, tenant_id, project_id, CONNECTED_SECONDS)
     if row is not None and row.connected:
         return None

@@ -34,7 +34,7 @@ async def get_quota(tx: Transaction, caller: Caller, project_id: str) -> Quota:
 
 
 async def set_quota(tx: Transaction, caller: Caller, project_id: str, body: QuotaSet) -> Quota:
-    """What the project has already stays, also where that is more than the new limits."""
+    """Set new limits. The project keeps all that it has, also where that is more than they allow."""
     await identity_store.lock_project(tx, project_id)
     await require_project(tx, caller, project_id, Permission.QUOTA_SET)
     tx.match(await store.lock(tx, project_id) or QuotaRecord.unlimited(project_id))

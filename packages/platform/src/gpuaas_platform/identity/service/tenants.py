@@ -178,7 +178,7 @@ async def update_project(tx: Transaction, caller: Caller, project_id: str, body:
 
 
 async def delete_project(tx: Transaction, caller: Caller, project_id: str) -> Project:
-    """What was in it stays readable for the bill and the audit trail; the project itself is gone."""
+    """End a project. Its rows stay readable for the bill and the audit trail."""
     await _lock_project(tx, caller, project_id, Permission.PROJECT_DELETE)
     _require_empty("project", await store.count_in_project(tx, project_id))
     await user_store.delete_memberships_in(tx, None, project_id)

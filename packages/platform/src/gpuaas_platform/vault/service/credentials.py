@@ -166,7 +166,7 @@ class RotateCredential:
 
 
 def _require_room(credential_id: str, versions: list[SecretVersionRecord]) -> None:
-    """What is being written counts, too: two who rotate at once do not make three."""
+    """Count versions that are being written, too: two who rotate at once do not make three."""
     open_ones = [row.version for row in versions if row.state in {StoredState.WRITING, StoredState.VALID}]
     if len(open_ones) >= VALID_VERSIONS:
         raise Refusal(

@@ -73,7 +73,7 @@ async def list_of(tx: Transaction, owner_ids: list[str]) -> list[SecretVersionRe
 
 
 async def list_unsettled(tx: Transaction, patience_seconds: int, limit: int) -> list[SecretVersionRecord]:
-    """What is to be destroyed; a write that nobody finished is, from now on."""
+    """List versions that are to be destroyed; a write that nobody finished is one of them from now on."""
     await tx.run(
         """UPDATE secret_versions SET state = 'ending', ended_at = now()
            WHERE state = 'writing' AND created_at < now() - make_interval(secs => %(patience)s)""",
