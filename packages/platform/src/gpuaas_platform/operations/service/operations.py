@@ -103,9 +103,8 @@ async def list_operations(
     if claimable and caller.app_slug is None:
         raise Refusal(Code.FORBIDDEN, "only a service account that is bound to an app can claim operations")
     app = caller.app_slug if claimable else caller.only_app
-    after = decode_cursor(cursor)
-    rows = await store.list_matching(tx, projects, instance_id, member_id, state, app, claimable, after, limit + 1)
-    rows, next_cursor = cut_page(rows, limit)
+    only = store.OperationFilter(projects, instance_id, member_id, state, app, claimable)
+    rows, next_cursor = cut_page(await store.list_matching(tx, only, decode_cursor(cursor), limit + 1), limit)
     return OperationPage(items=await to_models(tx, rows), next_cursor=next_cursor)
 
 

@@ -1,6 +1,6 @@
 """Operations, their leases and their steps."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, LiteralString
 
 from gpuaas_contract.base import JsonObject
@@ -32,6 +32,17 @@ _SELECT = """
     FROM operations o JOIN projects p ON p.id = o.project_id
     LEFT JOIN members m ON m.id = o.member_id LEFT JOIN members r ON r.id = o.replacement_member_id
 """
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFilter:
+    project_ids: list[str] | None
+    instance_id: str | None
+    member_id: str | None
+    state: str | None
+    app_slug: str | None
+    claimable: bool
+    """Only those that nobody holds and whose turn has come."""
 
 
 async def insert(tx: Transaction, instance: InstanceRecord, operation: NewOperation) -> OperationRecord:
@@ -108,18 +119,7 @@ async def lock_failed(tx: Transaction, instance_id: str, kind: str) -> list[Oper
     return await tx.fetch_all(OperationView, _SELECT + " WHERE o.id = ANY(%(ids)s) ORDER BY o.number", ids=ids)
 
 
-async def list_matching(
-    tx: Transaction,
-    project_ids: list[str] | None,
-    instance_id: str | None,
-    member_id: str | None,
-    state: str | None,
-    app_slug: str | None,
-    claimable: bool,
-    after: str,
-    limit: int,
-) -> list[OperationView]:
-    """List those that match; with `claimable`, only those that nobody holds and whose turn has come."""
+async def list_matching(tx: Transaction, only: OperationFilter, after: str, limit: int) -> list[OperationView]:
     return await tx.fetch_all(
         OperationView,
         _SELECT
@@ -131,12 +131,12 @@ async def list_matching(
                AND (NOT %(claimable)s OR (o.state IN ('pending', 'running') AND NOT o.queued
                     AND NOT o.cancel_requested AND (o.state = 'pending' OR o.lease_expires_at < now())))
              ORDER BY o.id LIMIT %(limit)s""",
-        projects=project_ids,
-        instance=instance_id,
-        member=member_id,
-        state=state,
-        app=app_slug,
-        claimable=claimable,
+        projects=only.project_ids,
+        instance=only.instance_id,
+        member=only.member_id,
+        state=only.state,
+        app=only.app_slug,
+        claimable=only.claimable,
         after=after,
         limit=limit,
     )
