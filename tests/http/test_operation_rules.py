@@ -13,7 +13,7 @@ from gpuaas_contract.operations import ClaimRequest, OperationState
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.instances.rules.actions import excludes
 from gpuaas_platform.instances.storage import instances as instance_store
-from gpuaas_platform.operations.records import NewOperation, OperationView
+from gpuaas_platform.operations.records import NewOperation, OperationFilter, OperationView
 from gpuaas_platform.operations.service import work
 from gpuaas_platform.operations.storage import operations as store
 from gpuaas_stack.postgres import DATABASE
@@ -51,7 +51,7 @@ async def test_an_operation_waits_for_those_before_it_that_exclude_it(services: 
             )
             await store.insert(tx, instance, wanted)
             await tx.run("UPDATE operations SET state = %(state)s WHERE id = %(id)s", state=state, id=id)
-        return await store.list_matching(tx, None, deployed.id, None, None, None, False, "", 1_000)
+        return await store.list_matching(tx, OperationFilter(instance_id=deployed.id), "", 1_000)
 
     rows = [row for row in await services.act(insert_all) if row.queued]
     assert len(rows) == 2 * len(targets) * len(OperationState)
@@ -84,7 +84,7 @@ async def test_what_is_listed_as_claimable_is_what_a_controller_is_granted(servi
                     queued=queued,
                     cancelled=cancelled,
                 )
-                rows = await store.list_matching(tx, None, None, None, None, SLUG, True, "", 10)
+                rows = await store.list_matching(tx, OperationFilter(app_slug=SLUG, claimable=True), "", 10)
                 listed.append([row.id for row in rows] == [operation.id])
                 await work.claim_operation(tx, controller, operation.id, ClaimRequest(holder="one"))
 

@@ -81,3 +81,10 @@ class UsageView(Record):
     seconds: float
     """Until now, where it has not ended."""
     shapes: tuple[UsedShape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationFilter:
+    status: str | None = None
+    name: str | None = None
+    node_id: str | None = None

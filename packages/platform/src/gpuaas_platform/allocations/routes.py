@@ -17,9 +17,9 @@ from gpuaas_contract.allocations import (
     Timeline,
 )
 from gpuaas_contract.usage import UsageKind, UsagePage
+from gpuaas_platform.allocations.records import AllocationFilter
 from gpuaas_platform.allocations.service import allocations, usage
 from gpuaas_platform.allocations.service import requests as allocation_requests
-from gpuaas_platform.allocations.storage.allocations import Filters
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.identity.rules.policy import Permission
@@ -54,7 +54,7 @@ async def list_allocations(
 ) -> AllocationPage:
     """Of a project, of a tenant itself, or all that the caller may see."""
     async with ctx.read() as tx:
-        filters = Filters(status, name, node_id)
+        filters = AllocationFilter(status, name, node_id)
         return await allocations.list_allocations(tx, ctx.caller, project_id, tenant_id, filters, cursor, limit)
 
 

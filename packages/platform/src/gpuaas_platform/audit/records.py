@@ -43,3 +43,15 @@ class AuditBatchRecord(Record):
     first_position: int
     last_position: int
     hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which entries; nothing given is all of them."""
+
+    action: str | None = None
+    """This one, or those that begin with it."""
+    principal_id: str | None = None
+    target: str | None = None
+    outcome: str | None = None
+    correlation_id: str | None = None

@@ -4,7 +4,7 @@ from gpuaas_contract.audit import AuditBatchPage, AuditCheckpoint, AuditOutcome,
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.audit import service as audit
-from gpuaas_platform.audit.storage import Filter
+from gpuaas_platform.audit.records import AuditFilter
 from gpuaas_platform.identity.rules.policy import Permission
 
 routes = Routes("audit")
@@ -24,7 +24,7 @@ async def list_audit_entries(
     limit: Limit = 100,
 ) -> AuditPage:
     """Oldest first. `action` names one action, or all that begin with it."""
-    only = Filter(action, principal_id, target, outcome, correlation_id)
+    only = AuditFilter(action, principal_id, target, outcome, correlation_id)
     async with ctx.read() as tx:
         return await audit.list_entries(tx, ctx.caller, tenant_id, project_id, only, cursor, limit)
 

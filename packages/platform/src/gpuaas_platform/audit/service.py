@@ -15,7 +15,7 @@ from gpuaas_contract.audit import (
     checkpoint_message,
 )
 from gpuaas_platform.audit import storage as store
-from gpuaas_platform.audit.records import AuditEntryRecord
+from gpuaas_platform.audit.records import AuditEntryRecord, AuditFilter
 from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import not_found
 from gpuaas_platform.core.openbao import OpenBao
@@ -95,7 +95,7 @@ async def list_entries(
     caller: Caller,
     tenant_id: str | None,
     project_id: str | None,
-    only: store.Filter,
+    only: AuditFilter,
     cursor: str | None,
     limit: int,
 ) -> AuditPage:

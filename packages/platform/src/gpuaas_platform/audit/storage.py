@@ -1,27 +1,15 @@
 """The audit trail and its sealed batches."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
-from gpuaas_platform.audit.records import AuditBatchRecord, AuditEntryRecord, SealedEntryRecord
+from gpuaas_platform.audit.records import AuditBatchRecord, AuditEntryRecord, AuditFilter, SealedEntryRecord
 from gpuaas_platform.core.database import Transaction
 
 SEAL_LOCK = 7_470_003
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which entries; nothing given is all of them."""
-
-    action: str | None = None
-    """This one, or those that begin with it."""
-    principal_id: str | None = None
-    target: str | None = None
-    outcome: str | None = None
-    correlation_id: str | None = None
-
-
 async def list_entries(
-    tx: Transaction, chain: str | None, project_id: str | None, only: Filter, after: str, limit: int
+    tx: Transaction, chain: str | None, project_id: str | None, only: AuditFilter, after: str, limit: int
 ) -> list[AuditEntryRecord]:
     return await tx.fetch_all(
         AuditEntryRecord,

@@ -92,3 +92,32 @@ class SilentMachine(Record):
     name: str
     status: AllocationStatus
     node_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events; nothing given is all of them."""
+
+    member_id: str | None = None
+    operation_id: str | None = None
+    noun: str | None = None
+    event: str | None = None
+    """This one, or those that begin with it."""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFilter:
+    nouns: frozenset[str] = frozenset()
+    tenant_id: str | None = None
+    project_id: str | None = None
+    instance_id: str | None = None
+
+    def match(self, change: ChangeRecord) -> bool:
+        return (
+            (not self.nouns or change.noun in self.nouns)
+            and self.tenant_id in (None, change.tenant_id)
+            and self.project_id in (None, change.project_id)
+            and self.instance_id in (None, change.instance_id)
+        )

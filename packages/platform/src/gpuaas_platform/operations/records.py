@@ -182,3 +182,14 @@ class BulkView(BulkRecord):
     app_slug: str
     states: dict[str, str]
     """Of its operations, by their ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFilter:
+    project_ids: list[str] | None = None
+    instance_id: str | None = None
+    member_id: str | None = None
+    state: str | None = None
+    app_slug: str | None = None
+    claimable: bool = False
+    """Only those that nobody holds and whose turn has come."""

@@ -18,7 +18,7 @@ from gpuaas_contract.events import AllocationEvent
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.access.service.grant_ends import end_of_allocation
-from gpuaas_platform.allocations.records import AllocationRecord, AllocationView
+from gpuaas_platform.allocations.records import AllocationFilter, AllocationRecord, AllocationView
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.allocations import require_allocation, scope_of
 from gpuaas_platform.allocations.service import externals
@@ -87,7 +87,7 @@ async def list_allocations(
     caller: Caller,
     project_id: str | None,
     tenant_id: str | None,
-    filters: store.Filters,
+    filters: AllocationFilter,
     cursor: str | None,
     limit: int,
 ) -> AllocationPage:

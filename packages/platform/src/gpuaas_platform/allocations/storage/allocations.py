@@ -1,11 +1,10 @@
 """Allocations and their timeline."""
 
-from dataclasses import dataclass
 from typing import LiteralString
 
 from gpuaas_contract.allocations import Shape
 from gpuaas_contract.events import AgentStep, AllocationEvent
-from gpuaas_platform.allocations.records import AllocationRecord, AllocationView, TimelineEntryRecord
+from gpuaas_platform.allocations.records import AllocationFilter, AllocationRecord, AllocationView, TimelineEntryRecord
 from gpuaas_platform.core.database import Transaction
 
 _SELECT = """
@@ -77,15 +76,8 @@ async def lock_asking(tx: Transaction, instance_id: str) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
-    status: str | None = None
-    name: str | None = None
-    node_id: str | None = None
-
-
 async def list_matching(
-    tx: Transaction, owner_ids: list[str] | None, filters: Filters, after: str, limit: int
+    tx: Transaction, owner_ids: list[str] | None, filters: AllocationFilter, after: str, limit: int
 ) -> list[AllocationView]:
     return await tx.fetch_all(
         AllocationView,

@@ -8,9 +8,9 @@ from gpuaas_contract.changes import EVENT_STREAM, ChangePage
 from gpuaas_contract.nouns import Noun
 from gpuaas_platform.api.context import Ctx, authenticate
 from gpuaas_platform.api.routing import Routes
+from gpuaas_platform.feed.records import ChangeFilter
 from gpuaas_platform.feed.routes.event_stream import ChangeStream
 from gpuaas_platform.feed.service.changes import MAX_WAIT_SECONDS
-from gpuaas_platform.feed.storage.changes import Filters
 from gpuaas_platform.identity.rules.policy import Permission
 
 routes = Routes("changes")
@@ -41,7 +41,7 @@ async def read_changes(
     them (`Last-Event-ID` wins over `since`), comments while nothing happens, and a last event `end` that says why
     the stream ends (a problem, as other routes answer it): for example because the token is no longer good."""
     feed = ctx.platform.feed
-    filters = Filters(frozenset(noun or ()), tenant_id, project_id, instance_id)
+    filters = ChangeFilter(frozenset(noun or ()), tenant_id, project_id, instance_id)
     streaming = EVENT_STREAM in request.headers.get("accept", "")
     place = last_event_id if streaming and last_event_id else since
     reader = await feed.open(lambda: authenticate(request), ctx.authenticated, filters, place)

@@ -8,8 +8,8 @@ from pydantic import AwareDatetime
 from gpuaas_contract.history import Explanation, InstanceEventPage, Trace
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
+from gpuaas_platform.feed.records import EventFilter
 from gpuaas_platform.feed.service import history
-from gpuaas_platform.feed.storage.history import EventFilter
 from gpuaas_platform.identity.rules.policy import Permission
 
 routes = Routes("history")

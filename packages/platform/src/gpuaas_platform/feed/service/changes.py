@@ -14,12 +14,11 @@ from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.core.database import Database
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.wakeups import PRINCIPALS, Wakeups
-from gpuaas_platform.feed.records import ChangeRecord
+from gpuaas_platform.feed.records import ChangeFilter, ChangeRecord
 from gpuaas_platform.feed.rules import OPEN_NOUNS, Sight
 from gpuaas_platform.feed.service.cursors import Cursors, invalid_cursor
 from gpuaas_platform.feed.service.tail import Entry, FeedTail, to_entry
 from gpuaas_platform.feed.storage import changes as store
-from gpuaas_platform.feed.storage.changes import Filters
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.principals import Authenticated
 from gpuaas_platform.identity.service.tenants import require_project
@@ -73,7 +72,7 @@ class FeedService:
         return sum(len(readers) for readers in self._readers.values())
 
     async def open(
-        self, authenticate: Authenticate, authenticated: Authenticated, filters: Filters, since: str | None
+        self, authenticate: Authenticate, authenticated: Authenticated, filters: ChangeFilter, since: str | None
     ) -> "FeedReader":
         """A reader at its place. Refuses what it must not have before anything is sent."""
         await self.cursors.start()
@@ -135,7 +134,7 @@ class FeedReader:
         database: Database,
         authenticate: Authenticate,
         authenticated: Authenticated,
-        filters: Filters,
+        filters: ChangeFilter,
     ) -> None:
         self._feed = feed
         self._database = database

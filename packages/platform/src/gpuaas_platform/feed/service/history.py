@@ -12,7 +12,7 @@ from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import not_found
 from gpuaas_platform.core.pages import decode_cursor, encode_cursor, foreign_cursor
 from gpuaas_platform.core.records import to_wire
-from gpuaas_platform.feed.records import RequestLogRecord
+from gpuaas_platform.feed.records import EventFilter, RequestLogRecord
 from gpuaas_platform.feed.rules import may_see
 from gpuaas_platform.feed.storage import history as store
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
@@ -32,7 +32,7 @@ async def list_events(
     tx: Transaction,
     caller: Caller,
     instance_id: str,
-    only: store.EventFilter,
+    only: EventFilter,
     cursor: str | None,
     limit: int,
     *,
@@ -56,7 +56,7 @@ async def explain(tx: Transaction, caller: Caller, instance_id: str) -> Explanat
     about = operation.member_id if operation is not None else None
     member_id = about or await store.find_member(tx, instance_id)
     member = await instances.get_member(tx, caller, member_id) if member_id is not None else None
-    newest = await store.list_events(tx, instance_id, store.EventFilter(), None, NEWEST, newest_first=True)
+    newest = await store.list_events(tx, instance_id, EventFilter(), None, NEWEST, newest_first=True)
     failed = _failed_step(operation)
     waiting = await _waiting(tx, row, operation)
     return Explanation(

@@ -9,9 +9,8 @@ from gpuaas_contract.changes import Change
 from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.core.wakeups import FEED, Wakeups
-from gpuaas_platform.feed.records import ChangeRecord
+from gpuaas_platform.feed.records import ChangeFilter, ChangeRecord
 from gpuaas_platform.feed.storage import changes as store
-from gpuaas_platform.feed.storage.changes import Filters
 
 KEPT = 1_000
 PAGE = 500
@@ -64,7 +63,7 @@ class FeedTail:
         """Read what has come; True where there may be more."""
         if self.first is None:
             self.first = self.head = (await store.marks(link))[0]
-        window = await store.read(link, self.head, None, [], Filters(), limit=PAGE, reach=1 << 40)
+        window = await store.read(link, self.head, None, [], ChangeFilter(), limit=PAGE, reach=1 << 40)
         self._entries += [to_entry(change) for change in window.changes]
         if len(self._entries) > 2 * KEPT:
             self._forget(self._entries[-KEPT].position - 1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.records import from_document
 from gpuaas_platform.core.wakeups import FEED
-from gpuaas_platform.feed.records import ChangeRecord, KeptAnswer
+from gpuaas_platform.feed.records import ChangeFilter, ChangeRecord, KeptAnswer
 
 SEQUENCER_LOCK = 7_470_002
 SEQUENCER_BATCH = 1_000
@@ -44,22 +44,6 @@ async def sequence(tx: Transaction, limit: int = SEQUENCER_BATCH) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Filters:
-    nouns: frozenset[str] = frozenset()
-    tenant_id: str | None = None
-    project_id: str | None = None
-    instance_id: str | None = None
-
-    def match(self, change: ChangeRecord) -> bool:
-        return (
-            (not self.nouns or change.noun in self.nouns)
-            and self.tenant_id in (None, change.tenant_id)
-            and self.project_id in (None, change.project_id)
-            and self.instance_id in (None, change.instance_id)
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Window:
     """A part of the feed as it was at one moment."""
 
@@ -85,7 +69,7 @@ async def read(
     since: int,
     tenant_ids: list[str] | None,
     open_nouns: list[str],
-    filters: Filters,
+    filters: ChangeFilter,
     *,
     limit: int,
     reach: int,

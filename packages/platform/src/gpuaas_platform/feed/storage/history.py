@@ -1,26 +1,12 @@
 """Events of instances, requests, and everything that carries one correlation id."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import asdict
 from typing import Any
 
 from gpuaas_platform.audit.records import AuditEntryRecord
 from gpuaas_platform.core.database import Transaction, json_list
-from gpuaas_platform.feed.records import InstanceEventRecord, RequestLogRecord, SilentMachine, TracedEvent
-
-
-@dataclass(frozen=True, slots=True)
-class EventFilter:
-    """Which events; nothing given is all of them."""
-
-    member_id: str | None = None
-    operation_id: str | None = None
-    noun: str | None = None
-    event: str | None = None
-    """This one, or those that begin with it."""
-    since: datetime | None = None
-    until: datetime | None = None
+from gpuaas_platform.feed.records import EventFilter, InstanceEventRecord, RequestLogRecord, SilentMachine, TracedEvent
 
 
 async def list_events(

@@ -18,7 +18,13 @@ from gpuaas_platform.instances.records import InstanceView
 from gpuaas_platform.instances.rules.actions import RETRIED_FROM, InstanceFacts, operation_actions
 from gpuaas_platform.instances.service import instances
 from gpuaas_platform.instances.storage import instances as instance_store
-from gpuaas_platform.operations.records import NewOperation, OperationRecord, OperationView, PreviousDesire
+from gpuaas_platform.operations.records import (
+    NewOperation,
+    OperationFilter,
+    OperationRecord,
+    OperationView,
+    PreviousDesire,
+)
 from gpuaas_platform.operations.storage import operations as store
 
 
@@ -103,7 +109,7 @@ async def list_operations(
     if claimable and caller.app_slug is None:
         raise Refusal(Code.FORBIDDEN, "only a service account that is bound to an app can claim operations")
     app = caller.app_slug if claimable else caller.only_app
-    only = store.OperationFilter(projects, instance_id, member_id, state, app, claimable)
+    only = OperationFilter(projects, instance_id, member_id, state, app, claimable)
     rows, next_cursor = cut_page(await store.list_matching(tx, only, decode_cursor(cursor), limit + 1), limit)
     return OperationPage(items=await to_models(tx, rows), next_cursor=next_cursor)
 

@@ -1,6 +1,6 @@
 """Operations, their leases and their steps."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, LiteralString
 
 from gpuaas_contract.base import JsonObject
@@ -9,6 +9,7 @@ from gpuaas_platform.core.database import Transaction, json_list
 from gpuaas_platform.instances.records import InstanceRecord
 from gpuaas_platform.operations.records import (
     NewOperation,
+    OperationFilter,
     OperationRecord,
     OperationReference,
     OperationView,
@@ -32,17 +33,6 @@ _SELECT = """
     FROM operations o JOIN projects p ON p.id = o.project_id
     LEFT JOIN members m ON m.id = o.member_id LEFT JOIN members r ON r.id = o.replacement_member_id
 """
-
-
-@dataclass(frozen=True, slots=True)
-class OperationFilter:
-    project_ids: list[str] | None
-    instance_id: str | None
-    member_id: str | None
-    state: str | None
-    app_slug: str | None
-    claimable: bool
-    """Only those that nobody holds and whose turn has come."""
 
 
 async def insert(tx: Transaction, instance: InstanceRecord, operation: NewOperation) -> OperationRecord:
