@@ -28,6 +28,7 @@ from gpuaas_platform.jobs.background import (
     follow_feed,
     for_ever,
     keep_token_key,
+    place,
     renew_vault_token,
     seal_audit,
     sequence_changes,
@@ -37,7 +38,6 @@ from gpuaas_platform.jobs.background import (
     sweep_secrets,
     write_requests,
 )
-from gpuaas_platform.jobs.placement import place
 from gpuaas_platform.nodes.routes import agents, nodes
 from gpuaas_platform.observability import routes as health
 from gpuaas_platform.observability.metrics import Metrics

@@ -20,9 +20,9 @@ from gpuaas_platform.api.queries import check_query
 from gpuaas_platform.api.routing import PERMISSION_ATTRIBUTE
 from gpuaas_platform.core.database import Transaction, request_fingerprint
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.core.idempotency import begin_request
 from gpuaas_platform.core.outside import OutsideEffect
 from gpuaas_platform.core.pages import MAX_LIMIT
-from gpuaas_platform.feed.storage import changes as change_store
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.principals import Authenticated, not_a_person, password_change_required
 from gpuaas_platform.platform import Platform
@@ -118,7 +118,7 @@ async def _begin(tx: Transaction, request: Request) -> Response | None:
     if key is None:
         return None
     tx.request_key = f"{tx.principal_id}/{key}"
-    stored = await change_store.begin_request(tx, key)
+    stored = await begin_request(tx, key)
     if not stored.held:
         raise Refusal(Code.IDEMPOTENCY_IN_FLIGHT, "the first request with this key is still running", retry_after=1)
     if stored.status is None:

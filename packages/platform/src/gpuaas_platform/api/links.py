@@ -19,9 +19,7 @@ from gpuaas_contract.agent_link import (
 )
 from gpuaas_contract.base import Resource
 from gpuaas_platform.allocations.service.placement import place_waiting
-from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.wakeups import NODE_TASKS
-from gpuaas_platform.nodes import storage as node_store
 from gpuaas_platform.nodes.service import nodes
 from gpuaas_platform.nodes.service import truth as node_truth
 from gpuaas_platform.platform import Platform
@@ -124,11 +122,10 @@ class AgentLinks:
                         await node_truth.compare(tx, node_id, message.slices, message.volume_ids)
                 # Not in the same transaction: who places holds no node before.
                 async with self._platform.database.system_transaction() as tx:
-                    if await allocation_store.has_waiting(tx):
-                        await place_waiting(tx, self._platform.plan)
+                    await place_waiting(tx, self._platform.plan)
             case Heartbeat():
                 async with self._platform.database.system_transaction() as tx:
-                    await node_store.touch(tx, node_id)
+                    await nodes.node_is_alive(tx, node_id)
             case TaskProgress():
                 await self._platform.tasks.progress(node_id, message)
             case TaskResult():

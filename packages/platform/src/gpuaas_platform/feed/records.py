@@ -26,18 +26,6 @@ class ChangeRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAnswer(Record):
-    """The answer that was given before to a request with the same idempotency key."""
-
-    held: bool
-    """Whether the key is this request's from now on; False while the first request with it is in flight."""
-    fingerprint: str | None
-    """Of the first request; this and what follows is None where there was none."""
-    status: int | None
-    body: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class EventRecord(Record):
     """Something that happened."""
 

@@ -233,3 +233,16 @@ class ReportedUsageRecord(Record):
     labels: dict[str, str]
     reported_by: str
     reported_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class UsageFilter:
+    """Only the records of these; with `since` and `until`, those that are at least partly between them."""
+
+    instance_id: str | None
+    app_slug: str | None
+    subject: str | None
+    work_id: str | None
+    unit: str | None
+    since: datetime | None
+    until: datetime | None

@@ -9,6 +9,8 @@ from gpuaas_contract.history import EVENT_DAYS, REQUEST_DAYS
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS
 from gpuaas_platform.access.service import grant_ends
 from gpuaas_platform.accounts.storage import sessions as session_store
+from gpuaas_platform.allocations.service.placement import place_waiting
+from gpuaas_platform.core.idempotency import sweep_keys
 from gpuaas_platform.core.wakeups import OUTBOX, TOKEN_KEYS
 from gpuaas_platform.feed.storage import changes as change_store
 from gpuaas_platform.feed.storage import history as history_store
@@ -19,6 +21,7 @@ from gpuaas_platform.platform import Platform
 
 log = structlog.get_logger()
 SWEEP_SECONDS = 2
+PLACE_SECONDS = 2
 SEAL_SECONDS = 1
 FEED_SWEEP_SECONDS = 5
 RECHECK_SECONDS = 1
@@ -73,11 +76,18 @@ async def sweep(platform: Platform) -> None:
     async with platform.database.system_transaction() as tx:
         await grant_ends.sweep(tx)
     async with platform.database.system_transaction() as tx:
-        await change_store.sweep_keys(tx, IDEMPOTENCY_HOURS)
+        await sweep_keys(tx, IDEMPOTENCY_HOURS)
     async with platform.database.system_transaction() as tx:
         await session_store.sweep(tx)
         await oauth_store.sweep(tx)
     await asyncio.sleep(SWEEP_SECONDS)
+
+
+async def place(platform: Platform) -> None:
+    """Look again at requests that wait for capacity, whatever made room for them."""
+    async with platform.database.system_transaction() as tx:
+        await place_waiting(tx, platform.plan)
+    await asyncio.sleep(PLACE_SECONDS)
 
 
 async def write_requests(platform: Platform) -> None:

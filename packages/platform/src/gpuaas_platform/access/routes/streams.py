@@ -14,7 +14,7 @@ from gpuaas_contract import ids
 from gpuaas_contract.agent_link import OpenStream
 from gpuaas_contract.problems import Code
 from gpuaas_platform.access.records import AccessGrantRecord
-from gpuaas_platform.access.storage import access as access_store
+from gpuaas_platform.access.service.streams import list_ended
 from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.problems import problem_of, problem_response
@@ -178,7 +178,7 @@ class StreamBroker:
             if grants:
                 try:
                     async with self._platform.database.system_transaction() as tx:
-                        ended = await access_store.list_ended(tx, sorted(grants))
+                        ended = await list_ended(tx, sorted(grants))
                 except Exception:
                     log.exception("cannot_check_grants")
                     ended = set()

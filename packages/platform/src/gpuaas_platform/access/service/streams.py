@@ -1,5 +1,7 @@
 """Access to machines, whoever asks for it: the way in."""
 
+from collections.abc import Sequence
+
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.problems import Code
 from gpuaas_platform.access.records import AccessGrantRecord
@@ -32,3 +34,8 @@ async def open_stream(
     require_active(machine)
     await tx.audit_owned("access.open_stream", machine, {"grant": grant_id})
     return grant, machine
+
+
+async def list_ended(tx: Transaction, access_ids: Sequence[str]) -> set[str]:
+    """Find the access grants that have ended, whose streams are to be cut."""
+    return await store.list_ended(tx, list(access_ids))

@@ -14,7 +14,6 @@ from gpuaas_contract.identity import (
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.sessions import PasswordChange
 from gpuaas_platform.accounts.service import users
-from gpuaas_platform.accounts.storage import users as store
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.core.errors import Refusal
@@ -66,8 +65,8 @@ async def change_own_password(ctx: Ctx, body: PasswordChange) -> Response:
         detail = "the new password is the old one"
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/new_password", detail=detail)])
     async with ctx.read() as tx:
-        user = await store.get(tx, ctx.caller.id)
-    right = user is not None and await users.is_password(user.password_hash, current)
+        present_hash = await users.own_password_hash(tx, ctx.caller)
+    right = present_hash is not None and await users.is_password(present_hash, current)
     password_hash = await users.hash_password(new) if right else None
     return await ctx.mutate(lambda tx: users.change_own_password(tx, ctx.caller, ctx.session_id, password_hash))
 

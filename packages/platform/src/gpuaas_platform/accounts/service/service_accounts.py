@@ -209,3 +209,8 @@ async def revoke_key(tx: Transaction, caller: Caller, account_id: str, key_id: s
     row = await store.touch(tx, account_id, withdraw_tokens=True)
     await _changed(tx, row, ServiceAccountEvent.KEY_REVOKED, "service_account.revoke_key", key_id=key_id)
     return to_wire(ServiceAccountKey, key)
+
+
+async def find_own(tx: Transaction, caller: Caller) -> ServiceAccountView | None:
+    """Find the caller's own account, if it is one."""
+    return await store.get(tx, caller.id)

@@ -81,6 +81,11 @@ async def check_password(database: Database, email: str, password: str) -> UserR
     return user
 
 
+async def own_password_hash(tx: Transaction, caller: Caller) -> str | None:
+    user = await store.get(tx, caller.id)
+    return None if user is None else user.password_hash
+
+
 async def change_own_password(tx: Transaction, caller: Caller, session_id: str, password_hash: str | None) -> User:
     """`password_hash` is None where the present password was given wrong: decided before, outside of this."""
     if password_hash is None:

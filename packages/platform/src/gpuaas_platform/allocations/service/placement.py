@@ -39,6 +39,8 @@ async def place_waiting(tx: Transaction, plan: AddressPlan, only: list[str] | No
     `jobs`, which also finds requests and room that came up at the same moment and did not see each other. Hold no
     node when you call this.
     """
+    if only is None and not await store.has_waiting(tx):
+        return
     search = Search(tx)
     for row in await store.list_waiting(tx, only):
         with tx.on_behalf_of(row.correlation_id):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.records import from_document
 from gpuaas_platform.core.wakeups import FEED
-from gpuaas_platform.feed.records import ChangeFilter, ChangeRecord, KeptAnswer
+from gpuaas_platform.feed.records import ChangeFilter, ChangeRecord
 
 SEQUENCER_LOCK = 7_470_002
 SEQUENCER_BATCH = 1_000
@@ -124,18 +124,3 @@ async def sweep_changes(tx: Transaction, hours: float, batch: int = 5_000) -> in
     await tx.run("UPDATE feed_marks SET position = %(last)s WHERE name = 'swept'", last=row["last"])
     await tx.notify(FEED)
     return await tx.run("DELETE FROM changes WHERE position <= %(last)s", last=row["last"])
-
-
-async def begin_request(tx: Transaction, key: str) -> KeptAnswer:
-    """Whether the key is `held` from now on, and the answer that was given for it before. A try-lock, not a wait: a
-    duplicate that arrives while the first is in flight is told so at once."""
-    return await tx.fetch(
-        KeptAnswer, "SELECT * FROM begin_request(%(principal)s, %(key)s)", principal=tx.principal_id, key=key
-    )
-
-
-async def sweep_keys(tx: Transaction, hours: int) -> int:
-    return await tx.run(
-        "DELETE FROM idempotency_keys WHERE created_at < now() - make_interval(hours => %(hours)s)",
-        hours=hours,
-    )

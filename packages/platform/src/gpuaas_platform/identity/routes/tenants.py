@@ -15,7 +15,7 @@ from gpuaas_contract.identity import (
     TenantUpdate,
 )
 from gpuaas_platform.accounts.service import users
-from gpuaas_platform.accounts.storage import service_accounts as account_store
+from gpuaas_platform.accounts.service.service_accounts import find_own
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.identity.rules.policy import Permission
@@ -33,7 +33,7 @@ async def get_principal(ctx: Ctx) -> Principal:
         if caller.kind == PrincipalKind.USER:
             page = await users.list_memberships(tx, caller, caller.id, None, None, None, MOST_MEMBERSHIPS)
             own["memberships"] = page.items
-        elif (account := await account_store.get(tx, caller.id)) is not None:
+        elif (account := await find_own(tx, caller)) is not None:
             own = {"tenant_id": account.tenant_id, "project_id": account.project_id, "role": account.role}
     return Principal.model_validate(
         {

@@ -9,8 +9,8 @@ from gpuaas_contract.app_usage import AppUsageAnswer, AppUsageBatch, AppUsagePag
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.identity.rules.policy import Permission
+from gpuaas_platform.instances.records import UsageFilter
 from gpuaas_platform.instances.service import app_usage
-from gpuaas_platform.instances.storage.app_usage import UsageFilter
 
 routes = Routes("app usage")
 Text = Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$")]

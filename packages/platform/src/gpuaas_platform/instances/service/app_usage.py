@@ -22,10 +22,9 @@ from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import Subject, to_wire
 from gpuaas_platform.identity.rules.policy import CONTROLLER, Caller, Permission
 from gpuaas_platform.identity.service.tenants import visible_projects
-from gpuaas_platform.instances.records import InstanceView
+from gpuaas_platform.instances.records import InstanceView, UsageFilter
 from gpuaas_platform.instances.service.instances import require_instance
 from gpuaas_platform.instances.storage import app_usage as store
-from gpuaas_platform.instances.storage.app_usage import UsageFilter
 
 CLOCK_SKEW = timedelta(minutes=5)
 """So far ahead of ours may the clock of an app's machines be."""

@@ -1,24 +1,10 @@
 """Usage that apps report. A unique key makes each record one, however often it is sent."""
 
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import asdict
 
 from gpuaas_contract.app_usage import AppUsageReport
 from gpuaas_platform.core.database import Transaction
-from gpuaas_platform.instances.records import InstanceView, ReportedUsageRecord
-
-
-@dataclass(frozen=True, slots=True)
-class UsageFilter:
-    """Only the records of these; with `since` and `until`, those that are at least partly between them."""
-
-    instance_id: str | None
-    app_slug: str | None
-    subject: str | None
-    work_id: str | None
-    unit: str | None
-    since: datetime | None
-    until: datetime | None
+from gpuaas_platform.instances.records import InstanceView, ReportedUsageRecord, UsageFilter
 
 
 async def insert(tx: Transaction, id: str, instance: InstanceView, report: AppUsageReport) -> bool:

@@ -10,10 +10,9 @@ from gpuaas_platform.api.context import Agent, authenticated_agent, authenticate
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.artifacts.rules.registry_access import PULL, Access
-from gpuaas_platform.catalogue.storage import versions as catalogue_store
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.identity.rules.policy import Permission
-from gpuaas_platform.nodes.service import nodes
+from gpuaas_platform.nodes.service import deliveries, nodes
 
 routes = Routes("agents")
 
@@ -68,7 +67,7 @@ async def locate_artifact(request: Request, agent: Agent, digest: str) -> Artifa
     """Where the file of an open delivery is, and a token that reads exactly that repository."""
     platform = platform_of(request)
     async with platform.database.system_transaction() as tx:
-        repository = await catalogue_store.find_delivered_repository(tx, digest, agent.id)
+        repository = await deliveries.find_repository(tx, digest, agent.id)
     if not repository:
         raise not_found("artifact", digest)
     found = await platform.registry.token(agent.id, Access(repository, (PULL,)))

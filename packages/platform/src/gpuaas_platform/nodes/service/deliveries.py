@@ -76,3 +76,8 @@ async def artifact_delivered(tx: Transaction, task_id: str, ok: bool, path: str 
     operation = await operation_store.get(tx, row.operation_id)
     assert operation is not None
     await tx.changed(DeliveryEvent(status), row, project_id=operation.project_id, instance_id=operation.instance_id)
+
+
+async def find_repository(tx: Transaction, digest: str, node_id: str) -> str | None:
+    """Find the repository that an open delivery to this node is to be read from."""
+    return await catalogue_store.find_delivered_repository(tx, digest, node_id)

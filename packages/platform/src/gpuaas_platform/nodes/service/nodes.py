@@ -203,6 +203,11 @@ async def node_said_hello(tx: Transaction, node_id: str, link_id: str, inventory
         await tx.changed(NodeEvent(row.status), row)
 
 
+async def node_is_alive(tx: Transaction, node_id: str) -> None:
+    """Note a heart-beat of its agent."""
+    await store.touch(tx, node_id)
+
+
 async def node_hung_up(tx: Transaction, node_id: str, link_id: str) -> None:
     """Offline at once, unless the agent has a newer connection, to this or to another process."""
     if await store.has_link(tx, node_id, link_id):
