@@ -4,8 +4,7 @@ import pytest
 
 from gpuaas_contract.problems import Code
 from gpuaas_platform.core.errors import Refusal
-from gpuaas_platform.core.evidence import check_shown
-from gpuaas_platform.core.secret_looks import find_secret
+from gpuaas_platform.core.evidence import check_shown, find_secret
 
 SECRETS = {
     "-----BEGIN OPENSSH PRIVATE KEY-----": "a private key",

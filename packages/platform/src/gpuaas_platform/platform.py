@@ -10,7 +10,7 @@ from gpuaas_platform.allocations.service.placement import AddressPlan
 from gpuaas_platform.artifacts.service.registry import RegistryService
 from gpuaas_platform.audit.service import AuditService
 from gpuaas_platform.core.database import Database
-from gpuaas_platform.core.fingerprints import Fingerprints
+from gpuaas_platform.core.kept_keys import Fingerprints
 from gpuaas_platform.core.limits import Limits
 from gpuaas_platform.core.openbao import OpenBao
 from gpuaas_platform.core.wakeups import Wakeups

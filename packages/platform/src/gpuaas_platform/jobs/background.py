@@ -7,7 +7,7 @@ import structlog
 
 from gpuaas_contract.history import EVENT_DAYS, REQUEST_DAYS
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS
-from gpuaas_platform.access.service import grant_ends
+from gpuaas_platform.access.service import grants
 from gpuaas_platform.accounts.storage import sessions as session_store
 from gpuaas_platform.allocations.service.placement import place_waiting
 from gpuaas_platform.core.idempotency import sweep_keys
@@ -74,7 +74,7 @@ async def sweep(platform: Platform) -> None:
     async with platform.database.system_transaction() as tx:
         await work.notice_expired(tx)
     async with platform.database.system_transaction() as tx:
-        await grant_ends.sweep(tx)
+        await grants.sweep(tx)
     async with platform.database.system_transaction() as tx:
         await sweep_keys(tx, IDEMPOTENCY_HOURS)
     async with platform.database.system_transaction() as tx:

@@ -6,11 +6,31 @@ from dataclasses import dataclass
 import psycopg
 from psycopg_pool import PoolTimeout
 
-from gpuaas_platform.core.database import Database
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.openbao import OpenBao
-from gpuaas_platform.observability import backlog
+from gpuaas_platform.core.records import Record
 
 PROBE_SECONDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog(Record):
+    unsequenced: int
+    """Changes that wait for their place in the feed."""
+    lag_seconds: float
+    """The age of the oldest of them."""
+    unsealed: int
+    """Audit entries that wait for their place in the chain."""
+
+
+async def _backlog(tx: Transaction) -> Backlog:
+    return await tx.fetch(
+        Backlog,
+        """SELECT (SELECT count(*) FROM changes WHERE position IS NULL) AS unsequenced,
+                  (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 FROM changes
+                   WHERE position IS NULL) AS lag_seconds,
+                  (SELECT count(*) FROM audit_entries WHERE position IS NULL) AS unsealed""",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +54,7 @@ async def probe(database: Database, openbao: OpenBao) -> Health:
 async def _read_backlog(database: Database) -> dict[str, float] | None:
     try:
         async with asyncio.timeout(PROBE_SECONDS), database.system_transaction() as tx:
-            found = await backlog.read(tx)
+            found = await _backlog(tx)
     except (psycopg.Error, PoolTimeout, TimeoutError):
         return None
     return {

@@ -3,17 +3,20 @@
 from datetime import UTC, datetime
 
 from gpuaas_contract import ids
+from gpuaas_contract.agent_link import MachineUser, SetUsers
+from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_contract.events import GrantEvent
-from gpuaas_contract.grants import LIVE_STATUSES, Grant, GrantCreate, GrantPage
+from gpuaas_contract.grants import LIVE_STATUSES, Grant, GrantCreate, GrantPage, GrantStatus
 from gpuaas_contract.problems import Code, FieldError
-from gpuaas_platform.access.records import GrantView, UnixUserRecord
+from gpuaas_platform.access.records import GrantRecord, GrantView, UnixUserRecord
 from gpuaas_platform.access.rules.logins import login_for
-from gpuaas_platform.access.service.grant_ends import NOUN, end, order_where_active, tell
-from gpuaas_platform.access.service.machine_users import order_users
 from gpuaas_platform.access.service.streams import require_active
+from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.access.storage import grants as store
 from gpuaas_platform.accounts.records import UserRecord
+from gpuaas_platform.accounts.storage import ssh_keys as key_store
 from gpuaas_platform.accounts.storage import users as user_store
+from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.allocations import require_allocation
 from gpuaas_platform.allocations.storage import allocations as allocation_store
@@ -22,6 +25,108 @@ from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+from gpuaas_platform.nodes import storage as node_store
+
+NOUN = "grant"
+ASK_AGAIN_SECONDS = 30
+
+
+async def order_users(tx: Transaction, allocation: AllocationRecord) -> None:
+    """Tell the machine of all its people, and supersede undelivered tasks. The caller holds the allocation's lock."""
+    grants = await store.list_live(tx, allocation.id)
+    keys: dict[str, list[str]] = {grant.user_id: [] for grant in grants}
+    for key in await key_store.list_of_users(tx, list(keys)):
+        keys[key.user_id].append(key.public_key)
+    spec = SetUsers(
+        allocation_id=allocation.id,
+        users=[
+            MachineUser(
+                login=grant.login,
+                uid=grant.uid,
+                sudo=grant.sudo,
+                principal=grant.id,
+                public_keys=keys[grant.user_id],
+            )
+            for grant in grants
+        ],
+    )
+    await node_store.cancel_tasks(tx, allocation.id, kind=spec.kind)
+    task_id = await node_store.order(tx, allocation, spec)
+    await store.wait_for_task(tx, allocation.id, task_id)
+
+
+async def users_set(tx: Transaction, task_id: str, ok: bool, message: str) -> None:
+    for grant in await store.list_of_task(tx, task_id):
+        match grant.status, ok:
+            case GrantStatus.PENDING | GrantStatus.FAILED, True:
+                await _settle(tx, grant, GrantStatus.ACTIVE, "")
+            case GrantStatus.PENDING, False:
+                await _settle(tx, grant, GrantStatus.FAILED, message)
+            case GrantStatus.REVOKING, True:
+                await _settle(tx, grant, GrantStatus.REVOKED, grant.reason)
+            case GrantStatus.REVOKING, False:
+                await _settle(tx, grant, GrantStatus.REVOKING, f"the machine still has the user: {message}")
+
+
+async def _settle(tx: Transaction, grant: GrantRecord, status: GrantStatus, reason: str) -> None:
+    if (grant.status, grant.reason) != (status, reason):
+        await tx.changed(GrantEvent(status), await store.set_status(tx, grant.id, status, reason))
+
+
+async def tell(tx: Transaction, row: GrantRecord, event: GrantEvent, action: str, **detail: object) -> None:
+    await tx.changed(event, row)
+    await tx.audit(
+        f"{NOUN}.{action}",
+        row.id,
+        tenant_id=row.tenant_id,
+        project_id=row.project_id,
+        detail={"allocation_id": row.allocation_id, **detail},
+    )
+
+
+async def end(tx: Transaction, row: GrantRecord, reason: str) -> None:
+    """From the end of this transaction on it gives nothing; what the machine has of it goes with the next order."""
+    ended = await store.set_status(tx, row.id, GrantStatus.REVOKING, reason, ended=True)
+    await access_store.end_of_grant(tx, row.id)
+    await tell(tx, ended, GrantEvent.REVOKED, "revoke", user_id=row.user_id, reason=reason)
+
+
+async def order_where_active(tx: Transaction, allocation: AllocationRecord) -> None:
+    if allocation.status == AllocationStatus.ACTIVE:
+        await order_users(tx, allocation)
+
+
+async def end_of_user(
+    tx: Transaction, user_id: str, reason: str, *, project_id: str | None = None, tenant_id: str | None = None
+) -> None:
+    """All that somebody has, or all of a project or tenant."""
+    for row in await store.list_live_of_user(tx, user_id, project_id=project_id, tenant_id=tenant_id):
+        allocation = await allocation_store.lock(tx, row.allocation_id)
+        assert allocation is not None
+        await end(tx, row, reason)
+        await order_where_active(tx, allocation)
+
+
+async def end_of_allocation(tx: Transaction, allocation_id: str) -> None:
+    """The machine goes, and all that it had with it."""
+    for row in await store.list_live(tx, allocation_id):
+        await end(tx, row, "the machine was released")
+        await store.set_status(tx, row.id, GrantStatus.REVOKED, "the machine was released")
+
+
+async def sweep(tx: Transaction) -> None:
+    """End what has expired, and ask machines again that could not remove somebody."""
+    for row in await store.list_expired(tx):
+        allocation = await allocation_store.lock(tx, row.allocation_id)
+        again = await store.get(tx, row.id)
+        assert allocation is not None
+        if again is not None and again.status in LIVE_STATUSES:
+            await end(tx, again, "it expired")
+            await order_where_active(tx, allocation)
+    for allocation_id in await store.list_stuck(tx, ASK_AGAIN_SECONDS):
+        allocation = await allocation_store.lock(tx, allocation_id)
+        assert allocation is not None
+        await order_where_active(tx, allocation)
 
 
 async def create_grant(tx: Transaction, caller: Caller, allocation_id: str, body: GrantCreate) -> Grant:

@@ -8,7 +8,7 @@ from gpuaas_contract.events import SshKeyEvent
 from gpuaas_contract.problems import Code
 from gpuaas_contract.ssh_keys import MOST_KEYS, SshKey, SshKeyCreate, SshKeyPage
 from gpuaas_platform.access.rules.ssh_keys import read_public_key
-from gpuaas_platform.access.service.machine_users import order_users
+from gpuaas_platform.access.service.grants import order_users
 from gpuaas_platform.access.storage import grants as grant_store
 from gpuaas_platform.accounts.records import SshKeyRecord
 from gpuaas_platform.accounts.storage import ssh_keys as store

@@ -21,7 +21,7 @@ from gpuaas_contract.identity import (
     UserUpdate,
 )
 from gpuaas_contract.problems import Code, FieldError
-from gpuaas_platform.access.service import grant_ends
+from gpuaas_platform.access.service import grants
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.access.storage import grants as grant_store
 from gpuaas_platform.accounts.records import ScopedMembership, UserRecord
@@ -151,7 +151,7 @@ async def update_user(
         await _require_admin_left(tx)
         await tx.audit("user.disable" if body.disabled else "user.enable", user_id)
         if body.disabled:
-            await grant_ends.end_of_user(tx, user_id, "the user was disabled")
+            await grants.end_of_user(tx, user_id, "the user was disabled")
     if password_hash is not None:
         row = await store.set_password(tx, user_id, password_hash, change_required=True)
         await tx.audit("user.reset_password", user_id)
@@ -164,7 +164,7 @@ async def update_user(
 async def delete_user(tx: Transaction, caller: Caller, user_id: str) -> User:
     row = await _lock_user(tx, caller, user_id)
     await _end_all(tx, user_id)
-    await grant_ends.end_of_user(tx, user_id, "the user was deleted")
+    await grants.end_of_user(tx, user_id, "the user was deleted")
     await ssh_keys.delete_of_user(tx, user_id)
     await store.delete(tx, user_id)
     await _require_admin_left(tx)
@@ -298,6 +298,6 @@ async def _end_grants(tx: Transaction, membership: ScopedMembership) -> None:
     if tenant_id is None:
         return
     if project_id is not None and await grant_store.has_role_in(tx, user_id, tenant_id):
-        await grant_ends.end_of_user(tx, user_id, "the person left the project", project_id=project_id)
+        await grants.end_of_user(tx, user_id, "the person left the project", project_id=project_id)
     else:
-        await grant_ends.end_of_user(tx, user_id, "the person left the tenant", tenant_id=tenant_id)
+        await grants.end_of_user(tx, user_id, "the person left the tenant", tenant_id=tenant_id)

@@ -17,7 +17,7 @@ from gpuaas_contract.allocations import (
 from gpuaas_contract.events import AllocationEvent
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
-from gpuaas_platform.access.service.grant_ends import end_of_allocation
+from gpuaas_platform.access.service.grants import end_of_allocation
 from gpuaas_platform.allocations.records import AllocationFilter, AllocationRecord, AllocationView
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.allocations import require_allocation, scope_of

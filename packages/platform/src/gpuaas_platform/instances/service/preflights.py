@@ -3,16 +3,18 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from pydantic import ValidationError
+
 from gpuaas_contract import ids
-from gpuaas_contract.base import Resource
+from gpuaas_contract.base import JsonObject, Resource
 from gpuaas_contract.bulk import MemberOperationsCreate, MembersAdd
 from gpuaas_contract.events import OperationEvent, PreflightEvent
-from gpuaas_contract.findings import Finding, Severity
+from gpuaas_contract.findings import Finding, FindingSource, Severity
 from gpuaas_contract.instances import InstanceDeploy
 from gpuaas_contract.manifest import Manifest
-from gpuaas_contract.operations import Kind, OperationCreate
-from gpuaas_contract.preflights import AppChecks, Preflight, PreflightState
-from gpuaas_contract.problems import FieldError
+from gpuaas_contract.operations import Kind, OperationCreate, OperationError, OperationState
+from gpuaas_contract.preflights import AppChecks, Preflight, PreflightResult, PreflightState
+from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of, manifest_of_version
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
@@ -24,13 +26,52 @@ from gpuaas_platform.instances.records import InstanceView, PreflightRecord, Pre
 from gpuaas_platform.instances.rules.placements import problem
 from gpuaas_platform.instances.service.deploy_checks import check_deploy
 from gpuaas_platform.instances.service.instances import require_instance
-from gpuaas_platform.instances.service.preflight_answers import tell
 from gpuaas_platform.instances.service.reconcile import observable
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.instances.storage import preflights as store
+from gpuaas_platform.operations.records import OperationRecord
 
 LONGEST_SECONDS = 300
 """People wait for it: whatever the manifest allows, an app's checks are over by then."""
+
+
+async def tell(tx: Transaction, row: PreflightRecord, event: PreflightEvent, message: str = "") -> None:
+    scope = {"project_id": row.project_id, "instance_id": row.instance_id, "app_slug": row.app_slug}
+    await tx.changed(event, row, message=message, **scope)
+
+
+def refuse_in_preflight(operation: OperationRecord, what: str) -> None:
+    if operation.preflight_id is not None:
+        raise Refusal(Code.FORBIDDEN, f"a preflight looks and changes nothing: there are no {what} for it")
+
+
+def check_result(result: JsonObject) -> list[Finding]:
+    """Before the operation ends: a controller that hands over nonsense hears of it."""
+    try:
+        findings = PreflightResult.model_validate(result).findings
+    except ValidationError as error:
+        errors = [
+            FieldError(pointer="/result" + "".join(f"/{part}" for part in found["loc"]), detail=found["msg"])
+            for found in error.errors()
+        ]
+        raise Refusal(Code.INVALID_REQUEST, "this is not the result of a preflight", errors=errors) from None
+    return [finding.model_copy(update={"source": FindingSource.APP}) for finding in findings]
+
+
+async def answered(
+    tx: Transaction, operation: OperationRecord, state: OperationState, result: JsonObject, error: OperationError | None
+) -> None:
+    """Put the findings of the app into the preflight that the operation was made for."""
+    assert operation.preflight_id is not None
+    if state == OperationState.SUCCEEDED:
+        checks, findings = AppChecks.DONE, check_result(result)
+    else:
+        why = (error and error.detail) or f"the operation was {state.value}"
+        message = f"the app's own checks did not come to an end: {why}"
+        action = "look at the app's controller, then ask again"
+        unfinished = Finding(severity=Severity.ERROR, code="app_checks_failed", message=message, action=action)
+        checks, findings = AppChecks.FAILED, [unfinished]
+    await tell(tx, await store.finish(tx, operation.preflight_id, checks, findings), PreflightEvent.DONE)
 
 
 def _to_model(row: PreflightRecord) -> Preflight:

@@ -21,7 +21,7 @@ from gpuaas_contract.agent_link import (
     TaskProgress,
     TaskResult,
 )
-from gpuaas_platform.access.service import machine_users
+from gpuaas_platform.access.service import grants
 from gpuaas_platform.access.service import rotations as ssh_authorities
 from gpuaas_platform.allocations.service.placement import AddressPlan
 from gpuaas_platform.allocations.storage import allocations as allocation_store
@@ -116,6 +116,6 @@ class TaskService:
             case RenewTrust():
                 await ssh_authorities.trust_renewed(tx, spec, result.ok)
             case SetUsers():
-                await machine_users.users_set(tx, result.task_id, result.ok, result.message)
+                await grants.users_set(tx, result.task_id, result.ok, result.message)
             case DeliverArtifact():
                 await deliveries.artifact_delivered(tx, result.task_id, result.ok, result.path, result.message)

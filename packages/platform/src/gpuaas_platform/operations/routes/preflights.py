@@ -15,7 +15,7 @@ from gpuaas_platform.core.wakeups import FEED
 from gpuaas_platform.feed.service.changes import MAX_WAIT_SECONDS
 from gpuaas_platform.identity.rules.policy import Permission
 from gpuaas_platform.instances.service import preflights
-from gpuaas_platform.operations.service import preflight_requests
+from gpuaas_platform.operations.service import bulks
 
 routes = Routes("preflights")
 
@@ -34,7 +34,7 @@ async def preflight_instance(
 ) -> Response:
     """The body of an operation on the instance or a member, of an addition of members, or of one operation on many."""
     return await ctx.mutate(
-        lambda tx: preflights.preflight_instance(tx, ctx.caller, instance_id, body, preflight_requests.ask), 201
+        lambda tx: preflights.preflight_instance(tx, ctx.caller, instance_id, body, bulks.request_any), 201
     )
 
 

@@ -6,7 +6,7 @@ from starlette.exceptions import HTTPException
 from gpuaas_platform.api.context import authenticate
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Caller
-from gpuaas_platform.operations.service import refused_reports
+from gpuaas_platform.operations.service import reports
 from gpuaas_platform.platform import Platform
 
 REPORTS = {
@@ -33,7 +33,7 @@ async def tell_of_report(request: Request, refusal: Refusal) -> None:
         except Refusal:
             return
     async with platform.database.transaction(caller.id, str(request.state.correlation_id)) as tx:
-        await refused_reports.tell(
+        await reports.tell_refusal(
             tx,
             caller,
             refusal,

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from gpuaas_contract import ids
+from gpuaas_contract.base import Resource
 from gpuaas_contract.bulk import (
     Bulk,
     BulkPage,
@@ -14,7 +15,7 @@ from gpuaas_contract.bulk import (
 )
 from gpuaas_contract.events import BulkEvent
 from gpuaas_contract.instances import Placement
-from gpuaas_contract.operations import Kind, OperationState
+from gpuaas_contract.operations import Kind, OperationCreate, OperationState
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.catalogue.service.versions import manifest_of
@@ -28,12 +29,13 @@ from gpuaas_platform.instances.rules.actions import InstanceFacts, addition_deni
 from gpuaas_platform.instances.rules.placements import Machines, check_placements, mode_problem
 from gpuaas_platform.instances.service import desires, instances
 from gpuaas_platform.instances.service.deploy_checks import find_machines, refuse_errors
+from gpuaas_platform.instances.service.preflights import InstanceRequest
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.operations.records import BulkView, OperationRecord, policy_document
 from gpuaas_platform.operations.rules.bulks import needed, state_of, with_operation
 from gpuaas_platform.operations.service.endings import follow_members
 from gpuaas_platform.operations.service.operations import insert
-from gpuaas_platform.operations.service.requests import make_member, request_on_member
+from gpuaas_platform.operations.service.requests import make_member, request_on_member, request_operation
 from gpuaas_platform.operations.storage import bulks as store
 
 Ask = Callable[[InstanceView, str, str], Awaitable[tuple[OperationRecord, str]]]
@@ -189,3 +191,12 @@ async def list_bulks(tx: Transaction, caller: Caller, instance_id: str, cursor: 
     await instances.require_instance(tx, caller, instance_id, Permission.INSTANCE_READ)
     rows, after = cut_page(await store.list_of_instance(tx, instance_id, decode_cursor(cursor), limit + 1), limit)
     return BulkPage(items=[_to_model(row) for row in rows], next_cursor=after)
+
+
+async def request_any(tx: Transaction, caller: Caller, instance_id: str, body: InstanceRequest) -> Resource:
+    """Make a request of any kind on an instance, as a preflight tries it."""
+    if isinstance(body, OperationCreate):
+        return await request_operation(tx, caller, instance_id, body)
+    if isinstance(body, MembersAdd):
+        return await add_members(tx, caller, instance_id, body)
+    return await request_on_members(tx, caller, instance_id, body)

@@ -7,16 +7,16 @@ from gpuaas_contract.events import BulkEvent, InstanceEvent, MemberEvent, Operat
 from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.operations import Kind, OperationError, OperationState
 from gpuaas_platform.access.storage import access as access_store
-from gpuaas_platform.allocations.service.resize_answers import answered
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.instances.records import InstanceView
 from gpuaas_platform.instances.rules.actions import excludes, turn_denial
-from gpuaas_platform.instances.service import desires, preflight_answers
+from gpuaas_platform.instances.service import desires, preflights
 from gpuaas_platform.instances.service.instances import facts_of
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.operations.records import OperationRecord
 from gpuaas_platform.operations.rules.bulks import needed, outlook
 from gpuaas_platform.operations.service.operations import changed
+from gpuaas_platform.operations.service.resizes import answered
 from gpuaas_platform.operations.storage import bulks as bulk_store
 from gpuaas_platform.operations.storage import operations as store
 
@@ -30,7 +30,7 @@ async def finish(
     """End it, and whatever cannot go on without its success; then let the next ones begin."""
     await _end(tx, row, state, result, error)
     if row.preflight_id is not None:
-        await preflight_answers.answered(tx, row, state, result, error)
+        await preflights.answered(tx, row, state, result, error)
         return
     if state != OperationState.SUCCEEDED:
         await _cancel_followers(tx, row)

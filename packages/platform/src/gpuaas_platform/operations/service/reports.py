@@ -3,20 +3,23 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from gpuaas_contract.events import InstanceEvent, MemberEvent
+from gpuaas_contract.events import InstanceEvent, MemberEvent, OperationEvent
 from gpuaas_contract.instances import Condition, Instance, InstanceReport, Member, MemberReport, MemberStatus
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.evidence import DETAIL_LIMIT, RESULT_LIMIT, check_shown
-from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.instances.records import InstanceView, MemberView
 from gpuaas_platform.instances.service import reconcile
 from gpuaas_platform.instances.service.instances import get_member, require_instance, require_member, reread, to_model
 from gpuaas_platform.instances.storage import instances as store
 from gpuaas_platform.operations.records import OperationView
-from gpuaas_platform.operations.service.operations import require_lease
+from gpuaas_platform.operations.service.operations import changed, require_lease
 from gpuaas_platform.operations.service.work import check_member_write, place_anew
+from gpuaas_platform.operations.storage import operations as operation_store
+
+LONGEST_REFUSAL = 500
 
 
 async def report_instance(tx: Transaction, caller: Caller, instance_id: str, body: InstanceReport) -> Instance:
@@ -94,3 +97,36 @@ async def report_member(tx: Transaction, caller: Caller, member_id: str, body: M
 def _check_conditions(conditions: list[Condition] | None) -> None:
     for number, condition in enumerate(conditions or []):
         check_shown(condition.model_dump(mode="json"), DETAIL_LIMIT, "a condition", f"/conditions/{number}")
+
+
+async def tell_refusal(
+    tx: Transaction,
+    caller: Caller,
+    refusal: Refusal,
+    *,
+    operation_id: str | None,
+    member_id: str | None,
+    instance_id: str | None,
+) -> None:
+    """Tell it on the operation, or on what the report was about where it named none. Strangers leave no words here."""
+    message = f"{caller.name}: {refusal.detail} ({refusal.code.value})"[:LONGEST_REFUSAL]
+    operation = None if operation_id is None else await operation_store.get(tx, operation_id)
+    if operation is not None:
+        if _knows(caller, operation):
+            await changed(tx, operation, OperationEvent.REPORT_REFUSED, message)
+        return
+    if member_id is not None:
+        member = await store.get_member(tx, member_id)
+        if member is not None and _knows(caller, member):
+            scope = {"project_id": member.project_id, "instance_id": member.instance_id}
+            await tx.changed(MemberEvent.REPORT_REFUSED, member, message=message, **scope)
+    elif instance_id is not None:
+        instance = await store.get(tx, instance_id)
+        if instance is not None and _knows(caller, instance):
+            scope = {"project_id": instance.project_id, "instance_id": instance.id}
+            await tx.changed(InstanceEvent.REPORT_REFUSED, instance, message=message, **scope)
+
+
+def _knows(caller: Caller, row: OperationView | MemberView | InstanceView) -> bool:
+    """Ask for the project only: a controller that reports to another app's operation is worth telling."""
+    return caller.sees(Scope(tenant_id=row.tenant_id, project_id=row.project_id))

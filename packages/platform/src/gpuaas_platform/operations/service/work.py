@@ -23,7 +23,7 @@ from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.evidence import EVIDENCE_LIMIT, RESULT_LIMIT, check_shown
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.instances.records import MemberView
-from gpuaas_platform.instances.service import instances, preflight_answers
+from gpuaas_platform.instances.service import instances, preflights
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.operations.records import OperationReference, OperationView
 from gpuaas_platform.operations.service.endings import cancel, finish, follow_members
@@ -116,7 +116,7 @@ async def complete_operation(tx: Transaction, caller: Caller, operation_id: str,
     row = await _hold(tx, caller, operation_id, body.fencing_token)
     check_shown(body.result, RESULT_LIMIT, "the result of an operation", "/result")
     if row.preflight_id is not None:
-        preflight_answers.check_result(body.result)
+        preflights.check_result(body.result)
     await _set_statuses(tx, row, body.member_statuses)
     await _require_gone(tx, row)
     await finish(tx, row, OperationState.SUCCEEDED, body.result, None)

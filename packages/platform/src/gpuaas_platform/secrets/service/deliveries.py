@@ -20,7 +20,7 @@ from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
-from gpuaas_platform.instances.service.preflight_answers import refuse_in_preflight
+from gpuaas_platform.instances.service.preflights import refuse_in_preflight
 from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service import operations
 from gpuaas_platform.secrets.records import DeliveryState, SecretDeliveryView

@@ -17,7 +17,7 @@ from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.instances.records import InstanceView
 from gpuaas_platform.instances.service.instances import require_instance
-from gpuaas_platform.instances.service.preflight_answers import refuse_in_preflight
+from gpuaas_platform.instances.service.preflights import refuse_in_preflight
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.operations.records import OperationView
 from gpuaas_platform.operations.service import operations
