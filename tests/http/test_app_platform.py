@@ -6,6 +6,7 @@ import pytest
 from gpuaas_contract.allocations import Shape
 from gpuaas_contract.instances import Condition, ConditionStatus, InstanceStatus, MemberStatus
 from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import OperationError, OperationState, StepStatus
 from gpuaas_sdk.changes import Relist
 from gpuaas_sdk.client import GpuaasClient
@@ -290,6 +291,7 @@ async def test_the_feed_shows_everything_once_and_in_order(world: World) -> None
         assert not isinstance(change, Relist)
         assert change.revision >= revisions.get(change.resource_id, 0)
         revisions[change.resource_id] = change.revision
+        assert change.app_slug == (None if change.noun == Noun.ALLOCATION else instance.app_slug)
         seen.append((change.noun, change.event))
         if (change.noun, change.event) == ("operation", "succeeded"):
             break

@@ -83,9 +83,6 @@ class MemoryPlatform:
         self.rows[id]["cancel_requested"] = True
         self._changed(id, "cancel_requested")
 
-    def decommissioned(self, instance: str) -> None:
-        self._tell("instance", instance, "decommissioned", instance)
-
     def cut_feeds(self) -> None:
         """Lose the changes of the meantime, and let the readers know."""
         for feed in self.feeds:
@@ -257,15 +254,16 @@ class MemoryPlatform:
         return row
 
     def _changed(self, id: str, event: str) -> None:
-        self._tell("operation", id, event, self.rows[id]["instance_id"])
+        self.tell("operation", id, event, self.rows[id]["instance_id"], self.app_slug)
 
-    def _tell(self, noun: str, id: str, event: str, instance: str) -> None:
+    def tell(self, noun: str, id: str, event: str, instance: str, app_slug: str | None) -> None:
         change = Change(
             noun=noun,
             resource_id=id,
             event=event,
             revision=1,
             instance_id=instance,
+            app_slug=app_slug,
             correlation_id=f"cor_{id}",
             at=datetime.now(UTC),
         )

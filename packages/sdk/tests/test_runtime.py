@@ -84,42 +84,31 @@ async def test_a_new_operation_is_taken_because_the_feed_says_so(platform: Memor
         await platform.until(platform.request("deploy"), "succeeded", seconds=30)
 
 
-async def test_the_next_one_of_an_instance_is_claimed_without_another_look(platform: MemoryPlatform) -> None:
+async def test_an_operation_of_the_app_is_claimed_without_another_look(platform: MemoryPlatform) -> None:
     async def deploy(context: OperationContext) -> None:
         pass
 
     controller = platform.controller({"deploy": deploy}, resync_seconds=60)
     async with running(controller):
+        await settle()
         for number in range(5):
             looks = platform.lists
-            await platform.until(platform.request("deploy"), "succeeded")
-            assert number == 0 or platform.lists == looks
+            await platform.until(platform.request("deploy", instance=f"ins_{number // 2}"), "succeeded")
+            assert platform.lists == looks
             await settle()
 
 
-async def test_an_instance_that_is_gone_is_forgotten(platform: MemoryPlatform) -> None:
-    """An operation of a known instance is claimed at once; for one of a forgotten instance the controller looks."""
-
-    async def handle(context: OperationContext) -> None:
-        pass
-
-    async def looks_for(kind: str, instance: str) -> int:
+@pytest.mark.parametrize(("app_slug", "looks"), [("another", 0), (None, 1)])
+async def test_the_controller_looks_only_after_changes_that_may_be_of_its_app(
+    platform: MemoryPlatform, app_slug: str | None, looks: int
+) -> None:
+    """A platform of before does not say whose a change is."""
+    async with running(platform.controller({}, resync_seconds=60)):
         await settle()
         before = platform.lists
-        await platform.until(platform.request(kind, member=None, instance=instance), "succeeded", seconds=30)
-        return platform.lists - before
-
-    async with running(platform.controller({"deploy": handle, "decommission": handle}, resync_seconds=60)):
-        for number in range(3):
-            instance = f"ins_{number}"
-            assert await looks_for("deploy", instance) == 1, "the first one tells that the instance is ours"
-            assert await looks_for("decommission", instance) == 0
-            platform.decommissioned(instance)
-            assert await looks_for("deploy", instance) == 1, "forgotten"
-        # Where the feed has a gap, nobody says any more that one of them is gone.
-        assert await looks_for("deploy", "ins_2") == 0
-        platform.cut_feeds()
-        assert await looks_for("deploy", "ins_2") == 1
+        platform.tell("operation", "op_9", "requested", "ins_9", app_slug)
+        await settle()
+        assert platform.lists - before == looks
 
 
 async def test_one_that_arrives_while_its_member_is_busy_waits_for_its_turn(platform: MemoryPlatform) -> None:

@@ -25,6 +25,8 @@ class Change(Resource):
     tenant_id: str | None = None
     project_id: str | None = None
     instance_id: str | None = None
+    app_slug: str | None = None
+    """The app that it is about: that of its instance or preflight, or the one whose version, artifact or key it is."""
     correlation_id: str
     at: AwareDatetime
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuaas_contract.changes import Change
-from gpuaas_contract.events import InstanceEvent, OperationEvent
+from gpuaas_contract.events import OperationEvent
 from gpuaas_contract.identity import PrincipalKind
 from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import Claim
@@ -92,6 +92,7 @@ class Controller:
         self._holder = holder or default_holder()
         self._machines = machines or _ssh_machines
         self._resync_seconds = resync_seconds
+        self._app_slug: str | None = None
         self._project_id: str | None = None
         self._observe = observe
         self._observe_seconds = observe_seconds
@@ -151,6 +152,7 @@ class Controller:
                     f"{principal.name} is not a service account that is bound to an app; "
                     "make one with: gpuaas service-account create NAME --app SLUG"
                 )
+            self._app_slug = principal.app_slug
             self._project_id = principal.project_id
             if self._observe is not None:
                 self._observer = Observer(
@@ -177,20 +179,19 @@ class Controller:
 
     def _notice(self, item: Change | Relist) -> None:
         if isinstance(item, Relist):
-            self._queue.forget_instances()
             self._queue.wake()
             return
         if self._observer is not None:
             self._observer.notice(item)
-        if item.noun == Noun.INSTANCE and item.event == InstanceEvent.DECOMMISSIONED:
-            self._queue.forget_instance(item.resource_id)
-        if item.noun != Noun.OPERATION:
+        if item.noun != Noun.OPERATION or item.app_slug not in (None, self._app_slug):
             return
         if item.resource_id in self._runs:
             if item.event not in OUR_OPERATION_EVENTS:
                 self._check_lease(item.resource_id)
-        elif item.event in _NEW_WORK and (
-            work := self._queue.add(item.resource_id, item.instance_id, item.correlation_id)
+        elif (
+            item.app_slug is not None
+            and item.event in _NEW_WORK
+            and (work := self._queue.add(item.resource_id, item.instance_id, item.correlation_id))
         ):
             # Claimed at once: to list what can be claimed would only say the same again.
             self._start(work)

@@ -154,6 +154,8 @@ class Observer:
     def notice(self, change: Change) -> None:
         if change.noun not in _NOUNS or change.event in _OUR_OWN_EVENTS or change.instance_id is None:
             return
+        if change.app_slug not in (None, self._app_slug):
+            return
         if (wake := self._wakes.get(change.instance_id)) is not None:
             wake.set()
         elif change.noun == Noun.INSTANCE:

@@ -85,8 +85,6 @@ class WorkQueue:
         self._max_running = max_running
         self._breakers = Breakers()
         self._items: dict[str, WorkItem] = {}
-        self._own_instances: set[str] = set()
-        """Whose operations were seen to be ours: the feed may also tell of those of other apps."""
         self._closed = False
         self._woken = asyncio.Event()
         self._added = self._started = self._retried = 0
@@ -103,7 +101,6 @@ class WorkQueue:
         listed = {operation.id: operation for operation in claimable}
         for id in [id for id in self._items if id not in listed and not self.running(id)]:
             del self._items[id]
-        self._own_instances |= {operation.instance_id for operation in listed.values() if operation.instance_id}
         ready = []
         # Ids sort by the time of creation.
         for id in sorted(listed):
@@ -140,13 +137,13 @@ class WorkQueue:
             item.blocked = True
 
     def add(self, operation_id: str, instance_id: str | None, correlation_id: str) -> WorkItem | None:
-        """Take an operation that the feed tells of. It starts at once (and is returned) where nothing can be in its
-        way, whichever member it is about; else the next list decides."""
+        """Take an operation of the app that the feed tells of. It starts at once (and is returned) where nothing can be
+        in its way, whichever member it is about; else the next list decides."""
         now = _now()
         if (
             self._closed
             or operation_id in self._items
-            or instance_id not in self._own_instances
+            or instance_id is None
             or self._breakers.any_open(now)
             or len(self._items) >= self._max_running
             or any(item.instance_id == instance_id for item in self._items.values())
@@ -197,14 +194,6 @@ class WorkQueue:
             return PLATFORM_AWAY.delay(item.failures)
         self._breakers.failed(item.target, _now())
         return TRY_AGAIN.delay(item.failures)
-
-    def forget_instance(self, instance_id: str) -> None:
-        """It is gone: the feed tells of it no more."""
-        self._own_instances.discard(instance_id)
-
-    def forget_instances(self) -> None:
-        """The feed has a gap, in which an instance may have gone: the next list says again which are ours."""
-        self._own_instances.clear()
 
     def close(self) -> None:
         """Nothing starts any more."""
