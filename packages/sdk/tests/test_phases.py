@@ -102,8 +102,9 @@ async def test_facts() -> None:
     assert (facts.os, facts.cpus, facts.gpus) == ("debian", 2, ("/dev/nvidia2", "/dev/nvidia10"))
     assert facts.own_user_namespace
     assert facts.clock_skew_seconds < -1_000_000
-    with pytest.raises(ProtocolError):
+    with pytest.raises(OperationFailed, match="node-1: cannot read the machine's facts") as caught:
         await read_facts(FakeMachine(answers={"nproc": CommandResult(0, "garbled", "")}))
+    assert (caught.value.code, caught.value.retryable) == ("facts_unreadable", True)
     with pytest.raises(ProtocolError, match="memory_mib"):
         parse_facts(FACTS.replace("memory_mib=2048\n", ""), 0, 0)
     with pytest.raises(CommandError):

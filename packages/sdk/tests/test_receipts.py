@@ -53,6 +53,17 @@ async def test_a_probe_is_one_round_trip_and_says_what_is_left() -> None:
     assert not found.clean
 
 
+async def test_a_check_that_failed_is_unknown_whatever_it_printed() -> None:
+    found = await probe(FakeMachine(answers={"getent": probed(CHECKS, failed=["paths"])}), CHECKS)
+    assert [(check.ok, check.found) for check in found.checks] == [(True, "nothing"), (None, "unknown: exit status 1")]
+
+
+@pytest.mark.parametrize("name", ["two words", "$(reboot)", "a`b", 'quo"te', "", "naïve"])
+async def test_the_name_of_a_check_is_a_plain_word(name: str) -> None:
+    with pytest.raises(ValueError, match="not a name for a check"):
+        await probe(FakeMachine(), {name: "true"})
+
+
 @pytest.mark.parametrize(
     "answer", [MachineUnreachableError("off"), CommandResult(255, "", "gone"), CommandResult(0, "noise", "")]
 )
@@ -107,6 +118,25 @@ def test_what_is_left_or_unknown_or_was_not_checked_is_no_proof(found: MachineRe
     assert (caught.value.code, caught.value.retryable) == (code, True)
     assert caught.value.result["receipt"]["ok"] is False
     assert caught.value.evidence == caught.value.result
+
+
+def test_every_machine_counts_also_one_without_a_member() -> None:
+    other = receipt(False, hostname="node-2", allocation_id="alc_2")
+    with pytest.raises(OperationFailed, match="node-2: paths: /opt/demo"):
+        prove_removal([member()], [receipt(True), other])
+
+
+def test_all_receipts_of_a_machine_count() -> None:
+    with pytest.raises(OperationFailed, match="node-1: paths: /opt/demo") as caught:
+        prove_removal([member()], [receipt(False), receipt(True)])
+    (entry,) = caught.value.result["receipt"]["members"]
+    assert [check["ok"] for check in entry["checks"]] == [False, True]
+
+
+def test_a_member_whose_machine_has_no_receipt_is_not_proven_to_be_gone() -> None:
+    with pytest.raises(OperationFailed, match="could not be verified on alc_2") as caught:
+        prove_removal([member(), member(2, "alc_2")], [receipt(True)])
+    assert caught.value.code == "teardown_unverified"
 
 
 def test_without_a_machine_there_is_no_proof() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpuaas_contract.identity import PrincipalKind
+from gpuaas_contract.operations import EVIDENCE_BYTES
 from gpuaas_contract.problems import Code
 from gpuaas_sdk import OperationContext, OperationFailed, RetryLater
 from gpuaas_sdk.correlation import current_correlation_id
@@ -72,6 +73,20 @@ async def test_a_handler_runs_its_steps_and_its_result_completes_the_operation(p
         "step op_1 install succeeded: 12 packages",
         "complete op_1",
     ]
+
+
+async def test_evidence_that_the_platform_would_refuse_is_left_out_and_the_step_is_reported(
+    platform: MemoryPlatform,
+) -> None:
+    async def deploy(context: OperationContext) -> None:
+        async with context.step("look", "Look") as step:
+            step.evidence = {"found": "x" * EVIDENCE_BYTES}
+
+    async with running(platform.controller({"deploy": deploy})):
+        id = platform.request("deploy")
+        await platform.until(id, "succeeded")
+    (evidence,) = [step.evidence for step in platform.rows[id]["steps"]]
+    assert list(evidence) == ["left_out"]
 
 
 async def test_a_new_operation_is_taken_because_the_feed_says_so(platform: MemoryPlatform) -> None:

@@ -14,6 +14,8 @@ from gpuaas_stack.errors import StackError
 
 # A storage pool or an image is made before the answer comes, which takes a while on a busy machine.
 ANSWER_SECONDS = 300
+OPERATION_SECONDS = 1_800
+"""To import an image on a machine that is busy takes minutes."""
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -28,7 +30,7 @@ Owner = TypeVar("Owner", bound=HasSocket)
 
 def talk(socket: Path, purpose: str, conversation: Callable[[Lxd], Awaitable[Result]]) -> Result:
     async def converse() -> Result:
-        async with Lxd(socket, answer_seconds=ANSWER_SECONDS) as lxd:
+        async with Lxd(socket, answer_seconds=ANSWER_SECONDS, operation_seconds=OPERATION_SECONDS) as lxd:
             return await conversation(lxd)
 
     try:

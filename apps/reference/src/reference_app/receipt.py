@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from reference_app.software import CONFIG_DIR, PROGRAM_DIR, RECORD_DIR, STATE_DIR, USER, Role
 
+PATHS = (PROGRAM_DIR, f"{PROGRAM_DIR}.new", f"{PROGRAM_DIR}.old", CONFIG_DIR, STATE_DIR, RECORD_DIR)
+
 
 def checks(leaving: Iterable[Role], staying: Iterable[Role], port: int) -> dict[str, str]:
     """For a machine that some roles leave, while others may stay on it."""
@@ -18,8 +20,8 @@ def checks(leaving: Iterable[Role], staying: Iterable[Role], port: int) -> dict[
         found["port"] = f"ss -Hltn 'sport = :{port}'"
     if not kept:
         found |= {
-            "processes": f"ps -e -o user=,pid=,comm= | grep '^{USER} ' || true",
+            "processes": f"ps -e -o user:32=,pid=,comm= | grep '^{USER} ' || true",
             "users": f"getent passwd {USER} || true; getent group {USER} || true",
-            "paths": f"ls -d {PROGRAM_DIR}* {CONFIG_DIR} {STATE_DIR} {RECORD_DIR} 2>/dev/null || true",
+            "paths": f"ls -d {' '.join(PATHS)} 2>/dev/null || true",
         }
     return found

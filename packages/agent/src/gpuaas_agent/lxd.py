@@ -19,6 +19,7 @@ from gpuaas_agent.errors import LxdError, LxdUnavailableError, reason_of
 
 OPERATION_SECONDS = 300
 LIST_ATTEMPTS = 5
+LIST_PAUSE = 0.1
 _NO_SUBVOLUME = "Could not get subvolume flags"
 
 
@@ -57,8 +58,10 @@ class PushedFile:
 
 
 class Lxd:
-    def __init__(self, path: Path, *, answer_seconds: float = 60) -> None:
+    def __init__(self, path: Path, *, answer_seconds: float = 60, operation_seconds: float = OPERATION_SECONDS) -> None:
+        """`operation_seconds` is how long to wait for the end of work that LXD does in the background."""
         self._socket = path
+        self._operation_seconds = operation_seconds
         self._client = httpx.AsyncClient(
             # No TLS on a local socket: reading the certificates of the host takes longer than most requests.
             transport=httpx.AsyncHTTPTransport(uds=str(path), verify=False),
@@ -265,6 +268,7 @@ class Lxd:
             except LxdError as error:
                 if "not found" not in str(error).lower():
                     raise
+            await asyncio.sleep(LIST_PAUSE)
         return list(await self.request("GET", path, params={"recursion": "1", **params}))
 
     async def find(self, path: str) -> Any | None:
@@ -294,7 +298,7 @@ class Lxd:
         return body
 
     async def _wait(self, operation: str) -> Any:
-        deadline = asyncio.get_running_loop().time() + OPERATION_SECONDS
+        deadline = asyncio.get_running_loop().time() + self._operation_seconds
         while True:
             try:
                 found = (await self._send("GET", f"{operation}/wait", params={"timeout": "20"}))["metadata"]
@@ -307,7 +311,8 @@ class Lxd:
             if found["status_code"] == 200:
                 return found["metadata"]
             if asyncio.get_running_loop().time() > deadline:
-                raise LxdUnavailableError(f"LXD has not finished {found['description']!r} within {OPERATION_SECONDS} s")
+                waited = f"{self._operation_seconds:.0f} s"
+                raise LxdUnavailableError(f"LXD has not finished {found['description']!r} within {waited}")
 
 
 def _root_of(path: Path) -> Path:

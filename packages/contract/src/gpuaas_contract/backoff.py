@@ -8,7 +8,7 @@ from itertools import count
 _MOST_DOUBLINGS = 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """In seconds: `first_delay`, doubled after every failure up to `longest_delay`."""
 

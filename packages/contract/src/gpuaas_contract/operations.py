@@ -11,6 +11,11 @@ from gpuaas_contract.problems import AllowedAction
 
 LEASE_SECONDS = 15
 
+EVIDENCE_BYTES = 64 * 1024
+"""The most that the evidence of a step may have, as JSON."""
+RESULT_BYTES = 1024 * 1024
+"""The same for the result of an operation."""
+
 
 class Kind(StrEnum):
     """Kinds whose meaning the platform knows. A manifest says which of them its app has, and may add its own."""

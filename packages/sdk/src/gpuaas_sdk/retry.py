@@ -8,9 +8,10 @@ from gpuaas_sdk.errors import ApiError, TransportError, UnavailableError
 RETRY_AFTER_LIMIT = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy(Backoff):
     attempts: int = 6
+    jitter: float = 0.25
 
 
 NO_RETRY = RetryPolicy(attempts=1)

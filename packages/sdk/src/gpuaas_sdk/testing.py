@@ -111,9 +111,13 @@ class FakeMachine:
         return f"/artifacts/{digest}"
 
 
-def probed(checks: Iterable[str], **found: str) -> CommandResult:
-    """The answer of a machine to `gpuaas_sdk.probe`: nothing is left but what is given by the name of its check."""
-    return CommandResult(0, "".join(f"{MARK} {check} 0\n{found.get(check, '')}\n" for check in checks), "")
+def probed(checks: Iterable[str], *, failed: Iterable[str] = (), **found: str) -> CommandResult:
+    """The answer of a machine to `gpuaas_sdk.probe`: nothing is left but what is given by the name of its check.
+
+    The checks in `failed` end with an exit status of 1."""
+    broken = set(failed)
+    lines = [f"{MARK} {check} {int(check in broken)}\n{found.get(check, '')}\n" for check in checks]
+    return CommandResult(0, "".join(lines), "")
 
 
 def defined_again(package: ModuleType) -> list[str]:

@@ -17,9 +17,7 @@ _LOOKS = (
     ("an access key", re.compile(r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{36}")),
 )
 
-EVIDENCE_LIMIT = 64 * 1024
 DETAIL_LIMIT = 64 * 1024
-RESULT_LIMIT = 1024 * 1024
 
 
 def find_secret(value: Any, pointer: str = "") -> tuple[str, str] | None:

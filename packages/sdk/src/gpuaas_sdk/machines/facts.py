@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from gpuaas_contract.base import JsonObject
 from gpuaas_sdk.errors import ProtocolError
 from gpuaas_sdk.machines.base import CommandError, ObservedMachine, parse_values
+from gpuaas_sdk.runtime.errors import OperationFailed
 
 _SCRIPT = r"""
 export LC_ALL=C
@@ -65,7 +66,10 @@ async def read_facts(machine: ObservedMachine, more: str = "") -> MachineFacts:
     heard = datetime.now(UTC).timestamp()
     if not result.ok:
         raise CommandError(f"read the facts of {machine.hostname}", result)
-    return parse_facts(result.stdout, asked, heard)
+    try:
+        return parse_facts(result.stdout, asked, heard)
+    except ProtocolError as error:
+        raise OperationFailed("facts_unreadable", f"{machine.hostname}: {error}", retryable=True) from error
 
 
 def parse_facts(text: str, asked: float, heard: float) -> MachineFacts:

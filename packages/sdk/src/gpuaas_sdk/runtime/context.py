@@ -1,5 +1,6 @@
 """The context that a handler gets of its operation."""
 
+import json
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -9,7 +10,15 @@ from typing import Protocol, runtime_checkable
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.catalogue import AppVersion
 from gpuaas_contract.instances import AccessNote, Condition, Instance, Member, MemberStatus
-from gpuaas_contract.operations import MOST_COMMANDS, Claim, Operation, OperationState, RemoteCommand, StepStatus
+from gpuaas_contract.operations import (
+    EVIDENCE_BYTES,
+    MOST_COMMANDS,
+    Claim,
+    Operation,
+    OperationState,
+    RemoteCommand,
+    StepStatus,
+)
 from gpuaas_contract.secrets import SecretSpec
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import ANSWERS_LATER, GpuaasError, LeaseLostError
@@ -101,11 +110,19 @@ class StepHandle:
             title=self.title,
             status=status,
             message=bounded(self.message if message is None else message),
-            evidence=self.evidence,
+            evidence=_bounded_evidence(self.evidence),
             commands=self._commands,
         )
         if operation.cancel_requested:
             context.request_cancel()
+
+
+def _bounded_evidence(evidence: JsonObject) -> JsonObject:
+    """Leave out evidence that the platform would refuse: the step itself must be reported all the same."""
+    size = len(json.dumps(evidence, default=str).encode())
+    if size <= EVIDENCE_BYTES:
+        return evidence
+    return {"left_out": f"{size} bytes are more than the {EVIDENCE_BYTES} that a step may show; see the result"}
 
 
 _step: ContextVar[StepHandle | None] = ContextVar("step", default=None)
@@ -222,7 +239,7 @@ class OperationContext:
         step = StepHandle(self, key, title)
         await step._report(StepStatus.RUNNING)
         if self.cancel_requested:
-            await step._report(StepStatus.FAILED, "called off before it began")
+            await step._report(StepStatus.FAILED, "cancelled before it began")
         self.check_cancelled()
         before = _step.get()
         _step.set(step)

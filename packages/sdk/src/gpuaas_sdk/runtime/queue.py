@@ -107,6 +107,7 @@ class WorkQueue:
             item = self._items.get(id) or self._add(_item_of(listed[id]))
             if item.running_since is not None:
                 continue
+            item.member_id = listed[id].member_id
             # Not beyond its deadline: then it is claimed once more, to be failed.
             open_until = min(self._breakers.open_until(item.target), now + _seconds_left(listed[id]))
             item.not_before = max(item.not_before, open_until)

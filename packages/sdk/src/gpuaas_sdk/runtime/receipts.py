@@ -14,6 +14,7 @@ NOTHING = "nothing"
 _FOUND_LIMIT = 2_000
 _DETAIL_LIMIT = 2_000
 MARK = "==gpuaas-check=="
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
 def _now() -> str:
@@ -58,8 +59,11 @@ async def probe(
 ) -> MachineReceipt:
     """Run all checks in one round trip. Each is a command that prints what is left; `functions` is bash they share.
 
-    A check that failed, and every check on a machine that does not answer, is unknown.
+    A check that failed, and every check on a machine that does not answer, is unknown. The name of a check is a
+    word of letters, digits, `_`, `.` and `-`.
     """
+    if odd := [check for check in checks if not _NAME.fullmatch(check)]:
+        raise ValueError(f"not a name for a check: {odd[0]!r}; use letters, digits, _, . and -")
     at = _now()
     try:
         result = await machine.read(probe_script(checks, functions), timeout=timeout)
@@ -106,10 +110,17 @@ def prove_removal(members: Iterable[Member], receipts: Iterable[MachineReceipt])
     """Return `{"receipt": …}`, the result of the operation that removed these members.
 
     There is one entry for each member; members that shared a machine share its checks. Where something is left, or
-    could not be checked, the operation fails with the receipt as its result.
+    could not be checked, on any of the machines, the operation fails with the receipt as its result. A member whose
+    machine has no receipt is not proven to be gone.
     """
-    by_allocation = {receipt.allocation_id: receipt for receipt in receipts}
-    machines = [(member, by_allocation[member.allocation_id]) for member in members]
+    by_allocation: dict[str, MachineReceipt] = {}
+    for receipt in receipts:
+        before = by_allocation.get(receipt.allocation_id)
+        by_allocation[receipt.allocation_id] = receipt if before is None else before.with_checks(*receipt.checks)
+    machines = []
+    for member in members:
+        unchecked = MachineReceipt(member.allocation_id, member.allocation_id, ())
+        machines.append((member, by_allocation.setdefault(member.allocation_id, unchecked)))
     entries = [
         {
             "member_id": member.id,
@@ -121,7 +132,7 @@ def prove_removal(members: Iterable[Member], receipts: Iterable[MachineReceipt])
         }
         for member, machine in machines
     ]
-    proven = bool(entries) and all(machine.clean for _, machine in machines)
+    proven = bool(entries) and all(machine.clean for machine in by_allocation.values())
     result = {"receipt": {"ok": proven, "members": entries}}
     if not proven:
         raise _not_removed(by_allocation.values(), result)

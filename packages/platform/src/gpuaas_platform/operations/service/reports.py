@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 
 from gpuaas_contract.events import InstanceEvent, MemberEvent, OperationEvent
 from gpuaas_contract.instances import Condition, Instance, InstanceReport, Member, MemberReport, MemberStatus
+from gpuaas_contract.operations import RESULT_BYTES
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
-from gpuaas_platform.core.evidence import DETAIL_LIMIT, RESULT_LIMIT, check_shown
+from gpuaas_platform.core.evidence import DETAIL_LIMIT, check_shown
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.instances.records import InstanceView, MemberView
 from gpuaas_platform.instances.service import reconcile
@@ -26,7 +27,7 @@ async def report_instance(tx: Transaction, caller: Caller, instance_id: str, bod
     row = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK, lock=True)
     operation = await _require_right(tx, caller, instance_id, body)
     _check_conditions(body.conditions)
-    check_shown([note.model_dump() for note in body.access_notes or []], RESULT_LIMIT, "access notes", "/access_notes")
+    check_shown([note.model_dump() for note in body.access_notes or []], RESULT_BYTES, "access notes", "/access_notes")
     conditions = _merge_conditions(row.conditions, body.conditions)
     if operation is None:
         _refuse_change(body, "access_notes")

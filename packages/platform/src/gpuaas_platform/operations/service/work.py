@@ -3,7 +3,9 @@
 from gpuaas_contract.events import MemberEvent, OperationEvent
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import (
+    EVIDENCE_BYTES,
     LEASE_SECONDS,
+    RESULT_BYTES,
     CancelledRequest,
     Claim,
     ClaimRequest,
@@ -20,7 +22,7 @@ from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
-from gpuaas_platform.core.evidence import EVIDENCE_LIMIT, RESULT_LIMIT, check_shown
+from gpuaas_platform.core.evidence import check_shown
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.instances.records import MemberView
 from gpuaas_platform.instances.service import instances, preflights
@@ -91,10 +93,10 @@ async def yield_lease(tx: Transaction, caller: Caller, operation_id: str, fencin
 
 async def report_step(tx: Transaction, caller: Caller, operation_id: str, body: StepReport) -> Operation:
     row = await require_lease(tx, caller, operation_id, body.fencing_token)
-    check_shown(body.evidence, EVIDENCE_LIMIT, "the evidence of a step", "/evidence")
-    check_shown(body.message, EVIDENCE_LIMIT, "the message of a step", "/message")
-    check_shown(body.title, EVIDENCE_LIMIT, "the title of a step", "/title")
-    check_shown([command.name for command in body.commands], EVIDENCE_LIMIT, "the commands of a step", "/commands")
+    check_shown(body.evidence, EVIDENCE_BYTES, "the evidence of a step", "/evidence")
+    check_shown(body.message, EVIDENCE_BYTES, "the message of a step", "/message")
+    check_shown(body.title, EVIDENCE_BYTES, "the title of a step", "/title")
+    check_shown([command.name for command in body.commands], EVIDENCE_BYTES, "the commands of a step", "/commands")
     reported = await store.report_step(tx, row, body)
     message = f"{body.title}: {body.message}" if body.message else body.title
     await changed(tx, reported, OperationEvent(f"step_{body.status.value}"), message)
@@ -114,7 +116,7 @@ async def _hold(tx: Transaction, caller: Caller, operation_id: str, fencing_toke
 
 async def complete_operation(tx: Transaction, caller: Caller, operation_id: str, body: CompleteRequest) -> Operation:
     row = await _hold(tx, caller, operation_id, body.fencing_token)
-    check_shown(body.result, RESULT_LIMIT, "the result of an operation", "/result")
+    check_shown(body.result, RESULT_BYTES, "the result of an operation", "/result")
     if row.preflight_id is not None:
         preflights.check_result(body.result)
     await _set_statuses(tx, row, body.member_statuses)
@@ -128,8 +130,8 @@ async def complete_operation(tx: Transaction, caller: Caller, operation_id: str,
 
 async def fail_operation(tx: Transaction, caller: Caller, operation_id: str, body: FailRequest) -> Operation:
     row = await _hold(tx, caller, operation_id, body.fencing_token)
-    check_shown(body.result, RESULT_LIMIT, "the result of an operation", "/result")
-    check_shown(body.error.model_dump(mode="json"), EVIDENCE_LIMIT, "the error of an operation", "/error")
+    check_shown(body.result, RESULT_BYTES, "the result of an operation", "/result")
+    check_shown(body.error.model_dump(mode="json"), EVIDENCE_BYTES, "the error of an operation", "/error")
     await finish(tx, row, OperationState.FAILED, body.result, body.error)
     await tx.audit("operation.fail", operation_id, project_id=row.project_id, detail={"code": body.error.code})
     return await read(tx, operation_id)
@@ -140,7 +142,7 @@ async def end_cancelled(tx: Transaction, caller: Caller, operation_id: str, body
     row = await _hold(tx, caller, operation_id, body.fencing_token)
     if not row.cancel_requested:
         raise Refusal(Code.INVALID_STATE, "nobody asked to cancel the operation: complete it, or fail it with a reason")
-    check_shown(body.result, RESULT_LIMIT, "the result of an operation", "/result")
+    check_shown(body.result, RESULT_BYTES, "the result of an operation", "/result")
     await _set_statuses(tx, row, body.member_statuses)
     error = OperationError(code=CANCELLED, detail="its controller stopped, as it was asked to", retryable=True)
     await finish(tx, row, OperationState.CANCELLED, body.result, error)

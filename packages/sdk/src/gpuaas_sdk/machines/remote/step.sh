@@ -36,8 +36,12 @@ start() {
 }
 
 # A connection that was cut leaves its shell behind: the same call over the next connection waits for it.
-exec 8>"$steps/$call.lock"
-flock 8
+# Whoever held the lock before may have removed its file: then it excludes nobody any more, and is taken anew.
+while true; do
+  exec 8>"$steps/$call.lock"
+  flock 8
+  if [[ /proc/self/fd/8 -ef $steps/$call.lock ]]; then break; fi
+done
 # Leave nothing behind where no unit was started, or its outcome was fetched: also where the fence refused the call.
 trap 'if [[ ! -e $directory/meta ]]; then rm -rf "$directory" "$steps/$call.lock"; fi' EXIT
 raise_fence
