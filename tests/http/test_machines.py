@@ -229,6 +229,11 @@ async def test_each_request_has_its_steps_in_the_timeline_also_after_waiting(wor
     created = ["requested", "waiting", "provisioning", "working", "active"]
     assert [entry.step for entry in steps] == [*created, "restarting", "working", "restarted"]
     assert [entry.correlation_id for entry in steps] == ["asked-first"] * 5 + ["restarted"] * 3
+    feed = await admin.changes(project_id=world.project.id, since="start").page(wait=0)
+    told = [change for change in feed.items if change.resource_id == made.id]
+    assert [(change.event, change.correlation_id) for change in told] == [
+        (entry.step, entry.correlation_id) for entry in steps
+    ]
     for entry, after in pairwise(steps):
         assert entry.duration_seconds == pytest.approx((after.at - entry.at).total_seconds(), abs=1e-5)
     assert steps[1].message == "waiting for capacity: no node is ready"

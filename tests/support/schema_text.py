@@ -29,7 +29,9 @@ _TRIGGERS: LiteralString = """
     SELECT replace(pg_get_triggerdef(oid), ' public.', ' ') || ';' FROM pg_trigger
     WHERE tgrelid = %s AND NOT tgisinternal ORDER BY tgname"""
 _SEQUENCES: LiteralString = """
-    SELECT 'CREATE SEQUENCE ' || c.relname || ';' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    SELECT format('CREATE SEQUENCE %s START %s MINVALUE %s MAXVALUE %s%s;', c.relname, s.seqstart, s.seqmin,
+                  s.seqmax, CASE WHEN s.seqcycle THEN ' CYCLE' ELSE '' END)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_sequence s ON s.seqrelid = c.oid
     WHERE n.nspname = 'public' AND c.relkind = 'S' AND NOT EXISTS (
         SELECT 1 FROM pg_depend d WHERE d.objid = c.oid AND d.deptype IN ('a', 'i')) ORDER BY c.relname"""
 _VIEWS: LiteralString = """

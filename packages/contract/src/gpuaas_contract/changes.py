@@ -26,7 +26,8 @@ class Change(Resource):
     project_id: str | None = None
     instance_id: str | None = None
     app_slug: str | None = None
-    """The app that it is about: that of its instance or preflight, or the one whose version, artifact or key it is."""
+    """The app that it is about: that of its instance or preflight, or the one whose version, artifact,
+    key or entitlement it is."""
     correlation_id: str
     at: AwareDatetime
 

@@ -131,6 +131,7 @@ class Transaction:
                 "app": app_slug or (getattr(row, "app_slug", None) if noun in _APP_NOUNS else None),
                 "member": row.id if noun == Noun.MEMBER else getattr(row, "member_id", None),
                 "operation": row.id if noun == Noun.OPERATION else getattr(row, "operation_id", None),
+                "correlation": self.correlation_id,
             }
         )
         await self.notify(OUTBOX)
@@ -157,6 +158,7 @@ class Transaction:
                 "project": project_id,
                 "fingerprint": self.fingerprint,
                 "detail": dict(detail or {}),
+                "correlation": self.correlation_id,
             }
         )
 
@@ -180,15 +182,15 @@ class Transaction:
         """For whoever repeats the request with its idempotency key."""
         self._outbox.answer = {"key": key, "fingerprint": self.fingerprint, "status": status, "body": body}
 
-    async def tell(self) -> None:
-        """Write what was gathered to be told. The last statement before the commit."""
+    async def flush_outbox(self) -> None:
+        """Write the gathered changes, audit entries, wake-ups and answer. The last statement before the commit."""
         if self._outbox:
             parameters = self._outbox.parameters()
-            await self.run(WRITE, **parameters, principal=self.principal_id, correlation=self.correlation_id)
+            await self.run(WRITE, **parameters, principal=self.principal_id)
 
     @asynccontextmanager
-    async def undone(self) -> AsyncIterator[None]:
-        """What is written inside is taken back at its end, and nobody ever hears of it."""
+    async def dry_run(self) -> AsyncIterator[None]:
+        """Roll back what is written inside, and tell nobody of it."""
         outbox, self._outbox = self._outbox, Outbox()
         try:
             async with self._connection.transaction(force_rollback=True):
@@ -274,7 +276,7 @@ class Database:
         async with self._pool.connection() as connection, connection.transaction():
             tx = Transaction(connection, principal_id, correlation_id)
             yield tx
-            await tx.tell()
+            await tx.flush_outbox()
 
     @asynccontextmanager
     async def reading(self, principal_id: str, correlation_id: str) -> AsyncIterator[Transaction]:

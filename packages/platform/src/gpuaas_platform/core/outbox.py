@@ -14,26 +14,27 @@ from psycopg.types.json import Jsonb
 WRITE = """
     WITH told AS (SELECT * FROM jsonb_to_recordset(%(changes)s) AS r(number int, noun text, id text, event text,
                       message text, revision bigint, project text, tenant text, instance text, app text, member text,
-                      operation text)),
+                      operation text, correlation text)),
          written AS (
            INSERT INTO changes (noun, resource_id, event, message, revision, project_id, tenant_id, instance_id,
                                 app_slug, correlation_id)
            SELECT t.noun, t.id, t.event, t.message, t.revision, t.project,
                   coalesce(t.tenant, (SELECT tenant_id FROM projects WHERE id = t.project)), t.instance,
-                  coalesce(t.app, (SELECT app_slug FROM instances WHERE id = t.instance)), %(correlation)s
+                  coalesce(t.app, (SELECT app_slug FROM instances WHERE id = t.instance)), t.correlation
            FROM told t ORDER BY t.number),
          kept AS (
            INSERT INTO instance_events (instance_id, noun, resource_id, event, message, member_id, operation_id,
                                         principal_id, correlation_id)
-           SELECT t.instance, t.noun, t.id, t.event, t.message, t.member, t.operation, %(principal)s, %(correlation)s
+           SELECT t.instance, t.noun, t.id, t.event, t.message, t.member, t.operation, %(principal)s,
+                  t.correlation
            FROM told t WHERE t.instance IS NOT NULL ORDER BY t.number),
          audited AS (
            INSERT INTO audit_entries (id, chain, principal_id, action, target, outcome, project_id, correlation_id,
                                       fingerprint, detail)
            SELECT a.id, coalesce(a.tenant, (SELECT tenant_id FROM projects WHERE id = a.project), 'platform'),
-                  %(principal)s, a.action, a.target, a.outcome, a.project, %(correlation)s, a.fingerprint, a.detail
+                  %(principal)s, a.action, a.target, a.outcome, a.project, a.correlation, a.fingerprint, a.detail
            FROM jsonb_to_recordset(%(audits)s) AS a(number int, id text, tenant text, action text, target text,
-                outcome text, project text, fingerprint text, detail jsonb) ORDER BY a.number),
+                outcome text, project text, fingerprint text, detail jsonb, correlation text) ORDER BY a.number),
          answered AS (
            INSERT INTO idempotency_keys (principal_id, key, fingerprint, status, body)
            SELECT %(principal)s, %(key)s, %(fingerprint)s, %(status)s::int, %(body)s WHERE %(key)s::text IS NOT NULL)

@@ -1,8 +1,9 @@
 """Records: rows of the database as frozen, typed objects.
 
-Each noun declares its records in one place, `records.py` of its room, as frozen dataclasses. Storage returns them, and
-nothing above storage handles a row. A column that a record does not declare is left out, so that a program goes on
-serving while a newer one has added columns; a declared column that is missing is an error.
+A noun declares its records in `records.py` of its room, as frozen dataclasses. Storage returns them, and nothing above
+storage handles a row. A column that a record does not declare is left out, so that a program goes on serving while a
+newer one has added columns; a declared column that is missing is an error, and so is a value that an enumeration of the
+program does not know.
 """
 
 import dataclasses

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from gpuaas_contract.identity import Role
 from gpuaas_platform.core.records import Record
 
 
@@ -69,7 +68,8 @@ class ProjectUse(Record):
 class HeldRole(Record):
     """A membership as far as it decides about permissions."""
 
-    role: Role
+    role: str
+    """As it is stored: one that a newer version of the platform knows gives nothing here."""
     tenant_id: str | None
     project_id: str | None
     app_slug: str | None
@@ -117,7 +117,7 @@ class ServiceAccountPrincipal(Record):
     name: str
     project_id: str | None
     tenant_id: str | None
-    role: Role | None
+    role: str | None
     app_slug: str | None
     epoch: int
     disabled: bool

@@ -10,6 +10,7 @@ from gpuaas_contract.problems import IDEMPOTENCY_HOURS
 from gpuaas_platform.access.service import grants
 from gpuaas_platform.accounts.storage import sessions as session_store
 from gpuaas_platform.allocations.service.placement import place_waiting
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.idempotency import sweep_keys
 from gpuaas_platform.core.wakeups import OUTBOX, TOKEN_KEYS
 from gpuaas_platform.feed.storage import changes as change_store
@@ -67,19 +68,22 @@ async def seal_audit(platform: Platform) -> None:
 
 
 async def sweep(platform: Platform) -> None:
-    async with platform.database.system_transaction() as tx:
-        await nodes.mark_silent_nodes(tx, platform.offline_after_seconds)
-    async with platform.database.system_transaction() as tx:
-        await work.fail_overdue(tx)
-    async with platform.database.system_transaction() as tx:
-        await work.notice_expired(tx)
-    async with platform.database.system_transaction() as tx:
-        await grants.sweep(tx)
-    async with platform.database.system_transaction() as tx:
-        await sweep_keys(tx, IDEMPOTENCY_HOURS)
-    async with platform.database.system_transaction() as tx:
-        await session_store.sweep(tx)
-        await oauth_store.sweep(tx)
+    """Each for itself: where one fails, the others are done all the same."""
+    sweeps: dict[str, Callable[[Transaction], Awaitable[object]]] = {
+        "silent_nodes": lambda tx: nodes.mark_silent_nodes(tx, platform.offline_after_seconds),
+        "overdue_operations": work.fail_overdue,
+        "expired_leases": work.notice_expired,
+        "grants": grants.sweep,
+        "idempotency_keys": lambda tx: sweep_keys(tx, IDEMPOTENCY_HOURS),
+        "sessions": session_store.sweep,
+        "oauth": oauth_store.sweep,
+    }
+    for name, once in sweeps.items():
+        try:
+            async with platform.database.system_transaction() as tx:
+                await once(tx)
+        except Exception:
+            log.exception("sweep_failed", sweep=name)
     await asyncio.sleep(SWEEP_SECONDS)
 
 

@@ -25,6 +25,18 @@ class JoinTokenView(JoinTokenRecord):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeIdentity(Record):
+    """A node as far as its agent has to be known by it."""
+
+    id: str
+    name: str
+    public_key_pem: str
+    next_public_key_pem: str | None
+    revoked_at: datetime | None
+    rotation_requested_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeRecord(Record):
     """A node by itself, as every change of it returns it."""
 

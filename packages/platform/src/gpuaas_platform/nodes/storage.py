@@ -12,6 +12,7 @@ from gpuaas_platform.nodes.records import (
     EnrolledNode,
     JoinTokenRecord,
     JoinTokenView,
+    NodeIdentity,
     NodeRecord,
     NodeTaskRecord,
     NodeView,
@@ -84,9 +85,9 @@ async def get(tx: Transaction, id: str) -> NodeView | None:
     return await tx.find(NodeView, _ALLOCATED + " WHERE n.id = %(id)s", id=id)
 
 
-async def get_identity(tx: Transaction, id: str) -> NodeRecord | None:
-    """Without what is allocated of it, which takes longer to find."""
-    return await tx.find(NodeRecord, "SELECT * FROM nodes WHERE id = %(id)s", id=id)
+async def get_identity(tx: Transaction, id: str) -> NodeIdentity | None:
+    """Read only what its agent is known by: what the agent itself reported must not keep it out."""
+    return await tx.find(NodeIdentity, "SELECT * FROM nodes WHERE id = %(id)s", id=id)
 
 
 async def list_all(tx: Transaction, after: str, limit: int) -> list[NodeView]:

@@ -20,8 +20,6 @@ from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller
 
-NOUN = "ssh_key"
-
 
 async def add_key(tx: Transaction, caller: Caller, body: SshKeyCreate) -> SshKey:
     key = read_public_key(body.public_key)

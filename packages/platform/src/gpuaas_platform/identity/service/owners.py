@@ -8,7 +8,7 @@ from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import require_project, visible_projects
 
 
-class Owned(Protocol):
+class OwnedByAppOrProject(Protocol):
     """A thing of an app or of a project."""
 
     @property
@@ -21,7 +21,7 @@ class Owned(Protocol):
     def tenant_id(self) -> str | None: ...
 
 
-T = TypeVar("T", bound=Owned)
+T = TypeVar("T", bound=OwnedByAppOrProject)
 
 
 async def require_owner_of_artifacts(

@@ -106,7 +106,7 @@ class TokenService:
 
     async def authenticate_agent(self, tx: Transaction, bearer: str) -> Caller:
         node_id = str(read_part(bearer, 1).get("sub"))
-        node = await node_store.get(tx, node_id)
+        node = await node_store.get_identity(tx, node_id)
         if node is None:
             raise unauthenticated("no such node is enrolled")
         if node.revoked_at is not None:

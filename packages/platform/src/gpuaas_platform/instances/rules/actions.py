@@ -288,7 +288,7 @@ def retry_denial(facts: InstanceFacts, operation: OperationView) -> Denial | Non
     if not operation.is_latest:
         return Denial(Code.INVALID_STATE, "only the newest operation can be retried; a later one took over")
     if facts.ended or MemberStatus.REMOVED in {operation.member_status, operation.replacement_status}:
-        return Denial(Code.INVALID_STATE, "what it is about is gone")
+        return Denial(Code.INVALID_STATE, "its target no longer exists")
     if operation.error is not None and not operation.error.retryable:
         return Denial(Code.ACTION_NOT_ALLOWED, f"a retry would not help: {operation.error.detail}")
     if denial := busy_denial(facts, operation.member_id, operation.replacement_member_id):

@@ -32,6 +32,7 @@ from gpuaas_platform.instances.storage import preflights as store
 from gpuaas_platform.operations.records import OperationRecord
 
 LONGEST_SECONDS = 300
+LONGEST_MESSAGE = 4_000
 """People wait for it: whatever the manifest allows, an app's checks are over by then."""
 
 
@@ -67,7 +68,7 @@ async def answered(
         checks, findings = AppChecks.DONE, check_result(result)
     else:
         why = (error and error.detail) or f"the operation was {state.value}"
-        message = f"the app's own checks did not come to an end: {why}"
+        message = f"the app's own checks did not come to an end: {why}"[:LONGEST_MESSAGE]
         action = "look at the app's controller, then ask again"
         unfinished = Finding(severity=Severity.ERROR, code="app_checks_failed", message=message, action=action)
         checks, findings = AppChecks.FAILED, [unfinished]
@@ -132,7 +133,7 @@ async def preflight_instance(
     instance = await require_instance(tx, caller, instance_id, Permission.OPERATION_REQUEST)
     manifest = manifest_of(instance)
     findings: list[Finding] = []
-    async with tx.undone():
+    async with tx.dry_run():
         try:
             findings += _of_answer(await ask(tx, caller, instance_id, body), body)
         except Refusal as refusal:

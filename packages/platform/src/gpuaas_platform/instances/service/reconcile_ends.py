@@ -7,8 +7,6 @@ from gpuaas_platform.core.records import Subject
 from gpuaas_platform.instances.records import InstanceRecord, ReconcileLeaseRecord
 from gpuaas_platform.instances.storage import reconcile as store
 
-NOUN = "reconcile_lease"
-
 
 async def tell(
     tx: Transaction, instance: InstanceRecord, lease: ReconcileLeaseRecord, event: ReconcileLeaseEvent, message: str

@@ -69,6 +69,7 @@ async def insert_together(
     tx: Transaction, instance: InstanceRecord, operations: list[NewOperation]
 ) -> list[OperationRecord]:
     """Insert many operations of one instance at once, in their order; each begins at once and is in no bulk."""
+    assert not any(each.queued or each.undo or each.bulk_id or each.replacement_member_id for each in operations)
     numbered = [{**asdict(operation), "place": place} for place, operation in enumerate(operations)]
     return await tx.fetch_all(
         OperationRecord,
