@@ -106,7 +106,7 @@ async def test_the_lease_holder_is_told_how_to_get_there(world: World) -> None:
     size = await world.controller.registry.size(*where)
     assert size == len(content)
     assert b"".join([piece async for piece in world.controller.registry.read(*where, size)]) == content
-    with pytest.raises(RegistryError, match="something else"):
+    with pytest.raises(RegistryError, match="has other content as sha256"):
         assert [piece async for piece in world.controller.registry.read(*where, size - 1)] == []
     assert (await world.controller.deliveries.get(delivery.id, wait=5)).status == DeliveryStatus.TO_COPY
     with pytest.raises(RegistryError, match="may not"):
