@@ -33,7 +33,7 @@ NEVER_TOLD = {
     OperationState.RUNNING,
     VolumeStatus.UNPLACED,
 }
-"""A thing begins with these, and its first event says so in other words; operations have events of their own for two."""
+"""A thing begins with these, and its first event says so in other words; operations have others for two of them."""
 
 
 @pytest.mark.parametrize(
