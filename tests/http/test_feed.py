@@ -5,7 +5,6 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
 
 import httpx
 import psycopg
@@ -26,7 +25,7 @@ from gpuaas_sdk.errors import ApiError, CursorExpiredError, InvalidRequestError,
 from gpuaas_sdk.events import Event
 from gpuaas_stack.settings import Settings
 from tests.http.conftest import FAILED
-from tests.support.feed_platform import FeedPlatform, client_of, event_stream, feed_platform
+from tests.support.feed_platform import FeedPlatform, SharedFeed, client_of, event_stream, feed_platform
 from tests.support.waiting import until, wait_until
 from tests.support.world import make_key
 
@@ -36,27 +35,9 @@ HEARTBEAT_SECONDS = 10
 CHOSEN = {"feed_streams_per_principal": str(STREAMS), "feed_heartbeat_seconds": str(HEARTBEAT_SECONDS)}
 
 
-class SharedFeed:
-    """One platform for the tests of this module, made anew after a test that failed."""
-
-    def __init__(self, servers: Settings) -> None:
-        self._servers = servers
-        self._running = ExitStack()
-        self._platform: FeedPlatform | None = None
-
-    def platform(self) -> FeedPlatform:
-        if self._platform is None:
-            self._platform = self._running.enter_context(feed_platform(self._servers, **CHOSEN))
-        return self._platform
-
-    def end(self) -> None:
-        self._platform = None
-        self._running.close()
-
-
 @pytest.fixture(scope="module")
 def shared_feed(servers: Settings) -> Iterator[SharedFeed]:
-    shared = SharedFeed(servers)
+    shared = SharedFeed(servers, **CHOSEN)
     try:
         yield shared
     finally:

@@ -98,3 +98,22 @@ async def event_stream(
 
 def client_of(api_url: str, token: str) -> GpuaasClient:
     return GpuaasClient(api_url, StaticToken(token), retry=PATIENT)
+
+
+class SharedFeed:
+    """One platform for the tests of a module, made anew after a test that failed."""
+
+    def __init__(self, servers: Settings, **chosen: str) -> None:
+        self._servers = servers
+        self._chosen = chosen
+        self._running = ExitStack()
+        self._platform: FeedPlatform | None = None
+
+    def platform(self) -> FeedPlatform:
+        if self._platform is None:
+            self._platform = self._running.enter_context(feed_platform(self._servers, **self._chosen))
+        return self._platform
+
+    def end(self) -> None:
+        self._platform = None
+        self._running.close()
