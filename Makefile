@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test check map unit alone http slices apps machines reference-app e2e shake smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access bench-slurm bench-runtime
+.PHONY: help setup up down status reset lint format test check map unit alone http slices apps machines reference-app e2e shake smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access bench-slurm bench-runtime bench-logins bench-schemas
 
 BIN := .venv/bin
 SUITE := $(BIN)/python -m tests.suite
@@ -114,11 +114,17 @@ bench-machines: setup ## machines against LXD's own, claims against the bare tra
 bench-access: setup ## logins against plain ssh, certificates against bare signatures
 	$(BIN)/python -m benchmarks.access
 
+bench-logins: setup ## a rightful log-in beside a flood of guesses from one address, and from fifty
+	$(BIN)/python -m benchmarks.logins
+
 bench-slurm: setup ## a Slurm cluster by the app, against a bare script and Ansible doing the same
 	$(BIN)/python -m benchmarks.slurm
 
 bench-runtime: setup ## one controller with 10,000 members, against a timer for each of them
 	$(BIN)/python -m benchmarks.runtime
+
+bench-schemas: setup ## reads while hostile manifests are published, against a quiet API
+	$(BIN)/python -m benchmarks.schemas
 
 lock: setup ## renew requirements/*.txt from requirements/*.in
 	$(COMPILE) requirements/runtime.in --output-file requirements/runtime.txt

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 import httpx
 import psycopg
-from tests.support.services import admin_credentials, free_port, platform_services
+from tests.support.ports import free_port
+from tests.support.services import admin_credentials, platform_services
 
 from benchmarks.client import Measured, get, measure, post
 from gpuaas_sdk.client import GpuaasClient

@@ -63,6 +63,11 @@ def lxc(*words: str) -> str:
     return done.stdout
 
 
+def floor_gateway(settings: Settings) -> str:
+    """Outside of the platform's range, which its firewall closes for bridges that are not its own."""
+    return f"172.30.{settings.subnet.network_address.packed[1]}.1/24"
+
+
 def delete_instances(names: Iterable[str]) -> None:
     """One by one: `lxc delete` deletes none of them where one is not there."""
     for name in names:
@@ -75,8 +80,7 @@ class Floor:
     def __init__(self, settings: Settings) -> None:
         self._pool = settings.storage_pool
         self.remove()
-        prefix = str(settings.subnet).split(".0.0/")[0]
-        lxc("network", "create", BRIDGE, f"ipv4.address={prefix}.255.1/24", "ipv6.address=none")
+        lxc("network", "create", BRIDGE, f"ipv4.address={floor_gateway(settings)}", "ipv6.address=none")
         lxc("init", settings.image_alias, FLOORS[0], "-s", self._pool, "-n", BRIDGE)
         with tempfile.TemporaryDirectory() as directory:
             key = Path(directory) / "key"

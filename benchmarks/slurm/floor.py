@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.slices import delete_instances, lxc
+from benchmarks.slices import delete_instances, floor_gateway, lxc
 from gpuaas_contract.allocations import Shape
 from gpuaas_stack.settings import Settings
 from slurm_app.bundle import Apt, find_sources
@@ -41,8 +41,8 @@ class Floor:
         scratch.chmod(0o755)
         shutil.copyfile(bundle, self.files / "bundle.tar")
         shutil.copyfile(HERE / "machine.sh", self.files / "machine.sh")
-        prefix = str(settings.subnet).split(".0.0/")[0]
-        lxc("network", "create", BRIDGE, f"ipv4.address={prefix}.255.1/24", "ipv4.nat=false", "ipv6.address=none")
+        gateway = floor_gateway(settings)
+        lxc("network", "create", BRIDGE, f"ipv4.address={gateway}", "ipv4.nat=false", "ipv6.address=none")
         self._make_ansible(dpkg_status)
 
     @staticmethod

@@ -63,6 +63,8 @@ CREATE TABLE allocations (
     owner_id text GENERATED ALWAYS AS (COALESCE(project_id, tenant_id)) STORED,
     authority_oldest integer NOT NULL DEFAULT 1,
     authority_newest integer NOT NULL DEFAULT 1,
+    host_certificate_expires_at timestamp with time zone,
+    host_certificate_due_at timestamp with time zone NOT NULL DEFAULT now(),
     CONSTRAINT allocations_pkey PRIMARY KEY (id),
     CONSTRAINT allocations_node_id_fkey FOREIGN KEY (node_id) REFERENCES nodes(id),
     CONSTRAINT allocations_project_id_fkey FOREIGN KEY (project_id) REFERENCES projects(id),
@@ -72,6 +74,7 @@ CREATE UNIQUE INDEX allocation_live_address ON allocations USING btree (address)
 CREATE UNIQUE INDEX allocation_live_hostname ON allocations USING btree (owner_id, hostname) WHERE (status <> 'released'::text);
 CREATE UNIQUE INDEX allocation_live_name ON allocations USING btree (owner_id, name) WHERE (status <> 'released'::text);
 CREATE INDEX allocation_node ON allocations USING btree (node_id) WHERE (status <> 'released'::text);
+CREATE INDEX allocations_host_certificate_due ON allocations USING btree (host_certificate_due_at) WHERE (status = 'active'::text);
 CREATE INDEX allocations_waiting ON allocations USING btree (id) WHERE (status = 'requested'::text);
 CREATE TRIGGER no_ended_project BEFORE INSERT ON allocations FOR EACH ROW EXECUTE FUNCTION refuse_ended_project();
 
@@ -152,6 +155,10 @@ CREATE TABLE audit_entries (
     batch bigint,
     outcome text NOT NULL DEFAULT 'succeeded'::text,
     fingerprint text NOT NULL DEFAULT ''::text,
+    address text NOT NULL DEFAULT ''::text,
+    user_agent text NOT NULL DEFAULT ''::text,
+    service text NOT NULL DEFAULT ''::text,
+    form smallint NOT NULL DEFAULT 1,
     CONSTRAINT audit_entries_pkey PRIMARY KEY (id)
 );
 CREATE UNIQUE INDEX audit_chain_order ON audit_entries USING btree (chain, "position");
@@ -248,6 +255,9 @@ CREATE TABLE device_authorizations (
     expires_at timestamp with time zone NOT NULL,
     revision bigint NOT NULL DEFAULT 1,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
+    address text NOT NULL DEFAULT ''::text,
+    user_epoch integer,
+    used_at timestamp with time zone,
     CONSTRAINT device_authorizations_pkey PRIMARY KEY (id),
     CONSTRAINT device_authorizations_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
     CONSTRAINT device_authorizations_device_code_hash_key UNIQUE (device_code_hash),
@@ -267,6 +277,14 @@ CREATE TABLE entitlements (
     CONSTRAINT entitlements_tenant_id_app_slug_key UNIQUE (tenant_id, app_slug)
 );
 CREATE INDEX entitlements_of_app ON entitlements USING btree (app_slug, id);
+
+CREATE TABLE failed_attempts (
+    key text NOT NULL,
+    failures integer NOT NULL,
+    last_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT failed_attempts_pkey PRIMARY KEY (key)
+);
+CREATE INDEX failed_attempts_by_age ON failed_attempts USING btree (last_at);
 
 CREATE TABLE feed_marks (
     name text NOT NULL,
@@ -293,6 +311,7 @@ CREATE TABLE grants (
     revision bigint NOT NULL DEFAULT 1,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    remote_forwarding boolean NOT NULL DEFAULT false,
     CONSTRAINT grants_pkey PRIMARY KEY (id),
     CONSTRAINT grants_allocation_id_fkey FOREIGN KEY (allocation_id) REFERENCES allocations(id),
     CONSTRAINT grants_project_id_fkey FOREIGN KEY (project_id) REFERENCES projects(id),
@@ -310,6 +329,7 @@ CREATE TABLE idempotency_keys (
     status integer NOT NULL,
     body text NOT NULL,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
+    rights jsonb,
     CONSTRAINT idempotency_keys_pkey PRIMARY KEY (principal_id, key)
 );
 
@@ -373,6 +393,24 @@ CREATE TABLE join_tokens (
     CONSTRAINT join_tokens_pkey PRIMARY KEY (id),
     CONSTRAINT join_tokens_token_hash_key UNIQUE (token_hash)
 );
+
+CREATE TABLE lease_principals (
+    allocation_id text NOT NULL,
+    principal text NOT NULL,
+    login text NOT NULL,
+    account_id text NOT NULL,
+    operation_id text,
+    reconciled_instance_id text,
+    told_at timestamp with time zone,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT lease_principals_pkey PRIMARY KEY (allocation_id, principal),
+    CONSTRAINT lease_principals_allocation_id_fkey FOREIGN KEY (allocation_id) REFERENCES allocations(id),
+    CONSTRAINT lease_principals_operation_id_fkey FOREIGN KEY (operation_id) REFERENCES operations(id),
+    CONSTRAINT lease_principals_reconciled_instance_id_fkey FOREIGN KEY (reconciled_instance_id) REFERENCES instances(id)
+);
+CREATE INDEX lease_principals_of_operation ON lease_principals USING btree (operation_id);
+CREATE INDEX lease_principals_of_principal ON lease_principals USING btree (principal);
+CREATE INDEX lease_principals_of_reconcile ON lease_principals USING btree (reconciled_instance_id);
 
 CREATE TABLE members (
     id text NOT NULL,
@@ -456,6 +494,10 @@ CREATE TABLE nodes (
     next_public_key_pem text,
     rotation_requested_at timestamp with time zone,
     differences jsonb NOT NULL DEFAULT '[]'::jsonb,
+    conditions jsonb NOT NULL DEFAULT '[]'::jsonb,
+    link_replaced_at timestamp with time zone,
+    link_address text NOT NULL DEFAULT ''::text,
+    inventory_refused text NOT NULL DEFAULT ''::text,
     CONSTRAINT nodes_pkey PRIMARY KEY (id)
 );
 CREATE UNIQUE INDEX node_live_name ON nodes USING btree (name) WHERE (status <> 'retired'::text);
@@ -579,6 +621,20 @@ CREATE TABLE quotas (
     CONSTRAINT quotas_pkey PRIMARY KEY (project_id),
     CONSTRAINT quotas_project_id_fkey FOREIGN KEY (project_id) REFERENCES projects(id)
 );
+
+CREATE TABLE receipts (
+    instance_id text NOT NULL,
+    document jsonb NOT NULL,
+    correlation_id text NOT NULL,
+    key_id text,
+    signature text,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    signed_at timestamp with time zone,
+    CONSTRAINT receipts_pkey PRIMARY KEY (instance_id),
+    CONSTRAINT receipts_check CHECK (((signature IS NULL) = (key_id IS NULL))),
+    CONSTRAINT receipts_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id)
+);
+CREATE INDEX receipts_to_sign ON receipts USING btree (created_at) WHERE (signature IS NULL);
 
 CREATE TABLE reconcile_leases (
     instance_id text NOT NULL,
@@ -905,6 +961,19 @@ AS $function$
         held := pg_try_advisory_xact_lock(hashtextextended(principal || '/' || wanted, 0));
         IF held THEN
             SELECT k.fingerprint, k.status, k.body INTO fingerprint, status, body
+            FROM idempotency_keys k WHERE k.principal_id = principal AND k.key = wanted;
+        END IF;
+    END $function$
+;
+
+CREATE OR REPLACE FUNCTION open_request(principal text, wanted text, OUT held boolean, OUT fingerprint text, OUT status integer, OUT body text, OUT rights jsonb)
+ RETURNS record
+ LANGUAGE plpgsql
+AS $function$
+    BEGIN
+        held := pg_try_advisory_xact_lock(hashtextextended(principal || '/' || wanted, 0));
+        IF held THEN
+            SELECT k.fingerprint, k.status, k.body, k.rights INTO fingerprint, status, body, rights
             FROM idempotency_keys k WHERE k.principal_id = principal AND k.key = wanted;
         END IF;
     END $function$

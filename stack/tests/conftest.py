@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import socket
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support import ports
 
 from gpuaas_stack import users
 from gpuaas_stack.supervision import Supervision
@@ -37,9 +39,18 @@ def supervision(state_dir: Path) -> Iterator[Supervision]:
 
 @pytest.fixture
 def free_port() -> Callable[[], int]:
-    def find() -> int:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
+    return ports.free_port
 
-    return find
+
+@pytest.fixture
+def new_slug() -> Iterator[Callable[[], str]]:
+    """Slugs of apps that no machine has, whose users go with the test."""
+    slugs: list[str] = []
+
+    def make() -> str:
+        slugs.append(f"test-{secrets.token_hex(5)}")
+        return slugs[-1]
+
+    yield make
+    for slug in slugs:
+        subprocess.run(["userdel", users.controller_user(slug)], check=True)

@@ -6,6 +6,7 @@ import io
 import socket
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,10 +160,13 @@ def test_gpus_are_stand_ins_where_there_are_none(tmp_path: Path, monkeypatch: py
     assert ensure_gpus(tmp_path / "unused", 2) == str(tmp_path / "gpus" / "nvidia[0-9]")
 
 
-def test_a_controller_gets_its_own_account_and_nothing_of_the_platform(state_dir: Path) -> None:
-    settings = Settings(state_dir=state_dir)
-    pack = find_packs([write_pack(state_dir / "dir" / "sample").parent])[0]
-    platform_services.write_service_account(settings, "sample", "sa_1", "key")
+def test_a_controller_gets_its_own_account_and_nothing_of_the_platform(
+    new_slug: Callable[[], str], state_dir: Path
+) -> None:
+    settings, slug = Settings(state_dir=state_dir), new_slug()
+    text = PACK.replace("slug: sample", f"slug: {slug}")
+    pack = find_packs([write_pack(state_dir / "dir" / "sample", text).parent])[0]
+    platform_services.write_service_account(settings, slug, "sa_1", "key")
     service = platform_services.controller_service(settings, pack)
     assert set(service.env) == {"HOME", "GPUAAS_API_URL", "GPUAAS_SERVICE_ACCOUNT_FILE", "APP_STATE_DIR"}
     account = Path(service.env["GPUAAS_SERVICE_ACCOUNT_FILE"])

@@ -211,3 +211,18 @@ def test_an_image_of_the_same_recipe_is_not_sent_again(daemon: Daemon, tmp_path:
     daemon.holds |= {ALIAS: {"target": "old"}, "/1.0/images/old": {"properties": {HASH_PROPERTY: "recipe-2"}}}
     assert ensure_imported(tmp_path / "unix.socket", image, "slice") is False
     assert daemon.changes == []
+
+
+def test_an_lxd_that_dies_while_it_starts_is_noticed_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuaas_stack.lxd_daemon.LOG_DIR", tmp_path / "log")
+    home = tmp_path / "lxd"
+    home.mkdir()
+    # It gives up before it looks at networks, pools or machines.
+    (home / "database").write_text("not a directory")
+    daemon = LxdDaemon(home / "unix.socket", tmp_path / "run")
+    daemon.environments.mkdir(parents=True)
+    (daemon.environments / "mine").touch()
+    with pytest.raises(StackError, match=r"(?s)it ended while it was starting.*unable to open database file"):
+        daemon.revive("mine")

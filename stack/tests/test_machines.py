@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
+from gpuaas_agent import dnsmasq
 from gpuaas_stack.image import SliceImage, ensure_image, ensure_imported, write_metadata
 from gpuaas_stack.lxd import LxdEnvironment
 from gpuaas_stack.lxd_client import talk
@@ -120,6 +121,13 @@ def test_a_slice_boots_stops_and_comes_back(lxd: LxdEnvironment) -> None:
     assert inside("sh", "-c", "cat /etc/apt/sources.list /etc/apt/sources.list.d/*").stdout == ""
     assert inside("id", "-u", "gpuaas").stdout.strip() == "10000"
     assert inside("su", "gpuaas", "-c", "sudo -n id -u").stdout.strip() == "0"
+
+    # A name server that LXD has lost holds the address that LXD wants for another one.
+    (SETTINGS.lxd_socket.parent / "networks" / BRIDGE / "dnsmasq.pid").unlink()
+    assert not dnsmasq.is_running(SETTINGS.lxd_socket.parent, BRIDGE)
+    lxd.ensure_networks_started()
+    assert dnsmasq.is_running(SETTINGS.lxd_socket.parent, BRIDGE)
+    assert inside("getent", "hosts", NAME).stdout.split()[0] == ADDRESS
 
     inside("touch", "/root/kept")
     assert lxd.stop_instances() == [NAME]

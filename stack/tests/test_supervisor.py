@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from gpuaas_stack import users
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.processes import ProcessId, alive
 from gpuaas_stack.service import Ready, Service
+from gpuaas_stack.status import advice
 from gpuaas_stack.supervision import Supervision
 
 
@@ -49,11 +51,11 @@ def test_it_is_a_daemon_of_its_own(supervision: Supervision) -> None:
 def test_services_run_as_their_user_with_a_clean_environment(supervision: Supervision) -> None:
     os.environ["LEAKED_SECRET"] = "1"
     try:
-        (process,) = run(supervision, sleeper("one", user=users.APPS, env={"GIVEN": "yes"}))
+        (process,) = run(supervision, sleeper("one", user=users.API, env={"GIVEN": "yes"}))
     finally:
         del os.environ["LEAKED_SECRET"]
     status = Path(f"/proc/{process.pid}/status").read_text()
-    assert f"Uid:\t{pwd.getpwnam(users.APPS).pw_uid}\t" in status
+    assert f"Uid:\t{pwd.getpwnam(users.API).pw_uid}\t" in status
     assert "NoNewPrivs:\t1" in status
     environment = Path(f"/proc/{process.pid}/environ").read_text()
     assert "GIVEN=yes" in environment
@@ -142,11 +144,78 @@ def _stat(pid: int) -> str:
         return " Z "
 
 
-def test_services_end_when_the_supervisor_is_killed(supervision: Supervision) -> None:
-    processes = run(supervision, sleeper("one"), sleeper("two", user=users.APPS))
+def kill_with_its_guard(supervision: Supervision) -> None:
+    for process in (supervision.guard(), supervision.running()):
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def is_another(supervision: Supervision, than: ProcessId) -> bool:
+    return supervision.running() not in (None, than)
+
+
+def test_a_killed_supervisor_comes_back_with_its_services(supervision: Supervision) -> None:
+    before = run(supervision, sleeper("one"), sleeper("two", user=users.API))
+    for number in (1, 2):
+        daemon = supervision.running()
+        assert daemon is not None
+        os.kill(daemon.pid, signal.SIGKILL)
+        eventually(partial(is_another, supervision, daemon), "another supervisor")
+        after = [supervision.wait_ready(name, timeout=20).process for name in ("one", "two")]
+        assert not any(alive(process) for process in before)
+        before = [process for process in after if process]
+        assert all(alive(process) for process in before)
+        assert supervision.tail("supervisor").count("ended with signal 9") == number
+    supervision.stop()
+    assert (supervision.running(), supervision.guard()) == (None, None), "told to end, it stays away"
+    assert not any(alive(process) for process in before)
+
+
+def test_a_supervisor_outlives_its_guard(supervision: Supervision) -> None:
+    (process,) = run(supervision, sleeper("one"))
+    guard = supervision.guard()
+    assert guard is not None
+    os.kill(guard.pid, signal.SIGKILL)
+    eventually(lambda: supervision.guard() is None, "the guard's lock to be free")
+    assert supervision.running() is not None
+    assert run(supervision, sleeper("one")) == [process]
+
+
+def test_a_supervisor_that_cannot_start_is_ended_and_made_anew(supervision: Supervision) -> None:
+    run(supervision, sleeper("one"))
     daemon = supervision.running()
     assert daemon is not None
+    # Nobody writes half a wish; it stands for any reason to end at once.
+    (supervision.services_dir / "one.json").write_text("{")
     os.kill(daemon.pid, signal.SIGKILL)
+    log = supervision.logs_dir / "supervisor.log"
+    eventually(lambda: log.read_text().count("guard:") >= 2, "two attempts of the guard")
+    supervision.stop()
+    assert supervision.guard() is None
+    run(supervision, sleeper("one"))
+
+
+@pytest.mark.parametrize(
+    ("supervisor", "guard", "services", "words"),
+    [
+        (True, True, 3, ""),
+        (True, False, 3, "`make down` and `make up`"),
+        (False, True, 3, "starts it again"),
+        (False, False, 3, "`make up` brings everything back"),
+        (False, False, 0, ""),
+    ],
+)
+def test_the_status_says_what_brings_a_supervisor_back(
+    supervisor: bool, guard: bool, services: int, words: str
+) -> None:
+    said = advice(supervisor=supervisor, guard=guard, services=services)
+    assert words in said
+    assert bool(words) == bool(said)
+
+
+def test_services_end_when_the_supervisor_is_killed(supervision: Supervision) -> None:
+    processes = run(supervision, sleeper("one"), sleeper("two", user=users.API))
+    kill_with_its_guard(supervision)
     eventually(lambda: not any(alive(process) for process in processes), "the services to end")
     assert supervision.running() is None
 
@@ -155,9 +224,7 @@ def test_a_stubborn_leftover_is_ended_before_the_next_start(supervision: Supervi
     script = "trap '' TERM; echo deaf; while :; do sleep 0.05; done"
     (deaf,) = run(supervision, Service("one", ["sh", "-c", script], 1, stop_signal="TERM"))
     eventually(lambda: "deaf" in supervision.tail("one"), "the trap")
-    daemon = supervision.running()
-    assert daemon is not None
-    os.kill(daemon.pid, signal.SIGKILL)
+    kill_with_its_guard(supervision)
     eventually(lambda: supervision.running() is None, "the lock to be free")
     assert alive(deaf)
     # The patience that ending takes is the point of another test: here the record asks for the hard way.

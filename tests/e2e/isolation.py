@@ -61,7 +61,9 @@ class NetworkOfOne:
 class IsolatedController:
     def __init__(self, network: NetworkOfOne, account: Path, program: Path = PROGRAM) -> None:
         self._program = program
-        user = pwd.getpwnam(users.APPS)
+        name = users.controller_user(program.name)
+        users.ensure_user(name)
+        user = pwd.getpwnam(name)
         os.chown(account, user.pw_uid, user.pw_gid)
         self._home = Path(tempfile.mkdtemp(prefix="gpuaas-controller-", dir="/var/tmp"))
         os.chown(self._home, user.pw_uid, user.pw_gid)

@@ -263,7 +263,7 @@ def test_smoke(
         assert {member["hostname"] for member in receipt["members"]} >= {"one", "two"}
     with smoke.step("redeploy at once, on one machine, with Open MPI"):
         again = smoke.deploy("controller=three", "worker=three", mpi=True)
-        assert again["mode"] == "single_node"
+        assert again["mode"] == "multi_node"
         assert cli.on("three", "srun", "hostname").strip() == "three"
     with smoke.step("access: the MPI and the GPU line as printed"):
         printed = {note["title"]: note["command"] for note in again["access_notes"]}

@@ -70,7 +70,7 @@ def test_smoke_on_an_external_machine(
         cli.run("allocation", "create", *words)
     with smoke.step("deploy, controller and worker on it"):
         instance = smoke.deploy(f"controller={lab.name}", f"worker={lab.name}")
-        assert instance["mode"] == "single_node"
+        assert instance["mode"] == "multi_node"
     with smoke.step("access: every command as printed, with a key of one's own"):
         (tmp_path / "known_hosts").write_text(f"{addresses(lab)[0]} {host_key}\n")
         own = (

@@ -7,6 +7,7 @@ from gpuaas_stack.stack import Stack
 from tests.e2e.administrator import PATIENCE
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController
+from tests.support.firewall import firewalls
 from tests.support.waiting import wait_until
 
 Machines = dict[str, dict[str, object]]
@@ -29,16 +30,18 @@ def test_down_and_up_and_kill_all(
     )
     stack.down()
     stack.down()
+    assert firewalls(stack.settings.environment) == [], "no rule outlives its bridge"
     stack.up()
     stack.up()
     still_works(cli)
 
-    daemon = stack.supervision.running()
-    assert daemon is not None
-    for process in (daemon, *(state.process for state in stack.supervision.states())):
+    # The guard first: it would start the supervisor again.
+    keepers = (stack.supervision.guard(), stack.supervision.running())
+    for process in (*keepers, *(state.process for state in stack.supervision.states())):
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
     wait_until(lambda: stack.supervision.running() is None, "the supervisor is dead")
+    assert len(firewalls(stack.settings.environment)) == 1, "a crash leaves the networks closed"
     stack.up()
     still_works(cli)
     cli.run("instance", "decommission", "lasting", "--yes", "--wait")

@@ -233,7 +233,9 @@ async def test_a_controller_has_its_own_app_in_its_own_project_and_nothing_else(
         await admin.operations.claim((await world.claimable())[0], "a-person")
 
     # A controller of another app in the same project does not even know of the instance.
-    account = await admin.service_accounts.create(world.project.id, "stranger", public, app_slug="something-else")
+    account = await admin.service_accounts.create(
+        world.project.id, "stranger", public, app_slug=await world.other_app()
+    )
     async with GpuaasClient(admin.api_url, ServiceAccountCredentials(account.id, private)) as stranger:
         assert [op async for op in stranger.operations.list()] == []
         assert [op async for op in stranger.operations.list(claimable=True)] == []

@@ -89,7 +89,9 @@ async def test_usage_may_come_late_and_only_from_the_app(world: World) -> None:
     with pytest.raises(ForbiddenError):
         await world.admin.app_usage.report(instance.id, [record("by-hand")])
     private, public = make_key()
-    account = await world.admin.service_accounts.create(world.project.id, "stranger", public, app_slug="another")
+    account = await world.admin.service_accounts.create(
+        world.project.id, "stranger", public, app_slug=await world.other_app()
+    )
     async with GpuaasClient(world.admin.api_url, ServiceAccountCredentials(account.id, private)) as stranger:
         with pytest.raises(NotFoundError):
             await stranger.app_usage.report(instance.id, [record("not-mine")])

@@ -166,7 +166,7 @@ async def test_a_full_disk_is_said_and_the_push_goes_on_when_there_is_room(
     monkeypatch.setattr("gpuaas_sdk.registry.ATTEMPTS", 3)
     file = tmp_path / "file"
     file.write_bytes(secrets.token_bytes(SIZE))
-    with own_stack("full-registry") as stack:
+    with own_stack("full-registry", registry_reserve_gib=0) as stack:
         data = stack.settings.registry_dir / "data"
         data.mkdir(parents=True)
         command("mount", "-t", "tmpfs", "-o", "size=12m", "gpuaas-test", str(data))

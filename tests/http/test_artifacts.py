@@ -31,8 +31,9 @@ from gpuaas_sdk.retry import NO_RETRY
 from gpuaas_sdk.signing import payload_of
 from gpuaas_stack.settings import Settings
 from tests.support.artifacts import promoted, push, repository_access, signing_key
+from tests.support.ports import free_port
 from tests.support.processes import ApiProcess
-from tests.support.services import admin_credentials, free_port
+from tests.support.services import admin_credentials
 from tests.support.world import MANIFEST, World
 
 PASSWORD = "a long enough password"

@@ -26,6 +26,8 @@ _BYSTANDERS = {
     "allocation_timeline",
     "used_assertions",
     "nodes",
+    # A log-in that was refused is counted: that is what slows guesses down.
+    "failed_attempts",
 }
 
 

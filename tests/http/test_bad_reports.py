@@ -83,7 +83,9 @@ async def test_too_much_too_late_and_from_the_wrong_one(world: World) -> None:
     assert [event.noun for event in events] == ["operation", "operation", "member"]
 
     private, public = make_key()
-    account = await world.admin.service_accounts.create(world.project.id, "stranger", public, app_slug="other")
+    account = await world.admin.service_accounts.create(
+        world.project.id, "stranger", public, app_slug=await world.other_app()
+    )
     async with GpuaasClient(world.admin.api_url, ServiceAccountCredentials(account.id, private)) as stranger:
         with pytest.raises(NotFoundError):
             await stranger.operations.complete(work.operation_id, work.fencing_token)
@@ -113,6 +115,7 @@ async def test_too_much_too_late_and_from_the_wrong_one(world: World) -> None:
     # Strangers of other tenants leave no words.
     tenant = await world.admin.tenants.create("far-away")
     project = await world.admin.projects.create(tenant.id, "far-away")
+    await world.admin.entitlements.grant(tenant.id, world.app_slug)
     far = await world.admin.service_accounts.create(project.id, "far", public, app_slug=world.app_slug)
     async with GpuaasClient(world.admin.api_url, ServiceAccountCredentials(far.id, private)) as stranger:
         with pytest.raises(NotFoundError):

@@ -4,7 +4,10 @@ import pytest
 
 from gpuaas_contract.instances import ChosenAccess, InstanceDeploy, Placement
 from gpuaas_sdk.errors import ForbiddenError, InvalidRequestError, StaleLeaseError
-from tests.support.leases import HeldLease
+from gpuaas_stack.settings import Settings
+from tests.http.test_external import make as external
+from tests.support.database import audited
+from tests.support.leases import HeldLease, hold_lease
 from tests.support.ssh_keys import public_of
 from tests.support.world import World
 
@@ -30,8 +33,8 @@ async def test_the_chosen_one_and_no_other(world: World) -> None:
     lease = HeldLease(world.controller, instance.id, adding.id, claim.fencing_token)
     grant = await world.controller.operations.access(*lease.both, PUBLIC_KEY)
     assert {m.allocation_id: m.credential_id for m in grant.machines} == {one.id: chosen.id, two.id: None}
-    assert one.id not in _principals(grant.certificate)
-    assert two.id in _principals(grant.certificate)
+    assert {m.allocation_id: m.closed_at_end for m in grant.machines} == {one.id: False, two.id: True}
+    assert set(world.node.leases[-1].machines) == {two.id}, "a stored key opens the other"
     assert public_of(await lease.credential(chosen.id)) == chosen.versions[0].public_key
     with pytest.raises(ForbiddenError, match="was not chosen"):
         await lease.credential(other.id)
@@ -51,3 +54,29 @@ def _principals(certificate: str) -> str:
     found = load_ssh_public_identity(certificate.encode())
     assert isinstance(found, SSHCertificate)
     return " ".join(name.decode() for name in found.valid_principals)
+
+
+async def test_none_chosen_means_none(world: World, settings: Settings) -> None:
+    stored = await world.admin.credentials.create(world.project.id, "stored")
+    lease = await hold_lease(world)
+    with pytest.raises(ForbiddenError, match="was not chosen"):
+        await lease.credential(stored.id)
+    assert len(audited(settings, "deliver_credential", world.account.id, "denied")) == 1
+    # What was chosen for one instance is not chosen for its neighbour of the same app and project.
+    other = await hold_lease(world, "neighbour", access=stored)
+    assert public_of(await other.credential(stored.id)) == stored.versions[0].public_key
+    with pytest.raises(ForbiddenError, match="was not chosen"):
+        await lease.credential(stored.id)
+
+
+async def test_an_external_machine_brings_its_own_and_no_other(world: World) -> None:
+    machine, unused = await external(world, "lab"), await external(world, "unused")
+    assert machine.shape.external is not None
+    assert unused.shape.external is not None
+    instance = await world.deploy(head=machine)
+    (operation,) = await world.controller.operations.list(instance_id=instance.id).all()
+    claim = await world.controller.operations.claim(operation.id, "test")
+    lease = HeldLease(world.controller, instance.id, operation.id, claim.fencing_token)
+    assert "PRIVATE KEY" in (await lease.credential(machine.shape.external.credential_id)).reveal_text()
+    with pytest.raises(ForbiddenError, match="was not chosen"):
+        await lease.credential(unused.shape.external.credential_id)

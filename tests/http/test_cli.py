@@ -10,6 +10,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 
 from gpuaas_sdk.client import GpuaasClient
@@ -204,7 +205,7 @@ def _sealed_and_signed(cli: CommandLine, tenant: str, entries: int) -> bool:
     return done.returncode == 0 and verdict["entries"] == entries and verdict["newest_batch_is_signed"]
 
 
-def test_the_audit_trail_and_its_verdict(cli: CommandLine, settings: Settings) -> None:
+def test_the_audit_trail_and_its_verdict(cli: CommandLine, settings: Settings, tmp_path: Path) -> None:
     said: list[str] = []
     tenant = json.loads(cli.run("tenant", "create", "audited", "-o", "json"))
     cli.run("project", "create", "books", "--tenant", "audited")
@@ -213,12 +214,30 @@ def test_the_audit_trail_and_its_verdict(cli: CommandLine, settings: Settings) -
     say(cli, said, "audit", "list", "--tenant", "audited", "--action", "project", "-o", "json")
     say(cli, said, "audit", "verify", "--tenant", "audited")
     say(cli, said, "audit", "verify", "--tenant", "audited", "-o", "json")
+    check_export(cli, tmp_path / "audited.jsonl")
     with connect(settings) as connection:
         query = "UPDATE audit_entries SET principal_id = 'somebody else' WHERE chain = %s AND action = 'tenant.create'"
         assert connection.execute(query, [tenant["id"]]).rowcount == 1
     say(cli, said, "audit", "verify", "--tenant", "audited")
     say(cli, said, "audit", "verify", "--tenant", "audited", "-o", "json")
     check_golden("audit", said)
+
+
+def check_export(cli: CommandLine, file: Path) -> None:
+    words = ["audit", "export", "--tenant", "audited", "--action", "project."]
+    cli.run(*words, "--file", str(file))
+    assert file.stat().st_mode & 0o077 == 0
+    again = cli.call(*words, "--file", str(file))
+    assert (again.returncode, "does not exist yet" in again.stderr) == (2, True)
+    verdict = json.loads(cli.run("audit", "verify", "--file", str(file), "-o", "json"))
+    assert (verdict["whole"], verdict["entries"], verdict["omitted"]) == (True, 1, 1)
+    assert "is intact" in cli.run("audit", "verify", "--file", str(file), "--public-key", verdict["public_key"])
+    assert cli.run(*words).splitlines()[0].startswith('{"header"')
+    file.write_text(file.read_text().replace("books", "cooks").replace("127.0.0.1", "127.0.0.9"))
+    broken = cli.call("audit", "verify", "--file", str(file))
+    assert (broken.returncode, "BROKEN" in broken.stderr) == (1, True)
+    assert cli.call("audit", "verify", "--file", str(file.parent / "none")).returncode == 2
+    assert cli.call("audit", "verify", "--public-key", "AAAA").returncode == 2
 
 
 def test_changes_are_watched_line_by_line(cli: CommandLine) -> None:
@@ -293,12 +312,17 @@ async def test_a_person_logs_in_through_a_browser(settings: Settings, admin: Gpu
     own = CommandLine(tmp_path)
     login = own.start("login", "--device", "--api-url", settings.api_url)
     assert login.stderr is not None
-    code = ""
+    code = address = ""
     while not code:
         line = await asyncio.to_thread(login.stderr.readline)
         assert line, "the command line ended without a code"
+        address = line.removeprefix("Open ").strip() if line.startswith("Open ") else address
         found = re.search(r"approve the code ([A-Z-]+)", line)
         code = found[1] if found else ""
+    async with httpx.AsyncClient() as browser:
+        page = await browser.get(address)
+    assert (page.status_code, address) == (200, f"{settings.api_url}/device?user_code={code}")
+    assert code in page.text
     await admin.sessions.approve_device(code)
     await asyncio.to_thread(login.wait, 60)
     assert login.returncode == 0

@@ -26,6 +26,7 @@ ANONYMOUS = {
     "is_alive",
     "is_ready",
     "read_metrics",
+    "list_receipt_keys",
 }
 
 

@@ -34,7 +34,7 @@ async def test_a_generated_key_reaches_the_lease_holder(world: World) -> None:
     assert (version.version, version.state, version.origin) == (1, VersionState.VALID, KeyOrigin.GENERATED)
     assert version.public_key.startswith("ssh-ed25519 ")
     assert version.fingerprint.startswith("SHA256:")
-    lease = await hold_lease(world)
+    lease = await hold_lease(world, access=made)
     value = await lease.credential(made.id)
     assert public_of(value) == version.public_key
     assert (value.owner_id, value.version) == (made.id, 1)
@@ -55,7 +55,7 @@ async def test_an_uploaded_key_comes_back_as_it_was(world: World, key_type: str,
     made = await world.admin.credentials.create(world.project.id, "own", private_key=key)
     (version,) = made.versions
     assert (version.key_type, version.bits, version.origin) == (key_type, bits, KeyOrigin.UPLOADED)
-    value = await (await hold_lease(world)).credential(made.id)
+    value = await (await hold_lease(world, access=made)).credential(made.id)
     assert public_of(value) == public_of(SecretValue("its own", 0, key.encode())) == version.public_key
     assert b"ada@home" not in base64.b64decode("".join(value.reveal_text().splitlines()[1:-1]))
 
@@ -65,7 +65,7 @@ async def test_rotation_keeps_two_versions_and_no_third(world: World, vault: Vau
     made = await credentials.create(world.project.id, "turning")
     rotated = await credentials.rotate(made.id)
     assert [(v.version, v.state) for v in rotated.versions] == [(1, VersionState.VALID), (2, VersionState.VALID)]
-    lease = await hold_lease(world)
+    lease = await hold_lease(world, access=made)
     assert public_of(await lease.credential(made.id)) == rotated.versions[1].public_key
     assert public_of(await lease.credential(made.id, 1)) == made.versions[0].public_key
     with pytest.raises(InvalidStateError) as refused:
@@ -110,7 +110,7 @@ async def test_two_who_rotate_at_once_do_not_make_three(world: World) -> None:
 
 async def test_revoking_refuses_every_delivery_at_once(world: World, vault: Vault) -> None:
     made = await world.admin.credentials.create(world.project.id, "lost")
-    lease = await hold_lease(world)
+    lease = await hold_lease(world, access=made)
     wrapped = await world.controller.credentials.deliver(made.id, *lease.both)
     revoked = await world.admin.credentials.revoke(made.id)
     assert revoked.status == CredentialStatus.REVOKED
@@ -138,7 +138,7 @@ async def test_deletion_frees_the_name_and_works_without_the_key(world: World, v
     with pytest.raises(NotEmptyError):
         await world.admin.projects.delete(world.project.id)
     vault.destroy(made.id)
-    lease = await hold_lease(world)
+    lease = await hold_lease(world, access=made)
     with pytest.raises(InvalidStateError, match="has lost version 1"):
         await lease.credential(made.id)
     await world.admin.credentials.delete(made.id, revision=made.revision)
@@ -187,7 +187,7 @@ async def test_a_repeated_request_makes_one_credential_and_shows_no_token(world:
     with pytest.raises(ApiError) as refused:
         await world.admin.credentials.create(world.project.id, "other", idempotency_key=key)
     assert refused.value.code == Code.IDEMPOTENCY_CONFLICT
-    lease = await hold_lease(world)
+    lease = await hold_lease(world, access=first)
     delivery = await world.controller.credentials.deliver(first.id, *lease.both, idempotency_key=key)
     again = await world.controller.credentials.deliver(first.id, *lease.both, idempotency_key=key)
     assert (again.id, again.wrapping_token) == (delivery.id, None)

@@ -7,6 +7,8 @@ import pytest
 
 import gpuaas_sdk
 from gpuaas_contract.problems import Code
+from slurm_app.readiness import COVERAGE
+from slurm_app.slurm.overrides import ALLOWED, checked_overrides
 
 DOCS = Path(__file__).parents[2] / "docs"
 SDK = Path(__file__).parents[2] / "packages" / "sdk" / "src" / "gpuaas_sdk"
@@ -72,3 +74,19 @@ def test_the_slurm_pages_have_every_code_that_the_app_fails_with() -> None:
     pages = (DOCS / "slurm" / "operator-guide.md").read_text() + (app / "RUNBOOK.md").read_text()
     assert raised
     assert {code for code in raised if f"`{code}`" not in pages} == set()
+
+
+def test_the_user_guide_lists_every_setting_with_values_that_are_taken() -> None:
+    guide = (DOCS / "slurm" / "user-guide.md").read_text()
+    table = guide.partition("## Settings of slurm.conf")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    named = [name for listed, _ in rows for name in listed.split(", ")]
+    assert sorted(named) == sorted(ALLOWED)
+    for listed, values in rows:
+        for name in listed.split(", "):
+            for value in re.findall(r"`([^`]+)`", values):
+                assert checked_overrides({name: value}) == {name: value}
+
+
+def test_the_readiness_page_says_what_its_gate_covers() -> None:
+    assert (DOCS / "slurm" / "readiness.md").read_text().count(COVERAGE) == 1

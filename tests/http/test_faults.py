@@ -23,6 +23,7 @@ from gpuaas_stack.settings import Settings
 from gpuaas_stack.supervision import Supervision
 from tests.support.database import connect
 from tests.support.load import Load
+from tests.support.processes import metrics_header
 from tests.support.services import admin_credentials, mend, platform_services
 
 KILLS = 2
@@ -179,7 +180,7 @@ async def test_a_stopped_database_is_waited_for(broken: Settings, client: Gpuaas
         await asyncio.to_thread(supervision.remove_service, "postgres")
         async with httpx.AsyncClient(base_url=broken.api_url, timeout=30) as http:
             ready, alive = await asyncio.gather(http.get("/readyz"), http.get("/healthz"))
-            metrics = (await http.get("/metrics")).text
+            metrics = (await http.get("/metrics", headers=metrics_header(broken))).text
         assert (ready.status_code, ready.json()["code"]) == (503, "unavailable")
         assert "the database" in ready.json()["detail"]
         assert int(ready.headers["retry-after"]) >= 1

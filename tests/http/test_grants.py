@@ -63,14 +63,14 @@ async def test_a_grant_gives_a_person_a_user_of_their_own(world: World) -> None:
         with pytest.raises(ForbiddenError, match="gpuaas grant create one ida@"):
             await ada.client.allocations.access(machine.id, PUBLIC_KEY)
         grant = await world.admin.grants.create(machine.id, ada.user.email, sudo=True)
-        assert (grant.login, grant.sudo, grant.allocation_name) == ("ida", True, "one")
+        assert (grant.login, grant.sudo, grant.allocation_name) == ("u-ida", True, "one")
         assert 10_001 <= grant.uid <= 59_999
         grant = await world.grant_at_rest(grant.id)
         assert (grant.status, grant.reason) == ("active", "")
         (user,) = told(world)
-        assert (user.login, user.uid, user.sudo, user.principal) == ("ida", grant.uid, True, grant.id)
+        assert (user.login, user.uid, user.sudo, user.principal) == ("u-ida", grant.uid, True, grant.id)
         access = await ada.client.allocations.access(machine.id, PUBLIC_KEY, lifetime_seconds=60)
-        assert access.login == "ida"
+        assert access.login == "u-ida"
         assert access.expires_at < datetime.now(UTC) + timedelta(seconds=61)
         assert [own.id async for own in ada.client.grants.own()] == [grant.id]
         with pytest.raises(ForbiddenError):
@@ -107,10 +107,10 @@ async def test_roles_give_no_grant_and_grants_no_role(world: World) -> None:
         assert (await chief.client.allocations.access(machine.id, PUBLIC_KEY)).login == "gpuaas"
         grant = await chief.client.grants.create(machine.id, viewer.user.id)
         await world.grant_at_rest(grant.id)
-        assert (await viewer.client.allocations.access(machine.id, PUBLIC_KEY)).login == "viewer"
+        assert (await viewer.client.allocations.access(machine.id, PUBLIC_KEY)).login == "u-viewer"
         own = await chief.client.grants.create(machine.id, chief.user.id)
         await world.grant_at_rest(own.id)
-        assert (await chief.client.allocations.access(machine.id, PUBLIC_KEY)).login == "chief"
+        assert (await chief.client.allocations.access(machine.id, PUBLIC_KEY)).login == "u-chief"
         as_admin = await chief.client.allocations.access(machine.id, PUBLIC_KEY, administrator=True)
         assert as_admin.login == "gpuaas"
         with pytest.raises(ForbiddenError):
@@ -346,4 +346,24 @@ async def test_two_of_one_name_have_two_logins_and_numbers(world: World) -> None
         assert not [error for error in made if isinstance(error, BaseException) and not isinstance(error, ApiError)]
         logins = {grant.login: grant.uid for grant in await world.admin.grants.list(machine.id).all()}
         assert len(logins) == len(set(logins.values())) == 3
-        assert "root" not in logins
+        assert all(login.startswith("u-") for login in logins), "no package makes a user of such a name"
+
+
+async def test_a_name_from_before_is_kept_until_no_machine_has_it(world: World, settings: Settings) -> None:
+    """It may be that of a daemon. Who has it gets one of the people's with the first grant after the last one ended."""
+    first, second = await world.allocation("first"), await world.allocation("second")
+    grants, old = world.admin.grants, f"daemon-{secrets.token_hex(4)}"
+    async with person(world, "daemon") as who:
+        before = await world.grant_at_rest((await grants.create(first.id, who.user.id)).id)
+        with connect(settings) as connection:
+            connection.execute("UPDATE unix_users SET login = %s WHERE user_id = %s", (old, who.user.id))
+            connection.execute("UPDATE grants SET login = %s WHERE user_id = %s", (old, who.user.id))
+        beside = await grants.create(second.id, who.user.id)
+        assert (beside.login, beside.uid) == (old, before.uid), "one name on all machines"
+        for grant in (before, beside):
+            await grants.revoke(grant.id)
+            await world.grant_at_rest(grant.id)
+        after = await asyncio.gather(*(grants.create(machine.id, who.user.id) for machine in (first, second)))
+        assert {grant.uid for grant in after} == {before.uid}, "files keep their owner"
+        (login,) = {grant.login for grant in after}
+        assert login.startswith("u-daemon")

@@ -6,11 +6,12 @@ import httpx
 import pytest
 
 from gpuaas_contract.identity import Role
-from gpuaas_contract.instances import MemberStatus
+from gpuaas_contract.instances import Condition, ConditionStatus, InstanceStatus, MemberStatus
 from gpuaas_contract.operations import CommandKind, OperationError, RemoteCommand, StepStatus
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_sdk.errors import NotFoundError
+from tests.support.lifecycle import Echo
 from tests.support.world import World
 
 COMMAND = RemoteCommand(
@@ -25,7 +26,7 @@ COMMAND = RemoteCommand(
 
 
 class Lease:
-    def __init__(self, operation_id: str, fencing_token: int) -> None:
+    def __init__(self, operation_id: str | None, fencing_token: int) -> None:
         self.operation_id = operation_id
         self.fencing_token = fencing_token
 
@@ -181,3 +182,38 @@ async def test_a_trace_shows_only_what_the_caller_may_see(world: World) -> None:
         found = await stranger.history.trace("trace-me-2")
         assert [request.status for request in found.requests] == [404]
         assert (found.operations, found.events) == ([], [])
+
+
+async def test_the_status_is_what_is_so_now_and_not_what_was(world: World) -> None:
+    echo = await Echo.deployed(world, await world.allocation("two"), head=await world.allocation("one"))
+    (tail,) = await echo.tails()
+    claim = await world.controller.reconcile_leases.claim(echo.id, "observer")
+    observer = Lease(None, claim.fencing_token)
+
+    async def report(member_ready: ConditionStatus, degraded: ConditionStatus, message: str = "") -> None:
+        ready = Condition(type="Ready", status=member_ready, message=message, observed_generation=1)
+        await world.controller.members.report(tail.id, observer, conditions=[ready])
+        instance = await echo.instance()
+        kept = [condition for condition in instance.conditions if condition.type == "Ready"]
+        said = Condition(type="Degraded", status=degraded, message=message, observed_generation=1)
+        await world.controller.instances.report(echo.id, observer, conditions=[*kept, said])
+
+    await report(ConditionStatus.UNKNOWN, ConditionStatus.UNKNOWN, "the tail does not answer")
+    instance = await echo.instance()
+    assert (instance.status, instance.reason) == (InstanceStatus.UNKNOWN, "the tail does not answer")
+    found = await world.admin.history.explain(echo.id)
+    assert found.summary.endswith("is unknown: the tail does not answer")
+    assert found.member is not None
+    assert (found.member.id, found.member.conditions[0].message) == (tail.id, "the tail does not answer")
+    assert "recover" in {action.action for action in found.actions}
+
+    failing = await echo.request("recover", tail)
+    await (await echo.controller.claim(failing.id)).fail()
+    assert await echo.status() == InstanceStatus.DEGRADED
+    await report(ConditionStatus.FALSE, ConditionStatus.TRUE, "the tail is hoarse")
+    assert await echo.status() == InstanceStatus.DEGRADED
+    # The fault is gone by itself: the operation that failed is history.
+    await report(ConditionStatus.TRUE, ConditionStatus.FALSE)
+    instance = await echo.instance()
+    assert (instance.status, instance.reason) == (InstanceStatus.RUNNING, "")
+    assert "is running" in (await world.admin.history.explain(echo.id)).summary

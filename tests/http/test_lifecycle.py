@@ -4,11 +4,13 @@ import pytest
 
 from gpuaas_contract.bulk import AtLeast, BulkState, Policy
 from gpuaas_contract.instances import ConditionStatus, MemberStatus
+from gpuaas_contract.manifest import CapacityShape
 from gpuaas_contract.operations import OperationState
 from gpuaas_sdk.errors import (
     ActionNotAllowedError,
     AllocationInUseError,
     ComponentLimitError,
+    ForbiddenError,
     InvalidRequestError,
     InvalidStateError,
     OperationRunningError,
@@ -324,19 +326,21 @@ async def test_many_at_once_follow_their_policy(world: World) -> None:
     assert listed == [added.id, tuned.id, best.id]
 
 
+MODES = [
+    {
+        "key": "alone",
+        "title": "Alone",
+        "actions": ["decommission", "restart"],
+        "limits": [{"component": "tail", "max": 1}],
+        "max_machines": 1,
+    },
+    {"key": "choir", "title": "Choir", "limits": [{"component": "tail", "min": 1, "max": 2}]},
+]
+
+
 async def test_limits_and_modes_narrow_what_can_be_asked_for(world: World) -> None:
-    modes = [
-        {
-            "key": "alone",
-            "title": "Alone",
-            "actions": ["decommission", "restart"],
-            "limits": [{"component": "tail", "max": 1}],
-            "max_machines": 1,
-        },
-        {"key": "choir", "title": "Choir", "limits": [{"component": "tail", "min": 1, "max": 2}]},
-    ]
     one, two, three = [await world.allocation(name) for name in ("one", "two", "three")]
-    alone = await Echo.deployed(world, head=one, modes=modes)
+    alone = await Echo.deployed(world, head=one, modes=MODES)
     instance = await alone.instance()
     assert (instance.mode, [action.action for action in instance.allowed_actions]) == (
         "alone",
@@ -360,3 +364,48 @@ async def test_limits_and_modes_narrow_what_can_be_asked_for(world: World) -> No
     crowd = [await world.allocation(name) for name in ("four", "five", "six", "seven")]
     with pytest.raises(InvalidRequestError, match="fits no mode"):
         await world.deploy(*crowd[1:], head=crowd[0], name="crowd")
+
+
+async def test_the_default_mode_is_taken_on_one_machine_too_and_a_mode_can_be_changed(world: World) -> None:
+    one, two = [await world.allocation(name) for name in ("one", "two")]
+    instances = world.admin.instances
+    choir = await Echo.deployed(world, one, head=one, modes=MODES, default_mode="choir")
+    assert (await choir.instance()).mode == "choir"
+    with pytest.raises(InvalidRequestError, match="has no mode 'solo'; it has: alone, choir"):
+        await instances.update(choir.id, mode="solo")
+    with pytest.raises(ForbiddenError):
+        await world.controller.instances.update(choir.id, mode="alone")
+    alone = await instances.update(choir.id, mode="alone")
+    assert (alone.mode, [action.action for action in alone.allowed_actions]) == ("alone", ["decommission", "restart"])
+    with pytest.raises(PolicyNotMetError, match="mode alone"):
+        await instances.add_members(choir.id, "tail", [two.id])
+    again = await instances.update(choir.id, mode="alone")
+    assert again.revision == alone.revision, "the mode that it has is no change"
+    await instances.update(choir.id, mode="choir")
+    await instances.add_members(choir.id, "tail", [two.id])
+    with pytest.raises(ActionNotAllowedError, match="do not fit the mode: alone has 0 to 1 of tail, not 2"):
+        await instances.update(choir.id, mode="alone")
+    entries = await world.admin.audit.list(project_id=world.project.id, action="app_instance.update").all()
+    assert [entry.detail for entry in entries] == [
+        {"mode": "alone", "before": "choir"},
+        {"mode": "choir", "before": "alone"},
+    ]
+    await choir.controller.run_all()
+    await choir.request("decommission")
+    with pytest.raises(InvalidStateError, match="being decommissioned"):
+        await instances.update(choir.id, mode="choir")
+
+
+async def test_those_that_share_a_machine_are_refused_where_it_is_too_small_for_both(world: World) -> None:
+    """By the deploy itself, as the preflight says it: nothing is made."""
+    machine = await world.allocation("one")
+    needs = CapacityShape(memory_mib=machine.shape.memory_mib // 2 + 1)
+    made = manifest(world.app_slug)
+    components = [component.model_copy(update={"requires_capacity_shape": needs}) for component in made.components]
+    await world.admin.app_versions.publish(made.model_copy(update={"components": components}))
+    with pytest.raises(InvalidRequestError, match="too small for head and tail together"):
+        await world.deploy(machine, head=machine)
+    assert [found.name async for found in world.admin.instances.list(project_id=world.project.id)] == []
+    alone = await world.deploy(head=machine)
+    with pytest.raises(PolicyNotMetError, match="too small for head and tail together"):
+        await world.admin.instances.add_members(alone.id, "tail", [machine.id])

@@ -1,6 +1,7 @@
 """Nodes: what operators want of them, their identities, and what they find when they come back."""
 
 import asyncio
+import json
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -10,9 +11,17 @@ import pytest
 import websockets
 
 from gpuaas_contract import ids
-from gpuaas_contract.agent_link import CreateSlice, TaskAcknowledged, TaskProgress, TaskResult, to_agent_adapter
+from gpuaas_contract.agent_link import (
+    CreateSlice,
+    NodeConditions,
+    TaskAcknowledged,
+    TaskProgress,
+    TaskResult,
+    to_agent_adapter,
+)
 from gpuaas_contract.allocations import AllocationStatus
-from gpuaas_contract.nodes import Capacity
+from gpuaas_contract.changes import Change
+from gpuaas_contract.nodes import Capacity, NodeCondition
 from gpuaas_contract.usage import UsageKind
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import ApiError
@@ -91,6 +100,82 @@ async def test_what_operators_want_survives_an_outage(admin: GpuaasClient) -> No
     assert (await admin.nodes.get(node.node_id)).intent == "cordoned"
     async with connected(node):
         await status_is(admin, node, "cordoned")
+    await admin.nodes.retire(node.node_id)
+
+
+async def test_a_node_that_is_not_as_it_should_be_takes_no_new_machines(world: World) -> None:
+    admin, node = world.admin, world.node
+    machine = await world.allocation()
+    assert node.link is not None
+    cursor = (await admin.changes().page(wait=0)).next_cursor
+
+    async def says(*messages: str) -> None:
+        found = [NodeCondition(kind="firewall", message=message) for message in messages]
+        assert node.link is not None
+        await node.link.send(NodeConditions(conditions=found).model_dump_json())
+
+    await says("the table is missing")
+    await status_is(admin, node, "impaired")
+    shown = await admin.nodes.get(node.node_id)
+    assert [(found.kind, found.message) for found in shown.conditions] == [("firewall", "the table is missing")]
+    assert shown.intent == "ready"
+    waiting = await admin.allocations.create(world.project.id, "two")
+    assert (waiting.status, waiting.reason) == ("requested", "waiting for capacity: no node is ready")
+    # What is there goes on, and operators may still decide about it.
+    await admin.allocations.restart(machine.id)
+    assert (await world.at_rest(machine.id)).reason == ""
+    assert (await admin.nodes.cordon(node.node_id)).status == "cordoned"
+    assert (await admin.nodes.uncordon(node.node_id)).status == "impaired"
+
+    # What an agent may not say changes nothing.
+    before = (await admin.nodes.get(node.node_id)).revision
+    for words in ('{"type": "conditions"}', '{"type": "conditions", "conditions": [{"kind": "A b", "message": "x"}]}'):
+        await node.link.send(words)
+    too_long = [{"kind": "firewall", "message": "x" * 501}]
+    too_many = [{"kind": "firewall", "message": "x"}] * 51
+    for conditions in (too_long, too_many):
+        await node.link.send(json.dumps({"type": "conditions", "conditions": conditions}))
+    # Twice the same is no news.
+    await says("the table is missing")
+    await says("the table is missing", "a bridge is missing")
+
+    async def both() -> bool:
+        return len((await admin.nodes.get(node.node_id)).conditions) == 2
+
+    await world.until(both, "the second condition is shown")
+    assert (await admin.nodes.get(node.node_id)).revision == before + 1
+
+    await says()
+    await status_is(admin, node, "ready")
+    assert (await world.at_rest(waiting.id)).status == "active"
+    told = []
+    async with asyncio.timeout(60):
+        async for change in admin.changes(since=cursor, nouns=["node"]):
+            if isinstance(change, Change) and change.resource_id == node.node_id:
+                told.append((change.event, change.message))
+                if change.event == "ready":
+                    break
+    assert told == [
+        ("impaired", "the table is missing"),
+        ("cordoned", ""),
+        ("uncordoned", ""),
+        ("impaired", "the table is missing; a bridge is missing"),
+        ("ready", ""),
+    ]
+
+
+async def test_conditions_are_read_anew_with_each_connection(admin: GpuaasClient) -> None:
+    node = await enrolled(admin, f"node-{secrets.token_hex(4)}")
+    node.capacity = Capacity(cpus=0, memory_mib=0, disk_gib=0, gpus=0)
+    node.conditions = [NodeCondition(kind="network", message="a bridge is missing")]
+    async with connected(node):
+        await status_is(admin, node, "impaired")
+    await status_is(admin, node, "offline")
+    node.conditions = []
+    async with connected(node):
+        await status_is(admin, node, "ready")
+    assert (await admin.nodes.get(node.node_id)).conditions == []
+    await status_is(admin, node, "offline")
     await admin.nodes.retire(node.node_id)
 
 

@@ -12,7 +12,7 @@ from gpuaas_contract.identity import Role
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_stack.settings import Settings
 from tests.support.database import dump
-from tests.support.processes import log_file
+from tests.support.processes import log_file, metrics_header
 from tests.support.services import admin_credentials
 from tests.support.waiting import wait_until
 from tests.support.world import World, make_key, sign_assertion
@@ -45,12 +45,12 @@ async def test_metrics_count_what_happens(settings: Settings, world: World) -> N
     async with httpx.AsyncClient(base_url=settings.api_url) as http:
         await http.get("/v1/tenants")
         await http.get(f"/{secrets.token_hex(4)}/invented")
-        answer = await http.get("/metrics")
+        answer = await http.get("/metrics", headers=metrics_header(settings))
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         before = metrics_of(answer.text)
         await http.get("/v1/tenants")
         await world.admin.tenants.get(world.tenant.id)
-        after = metrics_of((await http.get("/metrics")).text)
+        after = metrics_of((await http.get("/metrics", headers=metrics_header(settings))).text)
 
     def grown(name: str) -> float:
         return after[name] - before.get(name, 0)

@@ -1,41 +1,46 @@
 """The runtime's observers against a real platform: two processes, one of which looks after each instance."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gpuaas_contract.instances import Condition, ConditionStatus
-from gpuaas_sdk import Controller, ObserveContext
-from gpuaas_sdk.machines.base import MachineUnreachableError, ObservedMachine
+from gpuaas_contract.instances import Condition, ConditionStatus, InstanceStatus, MemberStatus
+from gpuaas_sdk import Controller, ObserveContext, OperationContext
+from gpuaas_sdk.machines.base import MachineUnreachableError
+from gpuaas_sdk.runtime.worker import Handler
 from gpuaas_stack.settings import Settings
 from tests.http.test_reconcile import expire
-from tests.support.leases import decommission
 from tests.support.world import World
 
 
 class NoMachines:
     """What is prepared is what the platform gave access to; a simulated node has no machines."""
 
-    async def prepare(self, allocation_ids: Collection[str]) -> None: ...
+    async def prepare(self, allocation_ids: Collection[str] = ()) -> None: ...
 
-    def machine(self, allocation_id: str) -> ObservedMachine:
+    def machine(self, allocation_id: str) -> Any:
         raise MachineUnreachableError("there is no machine")
 
     async def close(self) -> None: ...
 
 
-class Process:
-    """A controller that only observes, and what it saw."""
+async def take_apart(operation: OperationContext) -> None:
+    operation.statuses_on_success.update({member.id: MemberStatus.REMOVED for member in await operation.members()})
 
-    def __init__(self, world: World, name: str, every: float = 0.2) -> None:
+
+class Process:
+    """A controller that observes, and what it saw. It takes every operation that it sees, also without a handler."""
+
+    def __init__(self, world: World, name: str, every: float = 0.2, handlers: Mapping[str, Handler] = {}) -> None:
         self.name = name
         self.looks: list[str] = []
         self.fails = False
         self.controller = Controller(
             world.controller,
-            {},
+            handlers,
             holder=name,
+            machines=lambda client, claim: NoMachines(),
             observe=self._observe,
             observe_seconds=every,
             observed_machines=lambda client, claim, correlation: NoMachines(),
@@ -64,7 +69,7 @@ class Process:
 async def test_one_process_looks_and_the_other_takes_over(world: World, settings: Settings) -> None:
     first = await world.deploy(head=await world.allocation("one"), name="first")
     second = await world.deploy(head=await world.allocation("two"), name="second")
-    one, two = Process(world, "one"), Process(world, "two")
+    one, two = (Process(world, name, handlers={"decommission": take_apart}) for name in ("one", "two"))
 
     async def holders() -> set[str | None]:
         leases = [(await world.admin.instances.get(id)).reconcile_lease for id in (first.id, second.id)]
@@ -85,7 +90,8 @@ async def test_one_process_looks_and_the_other_takes_over(world: World, settings
         # A lease that ran out, for whatever reason, is claimed again.
         expire(settings, first.id)
         await world.until(lambda: _are(holders, {"two"}), "it is claimed again")
-        await decommission(world, first.id)
+        await world.admin.instances.request(first.id, "decommission")
+        await world.until(lambda: _is_gone(world, first.id), "the first is decommissioned")
         seen = len(two.looks)
         await world.until(lambda: _longer(two.looks, seen + 3), "it goes on with the other")
         assert (await world.admin.instances.get(first.id)).reconcile_lease is None
@@ -104,6 +110,10 @@ async def test_what_happens_to_an_instance_is_looked_at_at_once(world: World) ->
 
 async def _has(found: list[str], *ids: str) -> bool:
     return set(ids) <= set(found)
+
+
+async def _is_gone(world: World, instance_id: str) -> bool:
+    return (await world.admin.instances.get(instance_id)).status == InstanceStatus.DECOMMISSIONED
 
 
 async def _longer(found: list[str], count: int) -> bool:

@@ -20,8 +20,9 @@ from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
 from tests.support.artifacts import promoted
 from tests.support.database import connect
+from tests.support.ports import free_port
 from tests.support.processes import fresh_database
-from tests.support.services import admin_credentials, free_port, openbao_of, own_stack
+from tests.support.services import admin_credentials, openbao_of, own_stack
 from tests.support.waiting import wait_until
 
 

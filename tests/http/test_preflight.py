@@ -213,7 +213,9 @@ async def test_a_look_is_all_that_its_lease_allows(world: World, settings: Setti
     assert grant.login == OBSERVER_LOGIN
     certificate = load_ssh_public_identity(grant.certificate.encode())
     assert isinstance(certificate, SSHCertificate)
-    assert certificate.valid_principals == [f"{OBSERVER_LOGIN}@{free.id}".encode()]
+    principal = f"{asked.operation_id}/{claim.fencing_token}"
+    assert certificate.valid_principals == [principal.encode()]
+    assert world.node.leases[-1].machines == {free.id: {OBSERVER_LOGIN: [principal]}}
     credential = await world.admin.credentials.create(world.project.id, "stored")
     for forbidden in (
         work.deliver(*lease, allocation_id=free.id, digest=f"sha256:{'0' * 64}"),
@@ -271,7 +273,9 @@ async def test_who_may_ask_and_who_may_see(world: World) -> None:
         await world.controller.preflights.deploy(body)
     assert (await world.controller.preflights.get(asked.id)).id == asked.id
     private, public = make_key()
-    account = await world.admin.service_accounts.create(world.project.id, "stranger", public, app_slug="another")
+    account = await world.admin.service_accounts.create(
+        world.project.id, "stranger", public, app_slug=await world.other_app()
+    )
     async with GpuaasClient(world.admin.api_url, ServiceAccountCredentials(account.id, private)) as stranger:
         with pytest.raises(NotFoundError):
             await stranger.preflights.get(asked.id)

@@ -150,9 +150,12 @@ async def test_a_certificate_for_exactly_the_instances_machines_ends_with_the_le
     assert {machine.allocation_id for machine in grant.machines} == {one.id, two.id}
     certificate = load_ssh_public_identity(grant.certificate.encode())
     assert isinstance(certificate, SSHCertificate)
-    principals = {f"{OBSERVER_LOGIN}@{allocation.id}".encode() for allocation in (one, two)}
-    assert set(certificate.valid_principals) == principals, "no machine but these, no user but the observer"
-    assert certificate.valid_before - certificate.valid_after < 900
+    principal = f"{instance.id}/{claim.fencing_token}"
+    assert certificate.valid_principals == [principal.encode()], "nobody but the holder of this lease"
+    told = world.node.leases[-1].machines
+    expected = {machine: {OBSERVER_LOGIN: [principal]} for machine in (one.id, two.id)}
+    assert told == expected, "no machine but these, no user but the observer"
+    assert certificate.valid_before - certificate.valid_after < 180
 
     assert not is_cut(settings, grant.id)
     expire(settings, instance.id)
@@ -178,7 +181,9 @@ async def test_only_the_apps_own_account_in_its_scope(world: World) -> None:
     with pytest.raises(ForbiddenError):
         await world.admin.reconcile_leases.claim(instance.id, "a-person")
     private, public = make_key()
-    account = await world.admin.service_accounts.create(world.project.id, "stranger", public, app_slug="another")
+    account = await world.admin.service_accounts.create(
+        world.project.id, "stranger", public, app_slug=await world.other_app()
+    )
     async with GpuaasClient(world.admin.api_url, ServiceAccountCredentials(account.id, private)) as stranger:
         with pytest.raises(NotFoundError):
             await stranger.reconcile_leases.claim(instance.id, "stranger")
@@ -207,7 +212,9 @@ async def test_a_repair_that_the_app_starts_itself_is_an_operation(world: World)
         with pytest.raises(ForbiddenError):
             await world.controller.instances.request(lease.instance_id, kind)
     private, public = make_key()
-    account = await world.admin.service_accounts.create(world.project.id, "stranger", public, app_slug="another")
+    account = await world.admin.service_accounts.create(
+        world.project.id, "stranger", public, app_slug=await world.other_app()
+    )
     async with GpuaasClient(world.admin.api_url, ServiceAccountCredentials(account.id, private)) as stranger:
         with pytest.raises(NotFoundError):
             await stranger.instances.request(lease.instance_id, "recover", member_id=member.id)

@@ -74,10 +74,11 @@ async def test_no_secret_is_anywhere_but_where_it_belongs(settings: Settings, wo
         cut = f'{{"name": "x", "private_key": "{canary}'.encode()
         answers.append(await http.post("/v1/credentials", content=cut))
 
-    lease = await hold_lease(world)
-    credential = made.json()["id"]
-    assert (await lease.credential(credential)).reveal_text().splitlines()[4:] == key.splitlines()[4:]
+    credential = await world.admin.credentials.get(made.json()["id"])
+    lease = await hold_lease(world, "first", access=credential)
+    assert (await lease.credential(credential.id)).reveal_text().splitlines()[4:] == key.splitlines()[4:]
     generated = await world.admin.credentials.create(world.project.id, "generated")
+    lease = await hold_lease(world, access=generated)
     hidden.append((await lease.credential(generated.id)).reveal_text().splitlines()[4])
     ensure = world.controller.secrets.ensure
     secret = await ensure(*lease.both, "bytes", SecretSpec(kind=SecretKind.BYTES, size=33))
@@ -95,9 +96,9 @@ async def test_no_secret_is_anywhere_but_where_it_belongs(settings: Settings, wo
     said = ask_the_command_line(settings, token, world, lease.instance_id, tmp_path)
     assert "bytes" in said
     stored = dump(settings)
-    assert credential in stored, "the dump holds what it should"
+    assert credential.id in stored, "the dump holds what it should"
     with Vault(settings) as vault:
-        assert traces[0] in (vault.value(credential) or ""), "the key is where it belongs"
+        assert traces[0] in (vault.value(credential.id) or ""), "the key is where it belongs"
     # Our own process is the one that sent them.
     places = {"the dump": stored.encode(), "the command line": said.encode(), **files_of(settings), **processes()}
     places |= {f"answer {number}": answer.content for number, answer in enumerate(answers)}

@@ -28,7 +28,7 @@ from tests.support.world import World, make_key
 
 async def test_a_wrapping_token_works_once_and_the_second_use_is_audited(world: World, settings: Settings) -> None:
     made = await world.admin.credentials.create(world.project.id, "once")
-    lease = await hold_lease(world)
+    lease = await hold_lease(world, access=made)
     delivery = await world.controller.credentials.deliver(made.id, *lease.both)
     await lease.unwrap(delivery)
     with pytest.raises(AlreadyDeliveredError) as refused:
@@ -47,7 +47,7 @@ async def test_a_wrapping_token_works_once_and_the_second_use_is_audited(world: 
 
 async def test_eight_unwrap_at_once_and_one_gets_it(world: World) -> None:
     made = await world.admin.credentials.create(world.project.id, "crowd")
-    lease = await hold_lease(world)
+    lease = await hold_lease(world, access=made)
     delivery = await world.controller.credentials.deliver(made.id, *lease.both)
     answers = await asyncio.gather(*(lease.unwrap(delivery) for _ in range(8)), return_exceptions=True)
     assert len([answer for answer in answers if isinstance(answer, SecretValue)]) == 1
@@ -56,7 +56,7 @@ async def test_eight_unwrap_at_once_and_one_gets_it(world: World) -> None:
 
 async def test_asking_again_makes_the_token_before_it_void(world: World) -> None:
     made = await world.admin.credentials.create(world.project.id, "twice")
-    lease = await hold_lease(world)
+    lease = await hold_lease(world, access=made)
     first = await world.controller.credentials.deliver(made.id, *lease.both)
     second = await world.controller.credentials.deliver(made.id, *lease.both)
     with pytest.raises(InvalidStateError) as refused:
@@ -68,7 +68,7 @@ async def test_asking_again_makes_the_token_before_it_void(world: World) -> None
 async def test_a_token_that_openbao_took_back_is_over(world: World, vault: Vault) -> None:
     """As after its minute: nothing is lost, the lease asks again."""
     made = await world.admin.credentials.create(world.project.id, "late")
-    lease = await hold_lease(world)
+    lease = await hold_lease(world, access=made)
     delivery = await world.controller.credentials.deliver(made.id, *lease.both)
     vault.call("POST", "auth/token/revoke", json={"token": delivery.wrapping_token}).raise_for_status()
     with pytest.raises(InvalidStateError) as refused:
@@ -79,7 +79,7 @@ async def test_a_token_that_openbao_took_back_is_over(world: World, vault: Vault
 
 async def test_only_the_holder_of_a_live_lease_of_the_same_project(world: World, settings: Settings) -> None:
     made = await world.admin.credentials.create(world.project.id, "mine")
-    lease = await hold_lease(world)
+    lease = await hold_lease(world, access=made)
     stale = lease.both
     wrapped_before = await world.controller.credentials.deliver(made.id, *lease.both)
     lease = await lease.claim_again()

@@ -116,8 +116,8 @@ async def test_away_while_a_credential_is_made(broken: Settings, world: World, d
 
 
 async def test_sealed_in_the_middle(broken: Settings, world: World, database: psycopg.Connection, vault: Vault) -> None:
-    lease = await hold_lease(world)
     made = await world.admin.credentials.create(world.project.id, "kept")
+    lease = await hold_lease(world, access=made)
     doomed = await world.admin.credentials.create(world.project.id, "doomed")
     secret = await world.controller.secrets.ensure(*lease.both, "key", BYTES)
     delivery = await world.controller.credentials.deliver(made.id, *lease.both)
@@ -150,7 +150,7 @@ async def test_sealed_in_the_middle(broken: Settings, world: World, database: ps
 
 async def test_a_token_outlives_a_restart_of_openbao(broken: Settings, world: World) -> None:
     made = await world.admin.credentials.create(world.project.id, "steady")
-    lease = await hold_lease(world)
+    lease = await hold_lease(world, access=made)
     delivery = await world.controller.credentials.deliver(made.id, *lease.both)
     await asyncio.to_thread(stop_openbao, broken)
     with pytest.raises(UnavailableError):

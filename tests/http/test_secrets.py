@@ -71,13 +71,13 @@ async def test_once_per_lease(world: World, settings: Settings) -> None:
 
 
 async def test_the_runtime_fetches_each_once(world: World, settings: Settings) -> None:
-    lease = await hold_lease(world)
+    made = await world.admin.credentials.create(world.project.id, "outside")
+    lease = await hold_lease(world, access=made)
     held = LeaseSecrets(world.controller, *lease.both)
     first, second = await asyncio.gather(held.secret("key", BYTES), held.secret("key", BYTES))
     assert first is second
     for shown in (repr(first), str(first), f"{first}", f"{first!r}", f"{first}", repr([first])):
         assert shown.strip("[]") == f"SecretValue({first.owner_id}, version 1, hidden)"
-    made = await world.admin.credentials.create(world.project.id, "outside")
     assert "OPENSSH PRIVATE KEY" in (await held.credential(made.id)).reveal_text()
     await held.credential(made.id)
     assert len(audited(settings, "secret.unwrap", world.account.id)) == 2
@@ -155,7 +155,9 @@ async def test_for_its_own_instance_and_its_own_controller_only(world: World, se
         with pytest.raises(ForbiddenError):
             await refused
     private, public = make_key()
-    stranger = await world.admin.service_accounts.create(world.project.id, unique("s"), public, app_slug="something")
+    stranger = await world.admin.service_accounts.create(
+        world.project.id, unique("s"), public, app_slug=await world.other_app()
+    )
     async with GpuaasClient(settings.api_url, ServiceAccountCredentials(stranger.id, private)) as client:
         with pytest.raises(NotFoundError):
             await client.secrets.deliver(made.id, *mine.both)

@@ -33,6 +33,15 @@ class HostApart:
         assert process is not None
         os.kill(process.pid, 9)
 
+    def command(self, *words: str) -> list[str]:
+        """A command in this host's network."""
+        network = self.stack.settings.lxd_network
+        assert network is not None
+        return ["ip", "netns", "exec", network, *words]
+
+    def run(self, *words: str) -> str:
+        return subprocess.run(self.command(*words), capture_output=True, text=True, check=True).stdout
+
     def leftovers(self) -> list[str]:
         """Everything that is in this LXD, by kind and name."""
         environment = {**os.environ, "LXD_DIR": str(self.stack.settings.lxd_socket.parent)}

@@ -8,15 +8,27 @@ from typing import Any
 
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.operations import Operation, StepStatus
-from gpuaas_sdk import LeaseLostError, Machine, MachineUnreachableError, OperationContext
+from gpuaas_sdk import (
+    CommandResult,
+    LeaseLostError,
+    Machine,
+    MachineReceipt,
+    MachineUnreachableError,
+    OperationContext,
+    OperationFailed,
+    probe,
+)
+from gpuaas_sdk.errors import DeliveryFailedError
+from gpuaas_sdk.machines.noted import NotedMachine
 from gpuaas_sdk.resources.operations import Operations
 from gpuaas_sdk.runtime.lease import KeptLease, Lease
 from reference_app import controller, software
 from reference_app.cluster import Cluster
 from reference_app.operations import decommission, deploy
-from reference_app.software import RECORD_DIR, Role
+from reference_app.software import CONFIG_DIR, PROGRAM_DIR, RECORD_DIR, STATE_DIR, Role
 
 _report, _keep = Operations.report_step, Lease.keep
+_recorded, _installed, _removed = software.ensure_recorded, software.ensure_installed, software.ensure_removed
 _configured, _decommission, _deploy = software.ensure_configured, decommission.reconcile, deploy.reconcile
 
 
@@ -38,11 +50,64 @@ def leaky() -> None:
 
 
 def liar() -> None:
-    async def removed(machine: Machine, leaving: Any, staying: Any) -> None:
+    async def removed(machine: Machine, leaving: Any, staying: Any) -> dict[str, Any]:
         await machine.run_step("remove", "systemctl stop 'rollcall-*'")
+        return {}
+
+    async def proven(machine: Machine, leaving: Any, staying: Any, port: int, *, came: bool = True) -> MachineReceipt:
+        return await probe(machine, {"paths": "true"})
 
     software.ensure_removed = removed
-    decommission.checks = lambda leaving, staying, port: {"paths": "true"}  # type: ignore[attr-defined]
+    decommission.prove_removed = proven  # type: ignore[attr-defined]
+
+
+def careless() -> None:
+    async def configured(machine: Machine, role: Role, config: dict[str, Any], token: Any) -> None:
+        await _configured(machine, role, config, token)
+        await machine.run_step("open", f"chmod 0644 {CONFIG_DIR}/token")
+
+    software.ensure_configured = configured
+
+
+def unfenced() -> None:
+    """What only looks is not fenced: whoever changes something in that way does so without a lease as well."""
+
+    class Unfenced(NotedMachine):
+        async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
+            return await self.read(script, timeout=timeout)
+
+    async def installed(machine: Machine, digest: str) -> Any:
+        return await _installed(Unfenced(machine, "", lambda command: None), digest)
+
+    software.ensure_installed = installed
+
+
+def buggy() -> None:
+    async def installed(machine: Machine, digest: str) -> Any:
+        try:
+            return await _installed(machine, digest)
+        except DeliveryFailedError as error:
+            return {"version": error.args[7]}
+
+    software.ensure_installed = installed
+
+
+def greedy() -> None:
+    async def removed(machine: Machine, leaving: Any, staying: Any) -> dict[str, Any]:
+        said = await _removed(machine, leaving, staying)
+        await machine.run_step("remove-all", f"rm -rf {PROGRAM_DIR} {CONFIG_DIR} {STATE_DIR}")
+        return said
+
+    software.ensure_removed = removed
+
+
+def stubborn() -> None:
+    """Takes nothing apart: the kit has to write its instance off."""
+
+    async def reconcile(operation: OperationContext) -> Any:
+        raise OperationFailed("unwilling", "this controller takes nothing apart")
+
+    controller.HANDLERS["decommission"] = reconcile
 
 
 def hasty() -> None:
@@ -59,9 +124,9 @@ def hasty() -> None:
 
 
 def forgetful() -> None:
-    async def recorded(machine: Machine) -> dict[str, Any]:
-        await machine.run_step("record", f"mkdir {RECORD_DIR}")
-        return {}
+    async def recorded(machine: Machine, role: Role) -> dict[str, Any]:
+        await machine.run_step("make", f"mkdir {RECORD_DIR}")
+        return await _recorded(machine, role)
 
     software.ensure_recorded = recorded
 
@@ -101,7 +166,22 @@ def silent() -> None:
 
 
 WAYS: dict[str, Callable[[], None]] = {
-    each.__name__: each for each in (unannounced, leaky, liar, hasty, forgetful, hopeful, deaf, silent)
+    each.__name__: each
+    for each in (
+        unannounced,
+        leaky,
+        careless,
+        unfenced,
+        buggy,
+        greedy,
+        stubborn,
+        liar,
+        hasty,
+        forgetful,
+        hopeful,
+        deaf,
+        silent,
+    )
 }
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
 from tests.machines.slices import release
 from tests.machines.stand_in import TAG
+from tests.support.firewall import firewalls
 
 # Runs beside each other need machines, ports and addresses of their own: give each its own slot.
 SLOT = int(os.environ.get("GPUAAS_MACHINES_SLOT", "0"))
@@ -66,10 +67,11 @@ def stack(alone: None) -> Iterator[Stack]:
 
 
 def traces(settings: Settings) -> list[str]:
-    """What the host itself still has of this environment: routes, bridges, devices, mounts, processes."""
+    """What the host itself still has of this environment: routes, rules, bridges, devices, mounts, processes."""
     routes = subprocess.run(["ip", "-4", "route", "show"], capture_output=True, text=True, check=True).stdout
     prefix = str(settings.subnet.network_address).removesuffix(".0.0") + "."
     left = [f"route {line.strip()}" for line in routes.splitlines() if f" {prefix}" in f" {line}"]
+    left += firewalls(settings.environment)
     left += [f"device {path}" for path in settings.gpu_dir.glob("*")]
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     # As a whole word: another run's pool may have a name that begins with this one's.

@@ -1,9 +1,12 @@
 """A controller that is stopped in the middle of its work and goes on when its lease is long gone.
 
-It reaches its machine straight, past the platform's streams: what the platform can cut is not what is tested."""
+It reaches its machine straight, past the platform's streams, and with the key of an administrator, which the machine
+does not refuse at the lease's end: what the platform and the machine's sshd can cut is not what is tested. Its own
+certificate is tried at the end."""
 
 import asyncio
 import json
+import shlex
 import sys
 import uuid
 
@@ -25,27 +28,36 @@ async def main() -> None:
         public = key.export_public_key().decode().strip()
         grant = await client.operations.access(claim.operation.id, claim.fencing_token, public)
         (machine,) = grant.machines
-        ssh = await asyncssh.connect(
-            machine.address,
-            username=grant.login,
-            client_keys=[(key, asyncssh.import_certificate(grant.certificate))],
-            known_hosts=trusted_hosts(grant, machine),
-            host_key_alias=machine.host_principal,
-            config=None,
-            agent_path=None,
-        )
+
+        async def connect(login: str, own: asyncssh.SSHKey, certificate: str) -> asyncssh.SSHClientConnection:
+            return await asyncssh.connect(
+                machine.address,
+                username=login,
+                client_keys=[(own, asyncssh.import_certificate(certificate))],
+                known_hosts=trusted_hosts(grant, machine),
+                host_key_alias=machine.host_principal,
+                config=None,
+                agent_path=None,
+            )
+
+        await connect(grant.login, key, grant.certificate)
+        administrator = asyncssh.import_private_key(asked["administrator"]["key"])
+        ssh = await connect(asked["administrator"]["login"], administrator, asked["administrator"]["certificate"])
         fence = remote.Fence.of(claim)
 
         def step(name: str, script: str) -> str:
             return remote.step_command(fence, name, script.encode(), call=uuid.uuid4().hex, timeout=300)
 
+        def as_root(command: str) -> str:
+            return f"sudo -n -- sh -c {shlex.quote(command)}"
+
         async def run(command: str, script: str) -> str:
-            done = await ssh.run(command, input=script.encode(), encoding=None)
+            done = await ssh.run(as_root(command), input=script.encode(), encoding=None)
             return outcome(done.returncode, done.stdout, done.stderr)
 
         # One step runs as a unit. Another has raised the fence and waits for its script: about to start.
         slow = asyncio.create_task(run(step("slow", asked["slow"]), asked["slow"]))
-        half = await ssh.create_process(step("half", asked["late"]), encoding=None)
+        half = await ssh.create_process(as_root(step("half", asked["late"])), encoding=None)
         print(json.dumps({"fencing_token": claim.fencing_token}), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         answers = {"slow": await slow}
@@ -57,6 +69,11 @@ async def main() -> None:
         length = len(asked["late"].encode())
         file = remote.file_command(fence, "/root/late", length, mode=0o644, owner="root", group="root")
         answers["file"] = await run(file, asked["late"])
+        try:
+            await connect(grant.login, key, grant.certificate)
+            answers["certificate"] = "taken"
+        except asyncssh.PermissionDenied:
+            answers["certificate"] = "refused"
         try:
             await client.operations.heartbeat(claim.operation.id, claim.fencing_token)
             answers["platform"] = "renewed"

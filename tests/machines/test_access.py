@@ -1,5 +1,6 @@
 """People on real machines: who gets in, as whom, and how quickly they are out."""
 
+import secrets
 import socket
 import subprocess
 import time
@@ -17,9 +18,12 @@ from tests.e2e.command_line import GPUAAS, CommandLine
 from tests.machines.conftest import pid_of
 from tests.machines.people import Person, SshFiles, log_in, make_person
 from tests.machines.slices import SMALL, make, release
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 DENIED = "Permission denied (publickey)"
+PEOPLE = "/etc/ssh/gpuaas_people"
+"""On a machine: a file for each person that it ever had."""
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +128,33 @@ def test_a_person_is_their_own_user_with_sudo_or_without(
     assert ada.cli.call("ssh", "two", "--", "true").returncode == 4
     assert cli.ssh("two", "id -un").strip() == "gpuaas"
     assert cli.ssh("two", f"id {of_ada['login']} 2>&1 || true").startswith("id:")
+
+
+def test_listening_on_a_machine_is_a_right_of_its_own(
+    cli: CommandLine, machines: dict[str, str], people: Callable[..., Person], files: SshFiles
+) -> None:
+    """`ssh -R` would lead out of the machine's network; `ssh -L` leads into it, and is everybody's."""
+    ada, bob, one = people("ada"), people("bob"), machines["one"]
+    of_ada, of_bob = grant(cli, "one", ada), grant(cli, "one", bob, "--remote-forwarding")
+    assert (of_ada["remote_forwarding"], of_bob["remote_forwarding"]) == (False, True)
+
+    def ssh(person: Person, login: str, *options: str) -> subprocess.CompletedProcess[str]:
+        access = person.access(one, files.key())
+        program, *words = files.words(one, login, access, certificate=access["certificate"])
+        more = ["-o", "ExitOnForwardFailure=yes", *options]
+        return person.run(program, *more, *words, "true", env={"GPUAAS_TOKEN": person.token})
+
+    for remote in ("0:127.0.0.1:22", f"/tmp/{of_ada['login']}.sock:127.0.0.1:22"):
+        refused = ssh(ada, of_ada["login"], "-R", remote)
+        assert (refused.returncode, "forwarding failed" in refused.stderr) == (255, True), refused
+    allowed = ssh(bob, of_bob["login"], "-R", "0:127.0.0.1:22")
+    assert allowed.returncode == 0, allowed
+    inward = ssh(ada, of_ada["login"], "-W", "127.0.0.1:22")
+    assert inward.stdout.startswith("SSH-2.0-"), inward
+    # Given anew without it, the right is gone from the machine, too.
+    cli.run("grant", "revoke", of_bob["id"], "--yes", "--wait")
+    again = ssh(bob, grant(cli, "one", bob)["login"], "-R", "0:127.0.0.1:22")
+    assert (again.returncode, "forwarding failed" in again.stderr) == (255, True), again
 
 
 def test_certificates_open_what_they_are_for_and_nothing_else(
@@ -251,12 +282,6 @@ def revoke(
     return [session_ended, port_ended, off_machine]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def banner(port: int) -> bytes:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
@@ -300,6 +325,30 @@ def test_own_keys_and_plain_ssh(
     wait_until(lambda: ada.run(*plain).stdout.strip() == made["login"], "the key is back")
     cli.run("grant", "revoke", made["id"], "--yes", "--wait")
     assert cli.ssh("one", "ls /etc/ssh/gpuaas_keys").split() == []
+
+
+def test_a_name_from_before_there_was_a_namespace_changes_and_the_files_stay(
+    cli: CommandLine, machines: dict[str, str], people: Callable[..., Person]
+) -> None:
+    """The machine knows the person by another name, as an agent of the version before left it; also where this agent
+    was interrupted while it changed that."""
+    for name, interrupted in (("ada", False), ("bob", True)):
+        person, old = people(name), f"old{secrets.token_hex(4)}"
+        before = grant(cli, "one", person)
+        login = before["login"]
+        person.cli.ssh("one", "echo mine >kept")
+        cli.run("grant", "revoke", before["id"], "--yes", "--wait")
+        rename = f"usermod --login {old} --home /home/{old} --move-home {login} && groupmod --new-name {old} {login}"
+        rename += f" && mv {PEOPLE}/{login} {PEOPLE}/{old} && sed -i s/^{login}:/{old}:/ /etc/subuid /etc/subgid"
+        if interrupted:
+            rename += f" && usermod --login {login} --home /home/{login} {old}"
+        cli.ssh("one", f"sudo -n sh -c '{rename}'")
+        after = grant(cli, "one", person)
+        assert (after["login"], after["uid"]) == (login, before["uid"])
+        seen = person.cli.ssh("one", "id -un; id -gn; pwd; cat kept; stat -c %U:%G kept").split()
+        assert seen == [login, login, f"/home/{login}", "mine", f"{login}:{login}"]
+        left = f"getent passwd {old}; getent group {old}; ls -d /home/{old} {PEOPLE}/{old} 2>/dev/null"
+        assert cli.ssh("one", f"{{ {left}; grep -h {old} /etc/subuid; }} || true") == "", "a package may have the name"
 
 
 def test_directly_where_there_is_a_route(

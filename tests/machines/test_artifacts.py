@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuaas_contract import oci
-from gpuaas_sdk.errors import DeliveryFailedError, InvalidStateError
+from gpuaas_sdk.errors import DeliveryFailedError
 from gpuaas_sdk.registry import digest_of_file
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
@@ -29,8 +29,10 @@ NAMES = ["first", "second", "third"]
 
 
 def sent_by_registry(stack: Stack) -> int:
-    """Bytes that it has written since it started, nearly all of them to connections."""
-    lines = Path(f"/proc/{pid_of(stack, 'registry')}/io").read_text().splitlines()
+    """Bytes that it has written since it started, nearly all of them to connections. Its guard has its name."""
+    guard = pid_of(stack, "registry")
+    (registry,) = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
+    lines = Path(f"/proc/{registry}/io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["wchar"])
 
 
@@ -59,7 +61,7 @@ async def test_three_machines_get_it_and_a_cut_delivery_goes_on(
     artifact = await asyncio.to_thread(cli.json, *words)
     assert (artifact["size"], artifact["content_digest"]) == (SIZE, await asyncio.to_thread(digest_of_file, file))
     first = controllers[0]
-    with pytest.raises(InvalidStateError, match="only promoted ones are delivered"):
+    with pytest.raises(DeliveryFailedError, match="only promoted ones are delivered"):
         await first[1].machines.machine(first[0]).deliver(artifact["digest"])
     cli.run("artifact", "verify", "model")
     assert cli.json("artifact", "promote", "model")["status"] == "promoted"
@@ -88,7 +90,7 @@ async def test_three_machines_get_it_and_a_cut_delivery_goes_on(
         assert await own.machines.machine(id).deliver(artifact["digest"]) == paths[0]
     assert sent_by_registry(stack) - before < 100_000, "what the host has was fetched again"
     cli.run("artifact", "retire", "model")
-    with pytest.raises(InvalidStateError, match="is retired; only promoted"):
+    with pytest.raises(DeliveryFailedError, match="is retired; only promoted"):
         await first[1].machines.machine(first[0]).deliver(artifact["digest"])
 
 
@@ -125,7 +127,7 @@ async def test_what_was_tampered_with_or_leads_out_reaches_no_machine(
         link.type, link.linkname = tarfile.SYMTYPE, "../../../etc"
         tar.addfile(link)
     # A client that does not look into what it sends.
-    monkeypatch.setattr("gpuaas_sdk.resources.artifacts.check_tar", lambda path: None)
+    monkeypatch.setattr("gpuaas_sdk.resources.artifacts.check_file", lambda path, media_type: None)
     key = signing_key()
     await own.admin.trusted_keys.add("hostile", key.public, app_slug=own.app_slug)
     content = (tmp_path / "tree.tar").read_bytes()

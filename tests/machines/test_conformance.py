@@ -26,6 +26,11 @@ STUMBLING = Path(__file__).parent / "stumbling_rollcall.py"
 FAMILIES = {
     "unannounced": ("plain", "announced"),
     "leaky": ("plain", "secret-kept"),
+    "careless": ("plain", "secret-on-machine"),
+    "unfenced": ("plain", "fenced"),
+    "buggy": ("refused", "fails-in-words"),
+    "greedy": ("others", "others-kept"),
+    "stubborn": ("plain", "teardown"),
     "liar": ("plain", "teardown"),
     "hopeful": ("plain", "ready-last"),
     "forgetful": ("killed", "killed-after-effect"),
@@ -45,10 +50,12 @@ def machines(cli: CommandLine, node: str) -> Iterator[list[str]]:
     release(cli, *names, force=True)
 
 
-def conformance(stack: Stack, machines: list[str], *words: str, log: Path) -> tuple[int, dict[str, Any]]:
+def conformance(
+    stack: Stack, machines: list[str], *words: str, log: Path, project: str = "research"
+) -> tuple[int, dict[str, Any]]:
     settings = stack.settings
     where = ["--api-url", settings.api_url, "--password-file", str(settings.admin_password_file), "--log", str(log)]
-    which = ["--app", str(APP), "--project", "research", "--machines", ",".join(machines), "--seed", str(SEED)]
+    which = ["--app", str(APP), "--project", project, "--machines", ",".join(machines), "--seed", str(SEED)]
     # Programs of the app's pack are beside the kit.
     environment = {**os.environ, "PATH": f"{KIT.parent}:{os.environ['PATH']}"}
     done = subprocess.run(
@@ -60,8 +67,13 @@ def conformance(stack: Stack, machines: list[str], *words: str, log: Path) -> tu
     return done.returncode, json.loads(done.stdout)
 
 
-def test_the_reference_app_keeps_every_rule(stack: Stack, machines: list[str], tmp_path: Path) -> None:
-    code, result = conformance(stack, machines, log=tmp_path / "log")
+def test_the_reference_app_keeps_every_rule(
+    stack: Stack, cli: CommandLine, machines: list[str], tmp_path: Path
+) -> None:
+    accounts = cli.json("service-account", "list")
+    code, result = conformance(stack, machines, log=tmp_path / "log", project="acme/research")
+    assert cli.json("service-account", "list") == accounts, "the kit leaves no account"
+    assert left_by_the_kit(cli) == []
     verdicts = {check["check"]: check["verdict"] for check in result["checks"]}
     assert set(verdicts.values()) == {"kept"}, json.dumps(result, indent=1)
     assert (code, result["ok"]) == (0, True)
@@ -87,13 +99,21 @@ def test_a_broken_controller_is_caught(
     command = f"{sys.executable} {BROKEN} {broken}"
     log = tmp_path / "log"
     code, result = conformance(stack, machines, "--controller", command, "--scenario", scenario, log=log)
+    left = left_by_the_kit(cli)
     clean_up(stack, cli, machines, tmp_path)
     verdicts = {row["check"]: row["verdict"] for row in result["checks"]}
     assert (code, verdicts[check]) == (1, "BROKEN"), json.dumps(result, indent=1)
+    assert left == [], "whatever the controller is worth, the kit leaves no instance"
+
+
+def left_by_the_kit(cli: CommandLine) -> list[dict[str, Any]]:
+    return [each for each in cli.json("instance", "list") if each["status"] != "decommissioned"]
 
 
 def clean_up(stack: Stack, cli: CommandLine, machines: list[str], tmp_path: Path) -> None:
     """By a controller that is not broken, also what a broken one has left behind without saying so."""
+    if all(each["app_slug"] != SLUG for each in cli.json("entitlement", "list")):
+        cli.run("entitlement", "grant", "acme", SLUG)
     account = tmp_path / "service-account.json"
     cli.run("service-account", "create", f"cleaner-{secrets.token_hex(4)}", "--app", SLUG, "--file", str(account))
     cleaner = Controllers(stack.settings.api_url, account, tmp_path / "cleaner.log")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuaas_sdk.errors import NotFoundError
+from gpuaas_sdk.errors import DeliveryFailedError
 from gpuaas_sdk.machines import COPIED_ARTIFACTS, CommandResult, MachineUnreachableError
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
@@ -61,7 +61,7 @@ async def test_a_controller_works_on_it(stack: Stack, cli: CommandLine, lab: Sta
         lab.sh(f"echo changed > {path}")
         assert await machine.deliver(artifact.digest) == path, "it is brought once"
         assert lab.sh(f"cat {path}") == "changed\n"
-        with pytest.raises(NotFoundError):
+        with pytest.raises(DeliveryFailedError, match="there is no artifact"):
             await machine.deliver(f"sha256:{'0' * 64}")
     lab.sh(f"rm -r /root/greeting /root/file {COPIED_ARTIFACTS}")
     release(cli, "lab")

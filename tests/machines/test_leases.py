@@ -14,7 +14,7 @@ import pytest
 
 from gpuaas_contract.access import OBSERVER_LOGIN, AccessGrant
 from gpuaas_sdk.errors import LeaseLostError
-from gpuaas_sdk.machines.connection import MachineConnection, connect_over
+from gpuaas_sdk.machines.connection import MachineConnection, connect_over, trusted_hosts
 from gpuaas_sdk.machines.ssh import SshMachineAccess, SshObservers
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
@@ -39,7 +39,15 @@ async def test_a_controller_that_wakes_up_late_changes_nothing(stack: Stack, cli
         slow = (
             "echo old-begins >>/root/effects; until [ -e /root/go ]; do sleep 0.1; done; echo old-ends >>/root/effects"
         )
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        public = key.export_public_key().decode().strip()
+        administrator = await app.admin.allocations.access(made["id"], public, lifetime_seconds=900)
         asked = {
+            "administrator": {
+                "login": administrator.login,
+                "certificate": administrator.certificate,
+                "key": key.export_private_key().decode(),
+            },
             "api_url": stack.settings.api_url,
             "account_id": app.account_id,
             "private_key": app.private_key,
@@ -86,7 +94,8 @@ async def test_a_controller_that_wakes_up_late_changes_nothing(stack: Stack, cli
             answers = json.loads(await asyncio.to_thread(old.stdout.readline))
             fenced = "MachineFencedError"
             assert answers.pop("slow") in {"0", "124", fenced}, "its outcome may be fetched, or is gone"
-            assert answers == {"half": fenced, "next": fenced, "file": fenced, "platform": "StaleLeaseError"}
+            refused = {"certificate": "refused", "platform": "StaleLeaseError"}
+            assert answers == {"half": fenced, "next": fenced, "file": fenced, **refused}
             look = "cat /root/effects; ls /root/late 2>&1 || true; systemctl list-units --all 'gpuaas-*' | cat"
             seen = await machine.read(look)
             assert seen.stdout.startswith("old-begins\nold-ends\nnew\nls: cannot access")
@@ -186,8 +195,97 @@ async def check_restricted(app: App, grant: AccessGrant, files: SshFiles) -> Non
     assert (terminal[0], "PTY allocation request failed" in terminal[1]) == ("", True), terminal
 
 
+AS_BEFORE = """
+rm /etc/ssh/gpuaas_leases
+echo 'AuthorizedKeysFile /etc/ssh/gpuaas_keys/%u' >/etc/ssh/sshd_config.d/05-gpuaas-keys.conf
+echo 'restrict gpuaas-observer@ALLOCATION' >/etc/ssh/gpuaas_principals/gpuaas-observer
+systemctl reload ssh.service
+"""
+
+
+def make_old(allocation_id: str) -> None:
+    """Turn a machine into one of an agent that did not know leases."""
+    name = allocation_id.replace("_", "-")
+    lxc("config", "device", "remove", name, "leases")
+    lxc("config", "unset", name, "user.gpuaas.sshd")
+    lxc("exec", name, "--", "sh", "-euc", AS_BEFORE.replace("ALLOCATION", allocation_id))
+
+
+def lxc(*words: str) -> str:
+    return subprocess.run(["lxc", *words], check=True, capture_output=True, text=True).stdout
+
+
 async def test_an_observer_can_look_and_nothing_else(stack: Stack, cli: CommandLine, node: str, tmp_path: Path) -> None:
     made = make(cli, "watched")["watched"]
+    make_old(made["id"])
     async with app_on(stack, made["project_id"], made["id"]) as app:
         await check_observer(app, made["id"], SshFiles(tmp_path))
+    assert OBSERVER_LOGIN not in lxc("exec", made["id"].replace("_", "-"), "--", "ls", "/etc/ssh/gpuaas_principals")
     release(cli, "watched")
+
+
+async def test_the_machine_itself_refuses_a_lease_that_is_over(
+    stack: Stack, cli: CommandLine, node: str, tmp_path: Path
+) -> None:
+    """On a route past the platform: what holds there is the machine's own word, not a stream that was cut."""
+    made = make(cli, "ended")["ended"]
+    files = SshFiles(tmp_path)
+    async with app_on(stack, made["project_id"], made["id"]) as app:
+        operations, leases = app.client.operations, app.client.reconcile_leases
+        (operation,) = [op async for op in operations.list(instance_id=app.instance.id)]
+        first = await operations.claim(operation.id, "first")
+        old = await operations.access(operation.id, first.fencing_token, files.key())
+        assert [machine.closed_at_end for machine in old.machines] == [True]
+        key = asyncssh.read_private_key(files.directory / "key")
+        session = await connect_past_the_platform(old, key)
+        running = await session.create_process("echo $$; exec sleep 1000")
+        process = (await running.stdout.readline()).strip()
+        only_forwarding = await connect_past_the_platform(old, key)
+
+        watch = await leases.claim(app.instance.id, "observer")
+        observer = await leases.access(app.instance.id, watch.fencing_token, files.key())
+        watching = await connect_past_the_platform(observer, key)
+        await operations.yield_lease(operation.id, first.fencing_token)
+        second = await operations.claim(operation.id, "second")
+        new = await operations.access(operation.id, second.fencing_token, files.key())
+        working = await connect_past_the_platform(new, key)
+
+        async def is_cut() -> bool:
+            return session.is_closed() and only_forwarding.is_closed()
+
+        await until(is_cut, "the sessions of the lease that is over are cut", 60)
+        with pytest.raises(asyncssh.PermissionDenied):
+            await connect_past_the_platform(old, key)
+        assert (await working.run("id -u", check=True)).stdout == "0\n", "another lease goes on"
+        assert (await working.run(f"test -d /proc/{process}")).returncode == 1, "and what the old session ran is gone"
+        assert (await watching.run("id -u", check=True)).stdout == "9999\n"
+
+        await operations.complete(operation.id, second.fencing_token)
+        await until(lambda: closed(working), "the end of the operation cuts its sessions", 60)
+        for over in (old, new):
+            with pytest.raises(asyncssh.PermissionDenied):
+                await connect_past_the_platform(over, key)
+        assert (await watching.run("id -u", check=True)).stdout == "9999\n", "the observer's lease is another one"
+        await leases.yield_lease(app.instance.id, watch.fencing_token)
+        await until(lambda: closed(watching), "the end of the observer's lease cuts its sessions", 60)
+        with pytest.raises(asyncssh.PermissionDenied):
+            await connect_past_the_platform(observer, key)
+    release(cli, "ended")
+
+
+async def closed(connection: asyncssh.SSHClientConnection) -> bool:
+    return connection.is_closed()
+
+
+async def connect_past_the_platform(grant: AccessGrant, key: asyncssh.SSHKey) -> asyncssh.SSHClientConnection:
+    (machine,) = grant.machines
+    return await asyncssh.connect(
+        machine.address,
+        host_key_alias=machine.host_principal,
+        username=grant.login,
+        client_keys=[(key, asyncssh.import_certificate(grant.certificate))],
+        known_hosts=trusted_hosts(grant, machine),
+        config=None,
+        agent_path=None,
+        preferred_auth="publickey",
+    )

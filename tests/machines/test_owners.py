@@ -1,6 +1,7 @@
 """Several machines at once, a tenant's own machine beside a project's, and another image: on real slices."""
 
 import json
+import socket
 import subprocess
 
 from gpuaas_stack.stack import Stack
@@ -12,9 +13,9 @@ from tests.machines.slices import SMALL, release
 OTHER_IMAGE = f"{ENVIRONMENT}/other"
 
 
-def reaches(cli: CommandLine, machine: str, address: str) -> bool:
-    """Whether sshd there answers from here; a refusal and a silence are both no."""
-    probe = f"timeout 5 bash -c '</dev/tcp/{address}/22' 2>/dev/null && echo yes || echo no"
+def reaches(cli: CommandLine, machine: str, address: str, port: int = 22) -> bool:
+    """Whether sshd there answers from here, or another port; a refusal and a silence are both no."""
+    probe = f"timeout 5 bash -c '</dev/tcp/{address}/{port}' 2>/dev/null && echo yes || echo no"
     return cli.on(machine, probe).strip() == "yes"
 
 
@@ -29,6 +30,12 @@ def test_a_tenants_machine_beside_several_of_a_project(cli: CommandLine, node: s
     assert reaches(cli, both[0]["id"], both[1]["address"]), "machines of one owner reach each other"
     assert not reaches(cli, both[0]["id"], own["address"])
     assert not reaches(cli, own["id"], both[0]["address"])
+    gateways = [machine["address"].rsplit(".", 1)[0] + ".1" for machine in (both[0], own)]
+    assert reaches(cli, both[0]["id"], gateways[0], 53), "names of the own project"
+    assert not reaches(cli, both[0]["id"], gateways[1], 53), "names of somebody else's machines"
+    assert not reaches(cli, own["id"], gateways[0], 53)
+    with socket.create_server(("", 0)) as service:
+        assert not reaches(cli, own["id"], gateways[1], service.getsockname()[1]), "a service of the host"
     release(cli, *(machine["id"] for machine in (*both, own)))
     assert leftovers() == []
 

@@ -15,8 +15,9 @@ from gpuaas_sdk.events import Event, parse_events
 from gpuaas_sdk.retry import RetryPolicy
 from gpuaas_stack.postgres import DATABASE
 from gpuaas_stack.settings import Settings
+from tests.support.ports import free_port
 from tests.support.processes import ApiProcess, fresh_database
-from tests.support.services import admin_credentials, free_port, openbao_of
+from tests.support.services import admin_credentials, openbao_of
 
 PATIENT = RetryPolicy(attempts=60, first_delay=0.1, longest_delay=0.5)
 FIRST = "api"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gpuaas_contract.credentials import Credential
 from gpuaas_contract.instances import MemberStatus
 from gpuaas_contract.secret_deliveries import SecretDelivery
 from gpuaas_sdk.client import GpuaasClient
@@ -36,9 +37,9 @@ class HeldLease:
         return await self.unwrap(await self.client.secrets.deliver(secret_id, *self.both, version=version))
 
 
-async def hold_lease(world: World, name: str = "greeter") -> HeldLease:
-    """Of the deploy operation of a new instance."""
-    instance = await world.deploy(head=await world.allocation(f"for-{name}"), name=name)
+async def hold_lease(world: World, name: str = "greeter", *, access: Credential | None = None) -> HeldLease:
+    """Of the deploy operation of a new instance, for which the access credential was chosen."""
+    instance = await world.deploy(head=await world.allocation(f"for-{name}"), name=name, access=access)
     (operation_id,) = [
         op.id async for op in world.controller.operations.list(instance_id=instance.id) if op.kind == "deploy"
     ]

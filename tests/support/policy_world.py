@@ -207,7 +207,7 @@ class _Makers:
         tenant, project = world.tenant.id, world.project.id
         other_tenant = await admin.tenants.create(f"other-{self.name}")
         other_project = await admin.projects.create(tenant, f"other-{self.name}")
-        other_app = f"other-{self.name}"
+        other_app = await world.other_app()
         await self._node()
         # Nobody of the askers: what they do to this one must not change who they are.
         target = await admin.users.create(f"target-{self.name}@example.com", PASSWORD)

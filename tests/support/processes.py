@@ -17,16 +17,20 @@ from pydantic import SecretStr
 
 from gpuaas_stack import platform_services
 from gpuaas_stack.postgres import DATABASE, ROLE
+from gpuaas_stack.service import Ready
 from gpuaas_stack.settings import Settings
 from tests.support import warm
 from tests.support.database import database_url, postgres_of
-from tests.support.services import free_port, openbao_of
+from tests.support.ports import free_port
+from tests.support.services import openbao_of
 from tests.support.waiting import wait_until
 
 FOR_TESTS = {
     # A password is hashed in no time, and one administrator logs in for all tests.
     "GPUAAS_PASSWORD_MEMORY_KIB": "32",
     "GPUAAS_LOGINS_PER_MINUTE": "6000",
+    "GPUAAS_LOGIN_FAILURES_PER_ADDRESS": "100000",
+    "GPUAAS_LOGIN_FAILURES_PER_ACCOUNT": "100000",
     # Where the machine is slow, a test that holds a lease is slow, too, and heart-beats come late.
     "GPUAAS_OPERATION_LEASE_SECONDS": "300",
     "GPUAAS_NODE_OFFLINE_AFTER_SECONDS": "300",
@@ -35,6 +39,11 @@ FOR_TESTS = {
 
 def log_file(settings: Settings) -> Path:
     return settings.state_dir / "logs" / f"api-{settings.api_port}.log"
+
+
+def metrics_header(settings: Settings) -> dict[str, str]:
+    """What Prometheus shows."""
+    return {"Authorization": f"Bearer {settings.metrics_token_file.read_text().strip()}"}
 
 
 @contextmanager
@@ -117,6 +126,8 @@ class ApiProcess:
 
     def _is_ready(self) -> bool:
         assert self._process.is_alive(), f"the API ended: {self.log.read_text()[-2_000:]}"
+        if self.url.startswith("https:"):
+            return Ready("http", f"{self.url}/healthz").check()
         # Not httpx, which reads all the certificates of the machine each time.
         link = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=5)
         try:

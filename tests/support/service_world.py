@@ -35,6 +35,7 @@ from gpuaas_contract.operations import (
     StepReport,
     StepStatus,
 )
+from gpuaas_platform.core.checks import CheckPool, Verdicts
 from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import CONTROLLER, Caller, RoleGrant
@@ -54,6 +55,7 @@ class _RolledBack(Exception):  # noqa: N818 - not an error
 @dataclass
 class ServiceWorld:
     database: Database
+    checks: CheckPool = field(default_factory=lambda: CheckPool(1, 60))
     tenant_id: str = field(default_factory=lambda: ids.new_id(ids.TENANT))
     project_id: str = field(default_factory=lambda: ids.new_id(ids.PROJECT))
 
@@ -62,11 +64,12 @@ class ServiceWorld:
     async def opened(cls, url: str) -> "AsyncIterator[ServiceWorld]":
         database = Database(url, max_size=8)
         await database.open()
+        world = cls(database)
         try:
-            world = cls(database)
             await world._fill()
             yield world
         finally:
+            await world.checks.close()
             await database.close()
 
     async def _fill(self) -> None:
@@ -120,15 +123,25 @@ class ServiceWorld:
         return Caller(PrincipalKind.SERVICE_ACCOUNT, f"sva_{number}", f"controller-{number}", grants, app_slug=SLUG)
 
     async def act(self, effect: Callable[[Transaction], Awaitable[T]], caller: Caller | None = None) -> T:
-        async with self.database.transaction((caller or self.admin).id, ids.new_id(ids.CORRELATION)) as tx:
-            return await effect(tx)
+        verdicts = Verdicts(self.checks)
+
+        async def attempt() -> T:
+            async with self.database.transaction((caller or self.admin).id, ids.new_id(ids.CORRELATION)) as tx:
+                tx.verdicts = verdicts
+                return await effect(tx)
+
+        return await verdicts.until_known(attempt)
 
     async def attempt(self, effect: Callable[[Transaction], Awaitable[Any]]) -> Refusal | None:
         """Whether it would be accepted now; nothing stays of it."""
+
+        async def roll_back(tx: Transaction) -> None:
+            await effect(tx)
+            raise _RolledBack
+
         try:
-            async with self.database.transaction(self.admin.id, ids.new_id(ids.CORRELATION)) as tx:
-                await effect(tx)
-                raise _RolledBack
+            await self.act(roll_back)
+            return None
         except _RolledBack:
             return None
         except Refusal as refusal:

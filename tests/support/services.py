@@ -3,7 +3,6 @@
 import fcntl
 import json
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,15 +20,10 @@ from gpuaas_stack.settings import Settings
 from gpuaas_stack.stack import Stack
 from gpuaas_stack.supervision import Supervision
 from tests.support.database import postgres_of
+from tests.support.ports import free_port
 
 PARENT = Path("/var/tmp")
 IN_USE = "tests.lock"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -41,7 +35,7 @@ def own_stack(environment: str, **changes: Any) -> Iterator[Stack]:
     state_dir = Path(tempfile.mkdtemp(prefix=f"gpuaas-{environment}-", dir=PARENT))
     state_dir.chmod(0o755)
     # Servers that the shell of whoever runs the tests names are not for tests.
-    chosen = {"database_url": None, "vault_addr": None, "registry_url": None, "app_dirs": (), **changes}
+    chosen = {"database_url": None, "vault_addr": None, "registry_url": None, "app_dirs": (), "tls": "off", **changes}
     settings = Settings(
         state_dir=state_dir,
         environment=environment,

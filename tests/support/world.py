@@ -23,8 +23,10 @@ from gpuaas_contract.agent_link import (
     HEARTBEAT_SECONDS,
     Heartbeat,
     Hello,
+    LeasesSet,
     OpenStream,
     RotateIdentity,
+    SetLeases,
     SliceReport,
     StreamRefused,
     TaskMessage,
@@ -33,11 +35,12 @@ from gpuaas_contract.agent_link import (
     to_agent_adapter,
 )
 from gpuaas_contract.allocations import Allocation, AllocationStatus, ShapeKind
+from gpuaas_contract.credentials import Credential
 from gpuaas_contract.grants import Grant
 from gpuaas_contract.identity import Project, ServiceAccount, Tenant
-from gpuaas_contract.instances import Instance, InstanceDeploy, Placement
+from gpuaas_contract.instances import ChosenAccess, Instance, InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
-from gpuaas_contract.nodes import Capacity, Inventory
+from gpuaas_contract.nodes import Capacity, Inventory, NodeCondition
 from gpuaas_contract.volumes import Volume
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.correlation import current_correlation_id
@@ -109,6 +112,12 @@ class SimulatedNode:
     """Allocations whose machines it says it has, when it connects."""
     volumes: list[str] | None = None
     """Likewise."""
+    conditions: list[NodeCondition] = field(default_factory=list)
+    """What it says is wrong with it, when it connects."""
+    link: websockets.ClientConnection | None = None
+    leases: list[SetLeases] = field(default_factory=list)
+    """All that it was told of who may log in under a lease."""
+    silent_about_leases: bool = False
 
     def token(self) -> str:
         return sign_assertion(self.private_key_pem, self.node_id, AGENT_AUDIENCE)
@@ -136,13 +145,20 @@ class SimulatedNode:
         )
         reports = [SliceReport(allocation_id=id, finished=True, running=True) for id in self.slices or []]
         slices = None if self.slices is None else reports
-        return Hello(agent_version="0", inventory=inventory, slices=slices, volume_ids=self.volumes)
+        return Hello(
+            agent_version="0",
+            inventory=inventory,
+            slices=slices,
+            volume_ids=self.volumes,
+            conditions=self.conditions,
+        )
 
     async def run(self) -> None:
         url = self.api_url.replace("http", "ws", 1) + "/v1/agent/link"
         headers = {"Authorization": f"Bearer {self.token()}"}
         async with websockets.connect(url, additional_headers=headers) as link:
             await link.send(self.hello().model_dump_json())
+            self.link = link
             beating = asyncio.create_task(self._beat(link))
             try:
                 await self._listen(link)
@@ -164,6 +180,10 @@ class SimulatedNode:
             if isinstance(message, OpenStream):
                 refused = StreamRefused(stream_id=message.stream_id, message="there is no machine")
                 await link.send(refused.model_dump_json())
+            if isinstance(message, SetLeases):
+                self.leases.append(message)
+                if not self.silent_about_leases:
+                    await link.send(LeasesSet(sequence=message.sequence).model_dump_json())
             if isinstance(message, TaskMessage):
                 self.taken.append(message)
             if isinstance(message, TaskMessage) and message.spec.kind not in self.holds:
@@ -261,8 +281,24 @@ class World:
 
         return await self.until(rests, f"volume {volume_id} is at rest")
 
-    async def deploy(self, *tails: Allocation, head: Allocation, name: str = "greeter", **inputs: object) -> Instance:
-        placements = [Placement(component_key="head", allocation_id=head.id)]
+    async def other_app(self) -> str:
+        """Publish another app that the tenant is entitled to."""
+        slug = f"app-{secrets.token_hex(4)}"
+        await self.admin.app_versions.publish(Manifest.model_validate({**MANIFEST, "slug": slug}))
+        await self.admin.entitlements.grant(self.tenant.id, slug)
+        return slug
+
+    async def deploy(
+        self,
+        *tails: Allocation,
+        head: Allocation,
+        name: str = "greeter",
+        access: Credential | None = None,
+        **inputs: object,
+    ) -> Instance:
+        """With the access credential `access` for its first machine, where one is given."""
+        chosen = None if access is None else ChosenAccess(credential_id=access.id)
+        placements = [Placement(component_key="head", allocation_id=head.id, access=chosen)]
         placements += [Placement(component_key="tail", allocation_id=tail.id) for tail in tails]
         request = InstanceDeploy(
             project_id=self.project.id, app_slug=self.app_slug, name=name, placement_intent=placements, inputs=inputs

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import (
@@ -25,7 +25,9 @@ from gpuaas_contract.instances import (
     Versions,
 )
 from gpuaas_contract.operations import Claim, Operation, OperationState, Step, StepStatus
+from gpuaas_contract.problems import Code, Problem
 from gpuaas_sdk import GpuaasClient, Machine, MachineUnreachableError, OperationContext, RetryLater
+from gpuaas_sdk.errors import InvalidStateError
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
 from gpuaas_sdk.secret_value import SecretValue
 from slurm_app.bundle import ARTIFACT
@@ -43,7 +45,8 @@ class MemoryPlatform:
     def __init__(self, directory: Path, digest: str, *, project: str = "proj", **inputs: Any) -> None:
         self._database = directory / f"{os.urandom(8).hex()}.db"
         self._digest = digest
-        self._key = os.urandom(128)
+        self.keys = [os.urandom(128)]
+        """The versions of the munge key, the oldest first; the platform has the two newest."""
         self._project = project
         self._machines: dict[str, Machine] = {}
         self._operations: dict[str, Operation] = {}
@@ -80,7 +83,7 @@ class MemoryPlatform:
     def copy(self) -> "MemoryPlatform":
         """As it is now, with a database of its own: to go back to, together with the machines."""
         twin = MemoryPlatform(self._database.parent, self._digest, project=self._project)
-        twin._key, twin._machines, twin._operations = self._key, dict(self._machines), dict(self._operations)
+        twin.keys, twin._machines, twin._operations = [*self.keys], dict(self._machines), dict(self._operations)
         twin.instance, twin.found = self.instance, dict(self.found)
         twin.store.close()
         with sqlite3.connect(self._database) as ours, sqlite3.connect(twin._database) as its:
@@ -200,9 +203,19 @@ class MemoryPlatform:
     def last(self) -> Operation:
         return list(self._operations.values())[-1]
 
-    @property
-    def secret(self) -> SecretValue:
-        return SecretValue("sec_1", 1, self._key)
+    def secret(self, version: int | None = None) -> SecretValue:
+        number = len(self.keys) if version is None else version
+        if number < len(self.keys) - 1:
+            problem = Problem(
+                type="about:blank",
+                title="Invalid state",
+                status=409,
+                detail=f"there is no version {number}",
+                code=Code.INVALID_STATE,
+                correlation_id="cor_1",
+            )
+            raise InvalidStateError(problem)
+        return SecretValue("sec_1", number, self.keys[number - 1])
 
     def change_member(self, member_id: str, **changes: Any) -> Member:
         self.found[member_id] = changed = self.found[member_id].model_copy(update=changes)
@@ -211,6 +224,10 @@ class MemoryPlatform:
     def change_operation(self, operation_id: str, **changes: Any) -> Operation:
         self._operations[operation_id] = changed = self._operations[operation_id].model_copy(update=changes)
         return changed
+
+    @property
+    def known_operations(self) -> list[Operation]:
+        return [*self._operations.values()]
 
     def operation(self, operation_id: str) -> Operation:
         return self._operations[operation_id]
@@ -236,11 +253,14 @@ class _Answer:
         return self._answer
 
 
-class _All:
-    def __init__(self, items: list[Member]) -> None:
+Item = TypeVar("Item")
+
+
+class _All(Generic[Item]):
+    def __init__(self, items: list[Item]) -> None:
         self._items = items
 
-    async def all(self) -> list[Member]:
+    async def all(self) -> list[Item]:
         return self._items
 
 
@@ -251,7 +271,7 @@ class _Instances:
     async def get(self, _: str) -> Instance:
         return self._platform.instance
 
-    def members(self, _: str) -> _All:
+    def members(self, _: str) -> _All[Member]:
         return _All(list(self._platform.found.values()))
 
     async def report(
@@ -297,6 +317,9 @@ class _Members:
 class _Operations:
     def __init__(self, platform: MemoryPlatform) -> None:
         self._platform = platform
+
+    def list(self, *, instance_id: str) -> "_All[Operation]":
+        return _All(self._platform.known_operations)
 
     async def get(self, operation_id: str) -> Operation:
         return self._platform.operation(operation_id)
@@ -345,7 +368,7 @@ class _Machines:
 
     @property
     def secrets(self) -> LeaseSecrets:
-        async def secret(*_: object, **__: object) -> SecretValue:
-            return self._platform.secret
+        async def secret(*_: object, version: int | None = None) -> SecretValue:
+            return self._platform.secret(version)
 
         return cast(LeaseSecrets, SimpleNamespace(secret=secret))

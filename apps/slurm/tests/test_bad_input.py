@@ -15,7 +15,8 @@ BAD_WORDS = ["", "main\n", "main\nSlurmUser=root", "main Nodes=x", "$(reboot)", 
 
 
 def problems(value: dict[str, Any], kind: str | None = None) -> list[str]:
-    (schema,) = [o.input_schema for o in MANIFEST.operations if o.kind == kind] if kind else [MANIFEST.inputs]
+    of_workers = [o.input_schema for o in MANIFEST.operations if o.kind == kind and o.component != "controller"]
+    (schema,) = of_workers if kind else [MANIFEST.inputs]
     return [problem.pointer for problem in find_value_problems(value, schema)]
 
 

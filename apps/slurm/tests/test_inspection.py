@@ -8,6 +8,7 @@ from gpuaas_sdk import CommandError, CommandResult
 from gpuaas_sdk.testing import FakeMachine
 from slurm_app.slurm import inspection
 from slurm_app.slurm.roles import Role
+from slurm_app.slurm.script import DAEMONS_ONLY, PEOPLE_ONLY
 
 from .answers import FACTS, said
 
@@ -52,6 +53,28 @@ async def test_what_others_have_there_is_found(more: str, code: str) -> None:
 )
 async def test_what_does_not_suit_is_found(old: str, new: str, code: str) -> None:
     assert await codes(CLEAN.replace(old, new)) == [code]
+
+
+async def test_a_person_named_like_a_daemon_is_found() -> None:
+    """Also on a machine that the app is on already: the next install would fail."""
+    assert await codes(CLEAN + "person=munge\n") == ["name_of_daemon"]
+    assert await codes(CLEAN + "person=munge\nrecord=yes\n") == ["name_of_daemon"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "person"),
+    [
+        ("munge:x:10005:10005::/home/munge:/bin/bash", True),
+        ("munge:x:1000:1000::/home/munge:/bin/bash", True),
+        ("munge:x:103:103::/nonexistent:/usr/sbin/nologin", False),
+        ("slurm:x:64030:64030::/nonexistent:/usr/sbin/nologin", False),
+    ],
+)
+def test_numbers_tell_people_from_daemons(entry: str, person: bool) -> None:
+    script = f"{PEOPLE_ONLY}\n{DAEMONS_ONLY}\necho {entry!r} | people_only; echo -; echo {entry!r} | daemons_only"
+    printed = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True).stdout
+    people, daemons = printed.split("-\n")
+    assert (bool(people), bool(daemons)) == (person, not person)
 
 
 async def test_all_of_it_at_once() -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from gpuaas_contract.instances import Condition, MemberStatus
-from gpuaas_sdk import ObserveContext
+from gpuaas_sdk import NotObservableError, ObserveContext
 from gpuaas_sdk.machines.base import CommandResult
 from gpuaas_sdk.testing import FakeMachine
 from slurm_app.reconcilers.cluster import condition
@@ -104,6 +104,16 @@ async def test_what_could_not_be_seen_is_unknown() -> None:
     assert degraded.status == "unknown"
     assert "Unable to contact" in degraded.message
     assert found.said_of_members == {}
+
+
+async def test_a_machine_without_an_observer_puts_no_doubt_on_the_cluster() -> None:
+    class External(Context):
+        def machine(self, _: str) -> FakeMachine:
+            raise NotObservableError("alc_1 is not a machine that can be observed")
+
+    context = External(said(""), [member("controller", "head"), member("worker", "a")])
+    await observe(cast(ObserveContext, context))
+    assert [(c.type, c.status, c.reason) for c in context.said_of_instance] == [("Observed", "false", "NoObserver")]
 
 
 async def test_before_the_first_job_the_deploy_has_the_word() -> None:

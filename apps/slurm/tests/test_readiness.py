@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from slurm_app.readiness import DECOMMISSION, DEPLOY, GATES, judge, read_results, render
+from slurm_app.readiness import COVERAGE, DECOMMISSION, DEPLOY, GATES, judge, read_results, render
 
 CHECK = {"check": "packages", "command": "dpkg-query -W 'slurm*' | sort", "found": "nothing", "ok": True, "at": "now"}
 RECEIPT = {
@@ -119,3 +120,16 @@ def test_the_results_are_read_as_the_suite_wrote_them(results: dict[str, Any], t
     path = tmp_path / "smoke.json"
     path.write_text(json.dumps(results))
     assert read_results(path) == results
+
+
+def test_the_page_says_what_its_gate_covers_and_what_not(results: dict[str, Any]) -> None:
+    for page in (render(results), render({"started_at": "", "commit": "", "steps": []})):
+        assert page.count(COVERAGE) == 1
+
+
+def test_what_the_page_says_is_not_offered_is_not() -> None:
+    manifest = yaml.safe_load((Path(__file__).parents[1] / "manifest.yaml").read_text())
+    (line,) = (line for line in COVERAGE.splitlines() if "does not offer" in line)
+    named = line.partition(": ")[2].split(", ")[:-1]
+    assert len(named) == 5
+    assert not set(named) & {operation["kind"] for operation in manifest["operations"]}

@@ -17,11 +17,12 @@ from gpuaas_sdk.machines.base import COPIED_ARTIFACTS
 from slurm_app.slurm import facts, logs, nodes, quick_route
 from slurm_app.slurm.owned import EVERYTHING
 from slurm_app.slurm.receipt import read_receipt
+from slurm_app.slurm.script import BASELINE
 
 from .kept_cluster import Cluster, read_pids
 from .lxc_machine import LxcMachine, lxc, wait_until_running
 from .memory_platform import CONTROLLER, WORKER, MemoryPlatform, evidence_of
-from .real_machine import assert_clean, everything, wait_for
+from .real_machine import assert_clean, differences, everything, wait_for
 from .slices import BARE
 from .victim import INSTALLED, Victim
 
@@ -166,6 +167,8 @@ async def test_decommission_with_a_running_job_leaves_nothing(cluster: Cluster) 
     assert (await machine.read(QUICK)).ok
     assert "routes" in {check.check for check in (await read_receipt(machine)).left}
     await cluster.submit(machine)
+    # As an earlier version of the app has left it: its record is the snapshot alone.
+    assert (await machine.read("cd /var/lib/gpuaas-slurm && rm brought kept && ls baseline/paths")).ok
     first = await cluster.platform.run("decommission", outcome_lost=True)
     assert evidence_of(first)["cancel-jobs"]["jobs"] == "1 cancelled, 0 left"
     await cluster.slices.assert_as_before(machine)
@@ -257,3 +260,37 @@ async def test_other_peoples_files_are_refused_and_left_alone(bare: LxcMachine, 
     assert (await bare.read("rm -r /etc/slurm")).ok
     await victim.slices.assert_as_before(bare)
     victim.slices.own(bare, BARE)
+
+
+async def test_a_person_named_like_a_daemon_holds_no_teardown_up(
+    bare: LxcMachine, victim: Victim, tmp_path: Path
+) -> None:
+    """Names of people begin with u- today; there are people from before."""
+    made = "groupadd --gid 10005 munge && useradd --uid 10005 --gid 10005 --create-home munge"
+    assert (await bare.read(made)).ok
+    before = await everything(bare)
+    platform = same_node(tmp_path, victim.digest, bare)
+    with pytest.raises(OperationFailed, match="munge, the account of a person") as caught:
+        await platform.run("deploy")
+    assert caught.value.code == "machine_not_clean"
+    assert_clean((await platform.run("decommission")).result)
+    assert differences(before, await everything(bare)) == []
+
+
+async def test_what_was_installed_around_a_person_is_removed(victim: Victim, tmp_path: Path) -> None:
+    """As a version of the app left it that did not look at names: Debian's removal would stop at that person."""
+    machine = victim.machine
+    await victim.go_back_to(INSTALLED)
+    became = await machine.read(f"""
+        systemctl stop munge.service
+        usermod --uid 10005 --home /home/munge --move-home munge && groupmod --gid 10005 munge
+        usermod --gid 10005 munge && install -d -o munge -g munge /home/munge
+        for list in users groups; do
+            sort -u -o {BASELINE}/$list {BASELINE}/$list <(echo munge)
+        done
+    """)
+    assert became.ok, became.stderr
+    assert_clean((await same_node(tmp_path, victim.digest, machine).run("decommission")).result)
+    assert (await machine.read("stat -c %U:%u /home/munge")).stdout == "munge:10005\n"
+    assert not (await machine.read("dpkg-query -W munge")).ok
+    victim.slices.give_up(machine)

@@ -17,8 +17,8 @@ from gpuaas_contract.operations import Operation
 from gpuaas_sdk import OperationFailed
 from gpuaas_sdk.machines.base import CommandResult, MachineUnreachableError
 from slurm_app.slurm import logs, munge, nodes
+from slurm_app.slurm.owned import NEEDED_PARTS, RECORD
 from slurm_app.slurm.receipt import read_receipt
-from slurm_app.slurm.record import ensure_record_restored, read_record
 
 from . import faketime
 from .kept_cluster import Cluster, read_pids
@@ -257,6 +257,9 @@ async def test_a_silent_node_is_unknown_and_never_drained(cluster: Split) -> Non
 
 async def test_removing_a_worker_leaves_no_ghost_and_no_other_job_notices(cluster: Split) -> None:
     head, one, two = cluster.head, cluster.one, cluster.two
+    run = f"cd /; runuser -u gpuaas -- timeout 30 srun --nodelist={two.hostname} printenv SLURM_JOB_ID"
+    old_job = (await head.read(run)).stdout.strip()
+    assert old_job.isdecimal(), f"no job ran on {two.hostname}: {old_job}"
     job = await cluster.submit(one)
     touched = len(one.steps)
     # Twice, as by the successor of a controller that died before it could say that it was done.
@@ -270,8 +273,8 @@ async def test_removing_a_worker_leaves_no_ghost_and_no_other_job_notices(cluste
     # Its old jobs are still on record; slurmctld reads them back and goes on without the node.
     assert (await head.read("systemctl restart slurmctld.service")).ok
     await wait_for(head, "slurmctld to come back", "timeout 10 scontrol ping | grep -q 'is UP'")
-    rows = f"sacct --allusers --noheader --allocations --nodelist={two.hostname} --format=jobid | grep -q ."
-    assert (await head.read(f"timeout 20 {rows}")).ok
+    row = f"timeout 20 sacct --allusers --noheader --allocations --parsable2 --jobs={old_job} --format=nodelist,state"
+    assert (await head.read(row)).stdout.strip() == f"{two.hostname}|COMPLETED"
     await wait_for(head, "the other worker to be there", "timeout 10 sinfo --noheader --format=%T | grep mixed")
     assert set(await cluster.states()) == {one.hostname}
     assert await cluster.state_of(job) == "RUNNING"
@@ -332,11 +335,11 @@ class Silent(LxcMachine):
 
 async def test_a_machine_that_lost_its_record_gets_it_back(cluster: Split) -> None:
     """Without it nobody could tell ours from theirs, and the removal that follows would find nothing to remove."""
-    kept = await read_record(cluster.one)
-    assert kept == await read_record(cluster.one)
-    assert await ensure_record_restored(cluster.one, kept) is False
+    kept = await RECORD.read_copy(cluster.one)
+    assert kept == await RECORD.read_copy(cluster.one)
+    assert await RECORD.ensure_restored(cluster.one, kept, needed=NEEDED_PARTS) is False
     assert (await cluster.one.read("rm -rf /var/lib/gpuaas-slurm")).ok
-    assert await ensure_record_restored(cluster.one, kept) is True
+    assert await RECORD.ensure_restored(cluster.one, kept, needed=NEEDED_PARTS) is True
 
 
 async def test_decommission_says_what_it_could_not_verify_and_ends_when_it_can(cluster: Split) -> None:

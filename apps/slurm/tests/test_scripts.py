@@ -17,9 +17,9 @@ from slurm_app.slurm import (
     mariadb,
     munge,
     nodes,
+    owned,
     packages,
     receipt,
-    record,
     script,
     slurmctld,
     slurmd,
@@ -61,7 +61,7 @@ SCRIPTS = {
     "probe": probe_script(receipt.commands(EVERYTHING), receipt.functions(EVERYTHING)),
     "probe worker": probe_script(receipt.commands(WORKER_LEAVES), receipt.functions(WORKER_LEAVES)),
     "logs": logs.LOG_SCRIPT,
-    "record": record.unpack_script(),
+    "record": owned.RECORD.restore_script(),
 }
 
 
@@ -115,7 +115,9 @@ def test_install_takes_only_the_roles_of_the_machine() -> None:
     assert "bundle='/bundles/a b'" in text
 
 
-@pytest.mark.parametrize("found", ["package slurmctld", "package munge", "path /etc/slurm/slurm.conf", "port 6817"])
+@pytest.mark.parametrize(
+    "found", ["package slurmctld", "package munge", "path /etc/slurm/slurm.conf", "port 6817", "person munge"]
+)
 def test_a_machine_with_another_scheduler_is_refused(found: str) -> None:
     baseline = packages.parse_baseline(f"package bash\nport 22\n{found}\n")
     with pytest.raises(RefusedError, match=found.split()[1]):

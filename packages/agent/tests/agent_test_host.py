@@ -43,6 +43,7 @@ def reap(pool: str) -> None:
         run("lxc", "network", "delete", network)
     for acl in list_tagged("network", "acl", "list"):
         run("lxc", "network", "acl", "delete", acl)
+    run("nft", f"table inet gpuaas-{ENVIRONMENT}; delete table inet gpuaas-{ENVIRONMENT}")
     for volume in list_tagged("storage", "volume", "list", pool):
         run("lxc", "storage", "volume", "delete", pool, volume)
 

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from websockets.exceptions import ConnectionClosed
 from gpuaas_contract.agent_link import (
     AGENT_AUDIENCE,
     Hello,
+    NodeConditions,
     OpenStream,
     StreamRefused,
     TaskAcknowledged,
@@ -48,6 +50,8 @@ class Platform:
         self.node_id = new_id(NODE)
         self.hellos: list[Hello] = []
         self.progress: list[TaskProgress] = []
+        self.conditions: list[list[str]] = []
+        """What the agent found wrong with its host, each time that it changed."""
         self.results: dict[str, list[TaskResult]] = {}
         self.refused: dict[str, StreamRefused] = {}
         self.acknowledge = True
@@ -139,7 +143,9 @@ class Platform:
     # The wire
 
     @contextlib.asynccontextmanager
-    async def listening(self, at: socket.socket | None = None) -> AsyncIterator["Platform"]:
+    async def listening(
+        self, at: socket.socket | None = None, *, tls: ssl.SSLContext | None = None
+    ) -> AsyncIterator["Platform"]:
         """Answer on a port of its own, or on the socket that was bound before."""
         inner: Server = await serve(self._websocket, "127.0.0.1", 0, max_size=None, compression=None)
         inner_port = next(iter(inner.sockets)).getsockname()[1]
@@ -153,7 +159,7 @@ class Platform:
                     await self._http(head.decode(), reader, writer)
             writer.close()
 
-        outer = await asyncio.start_server(front, sock=at or bound_socket())
+        outer = await asyncio.start_server(front, sock=at or bound_socket(), ssl=tls)
         self.port = outer.sockets[0].getsockname()[1]
         try:
             yield self
@@ -238,6 +244,8 @@ class Platform:
                 self._links.add(connection)
                 for task in list(self._unfinished.values()):
                     await connection.send(task.model_dump_json())
+            case NodeConditions():
+                self.conditions.append([condition.message for condition in message.conditions])
             case TaskProgress():
                 self.progress.append(message)
             case TaskResult():

@@ -34,6 +34,7 @@ async def agent(platform: Platform, tmp_path: Path, pool: str) -> AsyncIterator[
         "GPUAAS_STORAGE_POOL": pool,
         "GPUAAS_GPU_DEVICES": f"{DEVICES}/nvidia[0-9]*",
         "GPUAAS_CPU_OVERCOMMIT": "4",
+        "GPUAAS_NETWORK_RANGE": RANGE,
     }
     process = AgentProcess(environ, tmp_path / "agent.log")
     process.start()

@@ -164,6 +164,7 @@ async def test_a_tree_that_leads_out_is_never_shown(setup: Setup, tmp_path: Path
         with pytest.raises(PermanentError, match="'config' is a link out of the tree: '/etc'"):
             await setup.manager.deliver(spec, lambda _step, _message: None)
         assert not setup.slices.artifacts_dir("one").exists()
-    # Who calls it a file unpacks nothing.
+    # Who calls it a file unpacks it all the same.
     spec = DeliverArtifact(**wanted, media_type="application/octet-stream")
-    await setup.manager.deliver(spec, lambda _step, _message: None)
+    with pytest.raises(PermanentError, match="'config' is a link out of the tree: '/etc'"):
+        await setup.manager.deliver(spec, lambda _step, _message: None)

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from gpuaas_agent.host_users import remove_abandoned_locks
+from gpuaas_agent.host_users import forget_names, remove_abandoned_locks
 
 
 def ended_process() -> int:
@@ -30,3 +30,18 @@ def test_locks_of_killed_programs_go_and_all_others_stay(tmp_path: Path) -> None
     (tmp_path / f"passwd.{dead}").mkdir()
     remove_abandoned_locks(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {*others, f"passwd.{dead}"}
+
+
+def test_lines_that_a_killed_userdel_left_are_deleted_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / "subuid").write_text("ada:100000:65536\ngpuaas:165536:65536\ngpuaas-of-others:1:1\n")
+    (tmp_path / "gshadow").write_text("gpuaas:!::\nstaff:*::gpuaas\n")
+    (tmp_path / "gshadow").chmod(0o640)
+    (tmp_path / "shadow").write_text("ada:!:1:::::\n")
+    untouched = (tmp_path / "shadow").stat()
+    for _ in range(2):
+        forget_names(tmp_path, "gpuaas")
+        assert (tmp_path / "subuid").read_text() == "ada:100000:65536\ngpuaas-of-others:1:1\n"
+        assert (tmp_path / "gshadow").read_text() == "staff:*::gpuaas\n"
+    assert (tmp_path / "gshadow").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "shadow").stat().st_ino == untouched.st_ino
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".pwd.lock", "gshadow", "shadow", "subuid"]

@@ -12,7 +12,7 @@ from gpuaas_agent.link import Link, Outbox
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.slices import Progress
 from gpuaas_agent.tasks import TaskRunner
-from gpuaas_contract.agent_link import OpenStream, SliceReport, TaskMessage
+from gpuaas_contract.agent_link import OpenStream, SetLeases, SliceReport, TaskMessage
 from gpuaas_contract.ids import ALLOCATION, new_id
 from gpuaas_contract.nodes import Capacity, Inventory
 
@@ -26,10 +26,11 @@ INVENTORY = Inventory(capacity=Capacity(cpus=2, memory_mib=1024, disk_gib=10, gp
 class Linked:
     """An agent whose tasks do nothing but count."""
 
-    def __init__(self, platform: Platform, tmp_path: Path) -> None:
-        key = load_or_make_key(tmp_path)
-        platform.node_key = public_key_pem(key)
-        api = PlatformApi(f"http://127.0.0.1:{platform.port}", Identity(platform.node_id, "n", key))
+    def __init__(self, platform: Platform, tmp_path: Path, api: PlatformApi | None = None) -> None:
+        if api is None:
+            key = load_or_make_key(tmp_path)
+            platform.node_key = public_key_pem(key)
+            api = PlatformApi(f"http://127.0.0.1:{platform.port}", Identity(platform.node_id, "n", key))
         self.executed: list[str] = []
         self.connected = 0
         self.began = asyncio.Event()
@@ -38,10 +39,13 @@ class Linked:
         outbox = Outbox()
         tasks = TaskRunner(self.execute, outbox.put, KeyedLocks())
         self.rotations = 0
+        self.heard: list[int | str] = []
+        """What it was told of leases, and of the link that they hang on."""
         self.link = Link(
             api,
             outbox,
             tasks,
+            self,
             self,
             read_inventory=self.read_inventory,
             read_slices=self.read_slices,
@@ -71,6 +75,15 @@ class Linked:
 
     def on_connected(self) -> None:
         self.connected += 1
+
+    def set(self, message: SetLeases) -> None:
+        self.heard.append(message.sequence)
+
+    def linked(self) -> None:
+        self.heard.append("linked")
+
+    def unlinked(self) -> None:
+        self.heard.append("unlinked")
 
     def open(self, message: OpenStream) -> None:
         raise AssertionError("no stream was asked for")
@@ -106,6 +119,14 @@ async def test_a_lost_link_loses_nothing(platform: Platform, linked: Linked) -> 
     await platform.until(lambda: len(platform.hellos) == 2, "the second hello")
     assert linked.executed == [task_id], "delivered again, run once"
     assert linked.connected == 2
+
+
+async def test_whoever_keeps_the_leases_hears_of_them_and_of_the_link(platform: Platform, linked: Linked) -> None:
+    linked.link.receive(SetLeases(sequence=7, machines={}).model_dump_json())
+    await platform.drop_links()
+    both = ["unlinked", "linked"]
+    await platform.until(lambda: [one for one in linked.heard if one != 7] == both * 2, "it was linked again")
+    assert 7 in linked.heard
 
 
 async def test_a_result_that_was_not_acknowledged_comes_again(platform: Platform, linked: Linked) -> None:

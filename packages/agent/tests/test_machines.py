@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import time
@@ -14,7 +15,7 @@ import pytest
 from gpuaas_contract.agent_link import MACHINE_ARTIFACTS_PATH
 from gpuaas_contract.ids import ALLOCATION, new_id
 
-from .agent_test_host import AgentProcess, run
+from .agent_test_host import ENVIRONMENT, AgentProcess, run
 from .agent_test_platform import Platform, digest_of
 
 pytestmark = [
@@ -189,6 +190,18 @@ async def test_projects_reach_neither_each_other_nor_the_host(
         assert "Connection refused" in await inside(mine, knock.format(gateway, port))
     hello.close()
 
+    # Names: the own gateway tells those of the own project, over UDP and TCP, and no other gateway tells any.
+    assert await inside(mine, resolve("10.85.1.1", "web1-11")) == "10.85.1.11"
+    assert await inside(mine, resolve("10.85.1.1", "web1-11", stream=True)) == "10.85.1.11"
+    assert await inside(other, resolve("10.85.2.1", "web2-10")) == "10.85.2.10"
+    for stream in (False, True):
+        assert "nobody" in await inside(mine, resolve("10.85.1.1", "web2-10", stream=stream))
+        assert "refused" in await inside(mine, resolve("10.85.2.1", "web2-10", stream=stream))
+    # Nor does anything of the host answer by a link-local address.
+    link_local = "timeout 3 ping -6 -c1 -W1 ff02::1%eth0 | grep -c 'bytes from' || true"
+    assert int(await inside(mine, link_local)) <= 1, "it hears nobody but itself"
+    assert await inside(mine, "cat /sys/class/net/eth0/mtu") == "1450"
+
     # The bridge goes with its last slice, not before.
     assert (await platform.run_task(delete_spec(mine))).ok
     assert await inside(mate, "getent hosts web1-11")
@@ -262,6 +275,68 @@ async def test_a_machine_that_was_switched_off_starts_again(
     await platform.drop_links()
     await until_ssh_works(platform, one, "10.85.1.10")
     assert (await platform.run_task(delete_spec(one))).ok
+    assert leftovers() == []
+
+
+def resolve(server: str, name: str, *, stream: bool = False) -> str:
+    """A command that asks one name server for an address. The machine's own tools ask only that of its project."""
+    labels = "".join(f"{len(part):02x}{part.encode().hex()}" for part in [name, *["gpuaas", "internal"]])
+    question = f"{'0007 0100 0001 0000 0000 0000'.replace(' ', '')}{labels}00 0001 0001".replace(" ", "")
+    length = f"{len(question) // 2:04x}" if stream else ""
+    program = f"""
+use IO::Socket::INET;
+$SIG{{ALRM}} = sub {{ print "no answer"; exit }};
+alarm 5;
+my $sock = IO::Socket::INET->new(PeerAddr => "{server}", PeerPort => 53, Proto => "{"tcp" if stream else "udp"}")
+    or do {{ print "$!"; exit }};
+syswrite($sock, pack("H*", "{length}{question}"));
+sysread($sock, my $answer, 600) or do {{ print "$!"; exit }};
+$answer = substr($answer, {2 if stream else 0});
+print unpack("n", substr($answer, 6, 2)) ? join(".", unpack("C4", substr($answer, -4))) : "nobody";
+"""
+    return f"perl -e '{program}'"
+
+
+async def test_what_is_lost_of_the_networks_comes_back(
+    platform: Platform, agent: AgentProcess, leftovers: Look
+) -> None:
+    mine, other = new_id(ALLOCATION), new_id(ALLOCATION)
+    results = await asyncio.gather(
+        platform.run_task(create_spec(mine)), platform.run_task(create_spec(other, network=2))
+    )
+    assert all(result.ok for result in results), results
+    assert platform.conditions == []
+
+    # Our rules only: what else the host has is not ours to flush.
+    run("nft", f"delete table inet gpuaas-{ENVIRONMENT}")
+    await platform.until(lambda: platform.conditions[-1:] == [[]], "the rules to be back")
+    assert platform.conditions[0] == [
+        "the firewall of this node is not as wanted: the table is missing; its agent puts it back"
+    ]
+    assert "refused" in await inside(mine, resolve("10.85.2.1", "web2-10"))
+    assert await inside(mine, resolve("10.85.1.1", "web1-10")) == "10.85.1.10"
+
+    # A name server dies, and one that LXD has lost holds the address of the other bridge.
+    dead, lost = (Path(f"/var/lib/lxd/networks/{bridge}/dnsmasq.pid") for bridge in ("gpat1", "gpat2"))
+    before = lost.read_text()
+    os.kill(int(next(line for line in dead.read_text().splitlines() if line.startswith("pid:")).split()[1]), 9)
+    lost.unlink()
+    await platform.until(lambda: len(platform.conditions) > 2, "the agent to notice")
+    await platform.until(lambda: platform.conditions[-1] == [], "the name servers to be back")
+    assert {words for found in platform.conditions[2:] for words in found} == {
+        f"bridge {bridge}: its name server does not run; its agent brings it back" for bridge in ("gpat1", "gpat2")
+    }
+    assert lost.read_text() != before
+    assert await inside(mine, resolve("10.85.1.1", "web1-10")) == "10.85.1.10"
+    assert await inside(other, resolve("10.85.2.1", "web2-10")) == "10.85.2.10"
+
+    # The rules of a bridge go with it, and with the agent they stay.
+    assert (await platform.run_task(delete_spec(other))).ok
+    assert "gpat2" not in run("nft", "list", "table", "inet", f"gpuaas-{ENVIRONMENT}")
+    await agent.end(signal.SIGKILL)
+    assert "gpat1" in run("nft", "list", "table", "inet", f"gpuaas-{ENVIRONMENT}")
+    agent.start()
+    assert (await platform.run_task(delete_spec(mine))).ok
     assert leftovers() == []
 
 

@@ -23,7 +23,11 @@ def test_defaults() -> None:
     assert str(settings.lxd_socket) == "/var/lib/lxd/unix.socket"
     assert settings.gpu_devices == "/dev/nvidia[0-9]*"
     assert settings.cpu_overcommit == 1
+    assert settings.processes_per_cpu == 2048
     assert settings.join_token_file is None
+    assert (settings.network_range, settings.network_check_seconds) == (None, 2)
+    assert read_settings(GOOD | {"GPUAAS_NETWORK_RANGE": ""}).network_range is None
+    assert str(read_settings(GOOD | {"GPUAAS_NETWORK_RANGE": "10.83.0.0/16"}).network_range) == "10.83.0.0/16"
 
 
 def test_a_host_that_is_handed_over_needs_no_lxd() -> None:
@@ -41,7 +45,21 @@ def test_a_host_that_is_handed_over_needs_no_lxd() -> None:
         {"GPUAAS_ENVIRONMENT": "De mo"},
         {"GPUAAS_CPU_OVERCOMMIT": "many"},
         {"GPUAAS_CPU_OVERCOMMIT": "nan"},
+        {"GPUAAS_PROCESSES_PER_CPU": ""},
+        {"GPUAAS_PROCESSES_PER_CPU": "many"},
+        {"GPUAAS_PROCESSES_PER_CPU": "255"},
+        {"GPUAAS_PROCESSES_PER_CPU": "65537"},
+        {"GPUAAS_PROCESSES_PER_CPU": "300.5"},
+        {"GPUAAS_PROCESSES_PER_CPU": "nan"},
         {"GPUAAS_STORAGE_POOL": ""},
+        {"GPUAAS_NETWORK_RANGE": "somewhere"},
+        {"GPUAAS_NETWORK_RANGE": "10.83.1.0/16"},
+        {"GPUAAS_NETWORK_RANGE": "8.8.8.0/24"},
+        {"GPUAAS_NETWORK_RANGE": "10.83.0.0/31"},
+        {"GPUAAS_NETWORK_RANGE": "fd00::/64"},
+        {"GPUAAS_NETWORK_CHECK_SECONDS": "0"},
+        {"GPUAAS_NETWORK_CHECK_SECONDS": ""},
+        {"GPUAAS_NETWORK_CHECK_SECONDS": "1 ; reboot"},
     ],
 )
 def test_a_wrong_value_is_named(changes: dict[str, str]) -> None:

@@ -9,11 +9,13 @@ from gpuaas_agent.errors import PermanentError
 from gpuaas_agent.host_key import make_host_key
 from gpuaas_agent.slice_config import (
     ACCOUNT_LINES,
+    DENIED_CALLS,
     acl_body,
     check_spec,
     instance_body,
     instance_name,
     machine_files,
+    missing_limits,
     network_body,
     with_line,
 )
@@ -87,6 +89,8 @@ def test_an_instance_carries_its_tags_limits_and_devices() -> None:
         volume_devices={},
         gpu_devices=["/dev/stand-in/nvidia0", "/dev/stand-in/nvidia3"],
         host_cpus=2,
+        processes_per_cpu=1000,
+        leases_dir=Path("/state/slices/x/leases"),
     )
     config = body["config"]
     assert config["user.gpuaas.environment"] == "demo"
@@ -95,12 +99,35 @@ def test_an_instance_carries_its_tags_limits_and_devices() -> None:
     assert "user.gpuaas.ready" not in config
     assert config["limits.cpu"] == "2", "no more CPUs than the host has"
     assert config["limits.memory"] == "2048MiB"
+    assert config["limits.processes"] == "4000", "of the shape, not of the host"
+    assert config["security.syscalls.deny"].splitlines() == [
+        "keyctl errno 38",
+        "add_key errno 38",
+        "request_key errno 38",
+    ]
     assert body["devices"]["root"] == {"type": "disk", "path": "/", "pool": "pool1", "size": "8GiB"}
+    assert body["devices"]["eth0"]["hwaddr"] == "0a:58:0a:55:01:0a"
     assert body["devices"]["eth0"]["ipv4.address"] == "10.85.1.10"
     assert body["devices"]["artifacts"]["readonly"] == "true"
+    leases = {"type": "disk", "source": "/state/slices/x/leases", "path": "/opt/gpuaas/leases", "readonly": "true"}
+    assert body["devices"]["leases"] == leases, "the machine cannot let anybody in by itself"
     assert body["devices"]["nvidia3"]["source"] == "/dev/stand-in/nvidia3"
     assert body["devices"]["nvidia3"]["path"] == "/dev/nvidia3"
     assert body["profiles"] == [], "nothing comes from a profile that somebody may change"
+
+
+@pytest.mark.parametrize(
+    ("config", "missing"),
+    [
+        ({"limits.cpu": "4"}, {"limits.processes": "4000", "security.syscalls.deny": DENIED_CALLS}),
+        ({"limits.cpu": "04"}, {"limits.processes": "4000", "security.syscalls.deny": DENIED_CALLS}),
+        ({}, {"limits.processes": "1000", "security.syscalls.deny": DENIED_CALLS}),
+        ({"limits.cpu": "0-1", "limits.processes": "7"}, {"security.syscalls.deny": DENIED_CALLS}),
+        ({"limits.processes": "7", "security.syscalls.deny": "mount errno 1"}, {}),
+    ],
+)
+def test_a_slice_of_an_earlier_version_gets_what_it_lacks(config: dict[str, str], missing: dict[str, str]) -> None:
+    assert missing_limits(config, 1000) == missing
 
 
 def test_a_network_has_no_way_out() -> None:

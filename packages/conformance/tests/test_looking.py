@@ -1,6 +1,7 @@
 """What recorded traffic says, and a proxy that does what it is told."""
 
 import asyncio
+import base64
 import json
 import re
 from pathlib import Path
@@ -56,6 +57,45 @@ def test_a_machine_is_not_changed_under_an_older_token(line: str, verdict: str) 
     findings = Findings()
     looking.look_at_machine_log("one", "\n".join(log), findings)
     assert findings.verdict("stale-write") == verdict
+
+
+JOURNAL = """\
+100.5 one systemd[1]: Starting gpuaas-op_1-install.service - gpuaas-op_1-install (cor_1, token 6)...
+100.6 one systemd[1]: Started gpuaas-op_1-install.service - gpuaas-op_1-install (cor_1, token 6).
+101.5 one systemd[1]: gpuaas-op_1-install.service: Deactivated successfully.
+103.0 one gpuaas[77]: wrote /etc/x/key for op_1 (cor_1, token 6)
+103.5 one gpuaas[78]: reads (cor_1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "outside"),
+    [
+        ("101.0 0 /opt/x/program", []),
+        ("100.499 0 /opt/x/program", []),
+        ("100.2 0 /opt/x/program", ["/opt/x/program"]),
+        ("101.6 0 /opt/x/program", ["/opt/x/program"]),
+        ("102.9 0 /etc/x/key", []),
+        ("103.6 0 /etc/x/key", ["/etc/x/key"]),
+        ("102.9 0 /opt/x/program", ["/opt/x/program"]),
+        # Of a daemon's own user, and of the system.
+        ("103.6 998 /opt/x/program", []),
+        ("103.6 0 /etc/resolv.conf", []),
+    ],
+)
+def test_a_file_that_changed_while_no_step_ran_is_work_outside_of_the_fence(line: str, outside: list[str]) -> None:
+    assert looking.outside_the_fence(JOURNAL, f"{line}\n", {"/opt/x/program", "/etc/x/key"}) == outside
+
+
+def test_a_step_that_still_runs_has_no_end() -> None:
+    unended = "\n".join(JOURNAL.splitlines()[:2])
+    assert looking.outside_the_fence(unended, "109.0 0 /opt/x", {"/opt/x"}) == []
+
+
+def test_a_secret_is_known_as_text_and_as_bytes() -> None:
+    key = b"\x00\xff" * 8
+    seen = [exchange(1, "/v1/secret-deliveries/d/unwrap", {}, 200, {"value": base64.b64encode(key).decode()})]
+    assert key in looking.secret_contents(seen)
 
 
 def test_secrets_are_known_from_their_delivery_and_looked_for() -> None:

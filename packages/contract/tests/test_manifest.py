@@ -76,6 +76,12 @@ def _operation(**fields: Any) -> dict[str, Any]:
         ({"schema": "gpuaas.app/v9"}, "/schema", "gpuaas.app/v1"),
         ({"icon": "data:text/html;base64,PGI+"}, "/icon", "does not match"),
         ({"icon": "data:image/png;base64," + "A" * 50_000}, "/icon", "at most"),
+        ({"scopes": ["tenant"]}, "/scopes/0", "does not work yet"),
+        ({"scopes": ["project", "tenant"]}, "/scopes/1", "an instance belongs to a project"),
+        ({"scopes": []}, "/scopes", "at least 1"),
+        ({"scopes": "project"}, "/scopes", "valid list"),
+        ({"scopes": ["galaxy"]}, "/scopes/0", "'project'"),
+        ({"scopes": ["project", "project", "project"]}, "/scopes", "at most 2"),
         ({"components": []}, "/components", "at least 1"),
         ({"components": [{"key": "tail", "title": "A"}]}, "/components", "exactly one component must be primary"),
         (_component(primary=True, max=1), "/components/1/primary", "exactly one"),
@@ -89,6 +95,8 @@ def _operation(**fields: Any) -> dict[str, Any]:
         (_operation(kind="stop", component="tail"), "/operations/4/component", "about the whole instance"),
         (_operation(kind="Fly!"), "/operations/4/kind", "does not match"),
         ({"modes": [{"key": "m", "title": "M", "actions": ["fly"]}]}, "/modes/0/actions/0", "no operation 'fly'"),
+        ({"default_mode": "nowhere"}, "/default_mode", "no mode 'nowhere'"),
+        ({"default_mode": "No Key!"}, "/default_mode", "does not match"),
         (
             {"modes": [{"key": "m", "title": "M", "limits": [{"component": "x", "max": 1}]}]},
             "/modes/0/limits/0/component",
@@ -106,6 +114,14 @@ def _operation(**fields: Any) -> dict[str, Any]:
 def test_bad_ones(change: dict[str, Any], pointer: str, complaint: str) -> None:
     found = [problem.detail for problem in find_problems({**GOOD, **change}) if problem.pointer == pointer]
     assert any(complaint in detail for detail in found), find_problems({**GOOD, **change})
+
+
+def test_a_scope_that_does_not_work_is_not_offered_and_stays_readable() -> None:
+    assert manifest_schema()["properties"]["scopes"]["items"]["enum"] == ["project"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**GOOD, "scopes": ["tenant"]}, manifest_schema())
+    # A version that was published before the rule.
+    assert Manifest.model_validate({**GOOD, "scopes": ["project", "tenant"]}).scopes == ["project", "tenant"]
 
 
 def test_all_problems_at_once() -> None:

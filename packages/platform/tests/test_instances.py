@@ -8,7 +8,7 @@ from gpuaas_contract.instances import Condition, ConditionStatus, DesiredState, 
 from gpuaas_contract.manifest import RuntimeLabel
 from gpuaas_contract.operations import Kind
 from gpuaas_platform.instances.records import InstanceView
-from gpuaas_platform.instances.rules.instances import derive_status, shown_conditions, version_drift
+from gpuaas_platform.instances.rules.instances import derive_status, shown_conditions, status_reason, version_drift
 
 from . import platform_test_lives
 from .platform_test_lives import LONG_AGO, operation
@@ -48,6 +48,18 @@ READY = condition("Ready")
         (instance(READY, live_statuses=(MemberStatus.READY, MemberStatus.FAILED)), S.DEGRADED),
         (instance(READY, condition("Degraded")), S.DEGRADED),
         (instance(READY, condition("Degraded", NO)), S.RUNNING),
+        (instance(READY, condition("Degraded", UNKNOWN)), S.UNKNOWN),
+        (instance(READY, condition("Degraded", UNKNOWN), failed=True), S.DEGRADED),
+        (instance(READY, condition("Degraded", UNKNOWN), under_way=Kind.RESTART), S.UPDATING),
+        (instance(READY, condition("Degraded", UNKNOWN), **STOPPED), S.STOPPED),
+        (instance(condition("Ready", UNKNOWN), deployed=True), S.UNKNOWN),
+        (instance(condition("Ready", UNKNOWN), condition("Degraded"), deployed=True), S.DEGRADED),
+        (instance(condition("Ready", NO), deployed=True), S.DEGRADED),
+        (instance(condition("Ready", NO), deployed=True, under_way=Kind.UPGRADE), S.UPDATING),
+        (instance(condition("Ready", NO), deployed=True, under_way=Kind.DEPLOY), S.DEPLOYING),
+        (instance(condition("Ready", NO), deployed=True, ready_since=2), S.STARTING),
+        (instance(condition("Ready", NO, 2), deployed=True, ready_since=2), S.DEGRADED),
+        (instance(deployed=True), S.DEPLOYING),
         (instance(READY, under_way=Kind.UPGRADE), S.UPDATING),
         (instance(READY, under_way=Kind.CONFIGURE), S.UPDATING),
         (instance(READY, under_way=Kind.RESTART), S.UPDATING),
@@ -64,6 +76,20 @@ READY = condition("Ready")
 )
 def test_the_status(given: InstanceView, status: InstanceStatus) -> None:
     assert derive_status(given) == status
+
+
+def test_the_reason_is_in_the_words_of_whoever_found_it() -> None:
+    def said(*conditions: Condition, **facts: Any) -> str:
+        given = instance(*conditions, **facts)
+        return status_reason(given, derive_status(given))
+
+    doubt = condition("Degraded", UNKNOWN).model_copy(update={"message": "node-2 does not answer"})
+    fault = condition("Degraded", YES).model_copy(update={"message": "node-2 is down"})
+    assert said(READY, last_failure="drain: it was long ago") == ""
+    assert said(READY, doubt, last_failure="drain: it was long ago") == "node-2 does not answer"
+    assert said(READY, fault, last_failure="drain: it was long ago") == "node-2 is down"
+    assert said(READY, fault, failed=True, last_failure="add: just now") == "add: just now"
+    assert said(READY, live_statuses=(MemberStatus.FAILED,), last_failure="add: before") == "add: before"
 
 
 @pytest.mark.parametrize(

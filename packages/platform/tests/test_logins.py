@@ -4,24 +4,24 @@ import re
 
 import pytest
 
-from gpuaas_platform.access.rules.logins import login_for
+from gpuaas_platform.access.rules.logins import is_of_people, login_for
 
 
 @pytest.mark.parametrize(
     ("email", "login"),
     [
-        ("ada@example.com", "ada"),
-        ("Ada.Lovelace@example.com", "ada-lovelace"),
-        ("ada+slices@example.com", "ada-slices"),
-        ("root@example.com", "root-10007"),
-        ("systemd-network@example.com", "systemd-network-10007"),
-        ("gpuaas@example.com", "gpuaas-10007"),
-        ("a@example.com", "a-10007"),
-        ("42@example.com", "u42"),
-        ("root; rm -rf /@example.com", "root-rm-rf"),
-        ("../../etc@example.com", "etc"),
+        ("ada@example.com", "u-ada"),
+        ("Ada.Lovelace@example.com", "u-ada-lovelace"),
+        ("ada+slices@example.com", "u-ada-slices"),
+        ("root@example.com", "u-root"),
+        ("systemd-network@example.com", "u-systemd-network"),
+        ("gpuaas@example.com", "u-gpuaas"),
+        ("a@example.com", "u-a"),
+        ("42@example.com", "u-42"),
+        ("root; rm -rf /@example.com", "u-root-rm-rf"),
+        ("../../etc@example.com", "u-etc"),
         ("ß@example.com", "u-10007"),
-        ("x" * 200 + "@example.com", "x" * 24),
+        ("x" * 200 + "@example.com", "u-" + "x" * 24),
     ],
 )
 def test_a_name_is_safe(email: str, login: str) -> None:
@@ -31,4 +31,12 @@ def test_a_name_is_safe(email: str, login: str) -> None:
 
 
 def test_the_second_of_a_name_has_a_number() -> None:
-    assert login_for("ada@example.org", 10_008, taken=True) == "ada-10008"
+    assert login_for("ada@example.org", 10_008, taken=True) == "u-ada-10008"
+
+
+@pytest.mark.parametrize("name", ["root", "mail", "www-data", "postgres", "redis", "systemd-network", "_apt", "u"])
+def test_no_name_of_a_package_is_one_of_people(name: str) -> None:
+    """Whatever an app installs later: the names of daemons are outside of the namespace of people."""
+    assert not is_of_people(name)
+    for taken in (False, True):
+        assert is_of_people(login_for(f"{name}@example.com", 10_007, taken=taken))

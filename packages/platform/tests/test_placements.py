@@ -152,6 +152,42 @@ def test_the_size(shape: dict[str, int], problems: list[str]) -> None:
     assert [finding.code for finding in check_size(component, machine("a", shape=Shape(**shape)), "/p")] == problems
 
 
+def sharing(memory_mib: int, gpus: int) -> Manifest:
+    """Head and store, which share a machine, each with these needs."""
+    document = MANIFEST.model_dump(mode="json", by_alias=True)
+    for component in document["components"][:2]:
+        component["requires_capacity_shape"] = {"cpus": 2, "memory_mib": memory_mib, "gpus": gpus}
+    return Manifest.model_validate(document)
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "gpus", "problems"),
+    [
+        (512, 1, []),
+        (513, 1, [("shape_too_small", "/p/0")]),
+        (512, 2, [("too_few_gpus", "/p/0")]),
+        (1025, 1, [("shape_too_small", "/p/0"), ("shape_too_small", "/p/1")]),
+    ],
+    ids=["both fit", "memory of both", "GPUs of both", "each alone is too large, and that is said"],
+)
+def test_those_that_share_a_machine_need_room_together(
+    memory_mib: int, gpus: int, problems: list[tuple[str, str]]
+) -> None:
+    """CPUs are taken in turns: two that need two each share a machine of two."""
+    machines = Machines({"a": machine("a", shape=Shape(cpus=2, memory_mib=1024, gpus=2))}, [])
+    manifest = sharing(memory_mib, gpus)
+    findings = list(check_placements(place("head@a", "store@a"), manifest, machines, "/p"))
+    assert [(finding.code, finding.pointer) for finding in findings] == problems
+
+
+def test_a_member_that_joins_counts_those_that_are_there() -> None:
+    machines = Machines({"a": machine("a")}, [used("a", "head", "ins_1")], "ins_1")
+    (finding,) = check_placements(place("store@a"), sharing(600, 0), machines, "/p")
+    assert finding.message == (
+        "allocation a is too small for head and store together: it has 1024 MiB, 1200 MiB needed"
+    )
+
+
 @pytest.mark.parametrize(
     ("counts", "wrong"),
     [
@@ -185,6 +221,19 @@ def test_how_many(counts: dict[str, int], wrong: list[str]) -> None:
 def test_the_mode(wanted: str | None, words: list[str], mode: str | None, problem: str | None) -> None:
     chosen, finding = choose_mode(MANIFEST, wanted, place(*words))
     assert (chosen, finding and finding.code) == (mode, problem)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words", "mode"),
+    [
+        (None, ["head@a", "node@a"], "many"),
+        (None, ["head@a"], "one"),
+        ("one", ["head@a", "node@a"], "one"),
+    ],
+    ids=["the default", "the default does not fit", "named"],
+)
+def test_the_manifest_names_its_default_mode(wanted: str | None, words: list[str], mode: str) -> None:
+    assert choose_mode(MANIFEST.model_copy(update={"default_mode": "many"}), wanted, place(*words)) == (mode, None)
 
 
 def test_an_app_without_modes_has_none() -> None:

@@ -121,6 +121,15 @@ async def test_retry_after_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pauses == [7.0]
 
 
+async def test_a_log_in_that_has_to_wait_long_says_so_instead_of_waiting() -> None:
+    refused = httpx.Response(429, headers={"retry-after": "60"}, json=problem("rate_limited", 429).json())
+    platform = ScriptedPlatform(refused)
+    async with platform.client(PasswordCredentials("ada@example.com", "wrong")) as client:
+        with pytest.raises(UnavailableError):
+            await client.tenants.get("ten_acme")
+    assert [request.url.path for request in platform.requests] == ["/v1/auth/login"]
+
+
 async def test_an_answer_of_another_shape_is_said() -> None:
     platform = ScriptedPlatform(ok({"hello": 1}))
     async with platform.client() as client:

@@ -181,11 +181,16 @@ async def test_a_member_shows_why_its_work_failed_and_keeps_its_detail(error: Ex
     async def report_member(member_id: str, **said: object) -> None:
         reports.append(said)
 
-    operation = cast(OperationContext, SimpleNamespace(operation_id="op_1", report_member=report_member))
-    member = cast(Member, SimpleNamespace(id="mem_1", adapter_detail={"node": "node-1", "error": "older"}))
+    async def get(member_id: str) -> Member:
+        return cast(Member, SimpleNamespace(adapter_detail={"node": "node-1", "shard": 7, "error": "older"}))
+
+    client = SimpleNamespace(members=SimpleNamespace(get=get))
+    operation = cast(OperationContext, SimpleNamespace(operation_id="op_1", report_member=report_member, client=client))
+    # What the work has reported meanwhile is not in what its caller knows.
+    member = cast(Member, SimpleNamespace(id="mem_1", adapter_detail={"node": "node-0"}))
     with pytest.raises(type(error)):
         async with member_in_work(operation, member):
             raise error
-    detail = {"node": "node-1", "error": shown, "operation_id": "op_1"}
+    detail = {"node": "node-1", "shard": 7, "error": shown, "operation_id": "op_1"}
     failed = [{"status": MemberStatus.FAILED, "adapter_detail": detail}] if shown else []
     assert reports == [{"status": MemberStatus.CONFIGURING}, *failed]

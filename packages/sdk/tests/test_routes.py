@@ -152,6 +152,8 @@ async def call(method: Callable[..., Any], file: Path) -> None:
             await result.all()
         elif isinstance(result, ChangeFeed):
             await result.page(wait=0)
+        elif inspect.isasyncgen(result):
+            await anext(result)
 
 
 @pytest.mark.skipif(not DOCUMENT.exists(), reason="needs the repository's OpenAPI document")

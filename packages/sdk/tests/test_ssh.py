@@ -6,11 +6,14 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from gpuaas_sdk import MachineUnreachableError
+from gpuaas_contract.access import MachineAddress
+from gpuaas_sdk import LeaseLostError, MachineUnreachableError
 from gpuaas_sdk.errors import DeliveryFailedError
 from gpuaas_sdk.machines import connection, ssh
+from gpuaas_sdk.machines.access import OperationAccess
+from gpuaas_sdk.testing import ScriptedPlatform, problem
 
-from .sdk_test_machines import SshdPlatform, keygen, make_host_key
+from .sdk_test_machines import SshdPlatform, claim, keygen, make_host_key
 
 
 async def test_a_script_is_read_over_one_connection(sshd: SshdPlatform) -> None:
@@ -192,3 +195,24 @@ async def test_content_that_cannot_be_read_on_ends_the_command(sshd: SshdPlatfor
     assert (await machine.read("echo well")).stdout == "well\n"
     assert len(sshd.streams) == 1
     assert not whole.exists()
+
+
+DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize("code", ["shape_unsupported", "not_found", "forbidden"])
+async def test_a_delivery_that_the_platform_refuses_has_failed(code: str) -> None:
+    """And is no bug of the handler that asked for it."""
+    platform = ScriptedPlatform(problem(code, {"not_found": 404, "forbidden": 403}.get(code, 409)))
+    async with platform.client() as client:
+        address = MachineAddress(allocation_id="alc_1", hostname="one", address="192.0.2.1", host_principal="alc_1")
+        machine = ssh.SshMachine(OperationAccess(client, claim(1, "op_1")), address)
+        with pytest.raises(DeliveryFailedError, match=f"cannot deliver {DIGEST} to one: .*{code}"):
+            await machine.deliver(DIGEST)
+
+
+async def test_a_delivery_without_a_lease_belongs_to_somebody_else() -> None:
+    async with ScriptedPlatform(problem("stale_lease", 409)).client() as client:
+        address = MachineAddress(allocation_id="alc_1", hostname="one", address="192.0.2.1", host_principal="alc_1")
+        with pytest.raises(LeaseLostError):
+            await ssh.SshMachine(OperationAccess(client, claim(1, "op_1")), address).deliver(DIGEST)

@@ -45,12 +45,16 @@ MACHINES = {
 WAIT_SECONDS = 120
 DEPLOY_SECONDS = 900
 _UNFINISHED = {InstanceStatus.DEPLOYING}
+# Its people may have taken it out of service, or its networks are being mended: it is there all the same.
+_CONNECTED = {NodeStatus.READY, NodeStatus.IMPAIRED, NodeStatus.CORDONED, NodeStatus.DRAINING}
+_GONE = {AllocationStatus.RELEASED, AllocationStatus.RELEASING}
 
 
 @dataclass(frozen=True)
 class Deployed:
     instance: Instance
-    entrance: Allocation
+    entrance: Allocation | None
+    """The machine to log in to, while there is one."""
     shown: str = ""
     """The output of the command with which the app shows itself."""
     next_steps: dict[str, str] = field(default_factory=dict)
@@ -75,6 +79,11 @@ def capacity_words(nodes: Iterable[Node]) -> str:
     return f"{taken['cpus']} of {there['cpus']} CPUs, {memory}, {disk}, {taken['gpus']} of {there['gpus']} GPUs"
 
 
+def is_made(instances: Iterable[Instance]) -> bool:
+    """Tell whether the demo was made before: since its first deploy has ended, the project is its people's."""
+    return any(instance.status not in _UNFINISHED for instance in instances)
+
+
 def new_private_key() -> str:
     key = Ed25519PrivateKey.generate()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -93,19 +102,49 @@ class DemoSeed:
         self._client = client
 
     async def run(self) -> Seeded:
-        """Find and keep what exists, so that a second run changes nothing."""
+        """Make the demo once. Afterwards bring back what there is, whatever people made of it."""
         await self._ensure_node()
         project = await self._ensure_project()
+        made = is_made(await self._client.instances.list(project_id=project.id).all())
         machines, _ = await asyncio.gather(
-            self._ensure_machines(project),
+            self._present_machines() if made else self._ensure_machines(project),
             asyncio.gather(*(self._ensure_published(pack, project) for pack in self._stack.packs)),
         )
+        deployed = await (self._bring_back(machines) if made else self._deploy(project, machines))
+        return Seeded(deployed, capacity_words(await self._client.nodes.list().all()))
+
+    async def _deploy(self, project: Project, machines: list[Allocation]) -> list[Deployed]:
         deployed = []
         for pack in self._stack.packs:
             if pack.demo is not None:
                 instance, entrance = await self._ensure_deployed(pack.slug, pack.demo, project, machines)
                 deployed.append(await self._look_at(pack.demo, instance, entrance, machines))
-        return Seeded(deployed, capacity_words(await self._client.nodes.list().all()))
+        return deployed
+
+    async def _bring_back(self, machines: list[Allocation]) -> list[Deployed]:
+        """Look at every instance that there is, and change none."""
+        by_id = {machine.id: machine for machine in machines}
+        demos = {(pack.slug, pack.demo.name): pack.demo for pack in self._stack.packs if pack.demo}
+        found = []
+        async for instance in self._client.instances.list():
+            if instance.status == InstanceStatus.DECOMMISSIONED:
+                continue
+            entrance = by_id.get(instance.placement_intent[0].allocation_id)
+            with self._progress.phase(f"{instance.app_slug} as {instance.name}") as phase:
+                phase.note = str(instance.status)
+                shown = ""
+                demo = demos.get((instance.app_slug, instance.name))
+                if demo and demo.show and entrance and instance.status == InstanceStatus.RUNNING:
+                    shown = await self._show(entrance, demo.filled(demo.show, list(MACHINES)))
+            found.append(Deployed(instance, entrance, shown))
+        return found
+
+    async def _show(self, machine: Allocation, words: str) -> str:
+        """Run the command with which an app shows itself; what people changed may keep it from working."""
+        try:
+            return await self._run_on(machine, words)
+        except StackError as error:
+            return str(error)
 
     async def _ensure_node(self) -> None:
         with self._progress.phase("node enrolled") as phase:
@@ -118,9 +157,12 @@ class DemoSeed:
 
     async def _ready_capacity(self) -> str | None:
         async for node in self._client.nodes.list():
-            if node.name == NODE_NAME and node.status == NodeStatus.READY and node.inventory:
+            if node.name == NODE_NAME and node.status in _CONNECTED and node.inventory:
                 free = node.inventory.capacity
-                return f"{free.cpus} CPUs, {free.memory_mib // 1024} GiB, {free.gpus} GPUs"
+                taking = "" if node.status == NodeStatus.READY else f" ({node.status})"
+                return f"{free.cpus} CPUs, {free.memory_mib // 1024} GiB, {free.gpus} GPUs{taking}"
+            if node.name == NODE_NAME and node.status == NodeStatus.RETIRED:
+                return str(node.status)
         return None
 
     async def _ensure_project(self) -> Project:
@@ -139,7 +181,7 @@ class DemoSeed:
             present = {
                 allocation.name: allocation
                 async for allocation in self._client.allocations.list(project_id=project.id)
-                if allocation.status not in {AllocationStatus.RELEASED, AllocationStatus.RELEASING}
+                if allocation.status not in _GONE
             }
             missing = {name: shape for name, shape in MACHINES.items() if name not in present}
             create = self._client.allocations.create
@@ -149,13 +191,23 @@ class DemoSeed:
             phase.note = ", ".join(f"{machine.name} {machine.address}" for machine in machines)
         return machines
 
+    async def _present_machines(self) -> list[Allocation]:
+        with self._progress.phase("machines") as phase:
+            machines = [machine async for machine in self._client.allocations.list() if machine.status not in _GONE]
+            phase.note = ", ".join(f"{machine.name} {machine.status}" for machine in machines) or "none"
+        return machines
+
     async def _active(self, allocation: Allocation) -> Allocation:
         async def settled() -> Allocation | None:
             found = await self._client.allocations.get(allocation.id)
             waiting = {AllocationStatus.REQUESTED, AllocationStatus.PROVISIONING}
             return None if found.status in waiting else found
 
-        found = await self._until(settled, f"the machine {allocation.name} is active", "agent.log")
+        try:
+            found = await self._until(settled, f"the machine {allocation.name} is active", "agent.log")
+        except StackError as error:
+            now = await self._client.allocations.get(allocation.id)
+            raise StackError(f"{error}. It is {now.status}" + (f": {now.reason}" if now.reason else "")) from None
         if found.status != AllocationStatus.ACTIVE:
             raise StackError(f"cannot use the machine {found.name}: it is {found.status}: {found.reason}")
         return found
@@ -180,7 +232,7 @@ class DemoSeed:
         image = self._stack.image
         if image is None:
             raise StackError(f"cannot build the bundle of {pack.slug} without a slice image")
-        directory = platform_services.ensure_app_dir(self._settings, pack.slug)
+        directory = platform_services.ensure_pack_dir(self._settings, pack.slug)
         bundle = directory / f"bundle-{manifest.version}"
         with self._progress.phase(f"bundle of {pack.slug}") as phase:
             await asyncio.to_thread(pack.build_bundle, bundle, image.dpkg_status)
@@ -206,7 +258,7 @@ class DemoSeed:
 
     async def _ensure_signing_key(self, pack: Pack) -> str:
         """Make the pack's key: the private half stays in a file of root's, and the app trusts the public one."""
-        path = platform_services.ensure_app_dir(self._settings, pack.slug) / "signing-key.pem"
+        path = platform_services.ensure_pack_dir(self._settings, pack.slug) / platform_services.SIGNING_KEY
         if not path.exists():
             users.write_private(path, new_private_key())
         private = path.read_text()
@@ -268,6 +320,7 @@ class DemoSeed:
         environment = {
             **os.environ,
             "GPUAAS_API_URL": self._settings.api_url,
+            "GPUAAS_CA_FILE": str(self._settings.trusted_file or ""),
             "GPUAAS_TOKEN": await self._client.token(),
         }
         process = await asyncio.create_subprocess_exec(
@@ -334,5 +387,7 @@ class DemoSeed:
 async def seed(stack: Stack) -> Seeded:
     admin = json.loads(await asyncio.to_thread(stack.settings.admin_file.read_text))
     credentials = PasswordCredentials(admin["email"], admin["password"])
-    async with GpuaasClient(stack.settings.api_url, credentials, user_agent="gpuaas-stack") as client:
+    async with GpuaasClient(
+        stack.settings.api_url, credentials, user_agent="gpuaas-stack", ca_file=stack.settings.trusted_file
+    ) as client:
         return await DemoSeed(stack, client).run()

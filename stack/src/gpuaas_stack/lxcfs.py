@@ -60,7 +60,10 @@ class Lxcfs(Shared):
                 LOG,
             )
             deadline = time.monotonic() + 20
+            process = recorded(self._record)
             while not self._answers():
+                if process is None or not alive(process):
+                    raise StackError(f"cannot start lxcfs: it ended while it was starting, see {LOG}")
                 if time.monotonic() > deadline:
                     raise StackError(f"cannot start lxcfs: see {LOG}")
                 time.sleep(0.02)

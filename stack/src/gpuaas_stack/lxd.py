@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Container
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from gpuaas_agent import dnsmasq
 from gpuaas_agent.errors import LxdError
 from gpuaas_agent.lxd import Instance, Lxd, Network
+from gpuaas_agent.network_guard import CREATED, restart_network
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.lxd_client import conversation
-from gpuaas_stack.processes import end, identify
 from gpuaas_stack.settings import ENVIRONMENT_TAG
 
 # Set on what `down` stops, so that `up` starts exactly that again.
@@ -21,6 +22,7 @@ RESUME_KEY = "user.gpuaas.resume"
 # Worse than any route of a bridge, better than the default route: it only acts while no bridge is there.
 ROUTE_METRIC = "4278198272"
 AT_ONCE = 8
+UNAVAILABLE_SECONDS = 90
 
 
 class LxdEnvironment:
@@ -64,12 +66,28 @@ class LxdEnvironment:
 
     @conversation("start the networks again")
     async def ensure_networks_started(self, lxd: Lxd) -> None:
+        """Bring back what is missing: an interface, a name server, or what LXD could not start in the place of one
+        that it had lost."""
         for network in await self._networks(lxd):
-            if network.managed and not self.link_exists(network.name):
-                # LXD has no verb for it, but sets a bridge up again when a setting other than a tag changes.
-                before = network.config.get("ipv4.dhcp.expiry", "")
-                await lxd.update_network_config(network.name, {"ipv4.dhcp.expiry": "61m"})
-                await lxd.update_network_config(network.name, {"ipv4.dhcp.expiry": before})
+            if not network.managed:
+                continue
+            serves = dnsmasq.is_running(self.socket.parent, network.name)
+            if serves and network.status == CREATED and self.link_exists(network.name):
+                continue
+            if not serves:
+                dnsmasq.end_all(self.socket.parent, network.name)
+            await restart_network(lxd, network)
+        await self._wait_until_created(lxd)
+
+    async def _wait_until_created(self, lxd: Lxd) -> None:
+        """Wait for LXD's own next attempt, which it makes every minute: until then it starts no machine on them."""
+        deadline = asyncio.get_running_loop().time() + UNAVAILABLE_SECONDS
+        while missing := [
+            found.name for found in await self._networks(lxd) if found.managed and found.status != CREATED
+        ]:
+            if asyncio.get_running_loop().time() > deadline:
+                raise StackError(f"cannot start the networks {', '.join(missing)}: LXD has them as unavailable")
+            await asyncio.sleep(1)
 
     @conversation("start the machines again")
     async def ensure_instances_resumed(self, lxd: Lxd) -> list[str]:
@@ -132,19 +150,9 @@ class LxdEnvironment:
             if not network.used_by:
                 await lxd.delete_network(network.name)
             else:
-                self._end_dnsmasq(network.name)
+                dnsmasq.end_all(self.socket.parent, network.name)
                 self._ip("link", "delete", network.name, check=False)
         return [network.name for network in networks]
-
-    def _end_dnsmasq(self, network: str) -> None:
-        path = self.socket.parent / "networks" / network / "dnsmasq.pid"
-        if not path.exists():
-            return
-        pid = next(int(line.split(":")[1]) for line in path.read_text().splitlines() if line.startswith("pid:"))
-        process = identify(pid)
-        command = Path(f"/proc/{pid}/cmdline")
-        if process and f"--interface={network}".encode() in command.read_bytes():
-            end(process)
 
     def remove_route(self) -> None:
         self._ip("route", "delete", "unreachable", str(self.subnet), "metric", ROUTE_METRIC, check=False)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
+import time
 from pathlib import Path
+from subprocess import DEVNULL
 
 from gpuaas_agent.errors import AgentError
 from gpuaas_agent.lxd import Lxd
@@ -17,10 +19,12 @@ from gpuaas_stack import users
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.lxcfs import Lxcfs, Shared
 from gpuaas_stack.lxd_client import conversation
-from gpuaas_stack.processes import end, recorded, start, wait_gone
+from gpuaas_stack.processes import alive, end, recorded, start, wait_gone
 
 LOG_DIR = Path("/var/log/gpuaas")
 HELLO_SECONDS = 5
+READY_SECONDS = 60
+LAST_LINES = 12
 # /sys shows the links of the namespace that it was mounted in; the cgroups below it are those of the whole machine.
 APART = """
 set -e
@@ -120,11 +124,22 @@ class LxdDaemon(Shared):
         self._wait_ready()
 
     def _wait_ready(self) -> None:
-        done = subprocess.run(
-            ["lxd", "waitready", "--timeout=60"], check=False, env=self._environment(), capture_output=True
-        )
-        if done.returncode != 0:
-            raise StackError(f"cannot start LXD: not ready after 60 s, see {self._log}")
+        words = ["lxd", "waitready", f"--timeout={READY_SECONDS}"]
+        process = recorded(self.run_dir / "lxd.json")
+        with subprocess.Popen(words, env=self._environment(), stdout=DEVNULL, stderr=DEVNULL) as waiting:
+            while waiting.poll() is None:
+                if process is None or not alive(process):
+                    waiting.kill()
+                    raise StackError(f"cannot start LXD: it ended while it was starting. {self._last_words()}")
+                time.sleep(0.05)
+        if waiting.returncode != 0:
+            raise StackError(f"cannot start LXD: not ready after {READY_SECONDS} s, see {self._log}")
+
+    def _last_words(self) -> str:
+        """Its standard error has what it says when it gives up, also where it could not open its log."""
+        path = self._log.with_suffix(".out")
+        last = path.read_text(errors="replace").splitlines()[-LAST_LINES:] if path.exists() else []
+        return f"The end of {path}:\n" + "\n".join(f"  {line}" for line in last)
 
     def _environment(self) -> dict[str, str]:
         path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

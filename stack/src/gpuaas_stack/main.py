@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 from rich.console import Console
 
+from gpuaas_contract.instances import InstanceStatus
 from gpuaas_sdk.errors import GpuaasError
 from gpuaas_stack import demo
 from gpuaas_stack.errors import StackError
@@ -42,18 +43,23 @@ def up(settings: Settings, *, bare: bool) -> int:
 def next_steps(settings: Settings, deployed: Sequence[demo.Deployed]) -> list[str]:
     """Commands for a newcomer to type next, ready to copy."""
     gpuaas = program("gpuaas")
+    trusted = "" if settings.trusted_file is None else f"--ca-file {settings.trusted_file} "
     lines = [
         "Log in as its administrator:",
-        f"  {gpuaas} login --api-url {settings.api_url} --email {ADMIN_EMAIL} --password-stdin "
+        f"  {gpuaas} login --api-url {settings.api_url} {trusted}--email {ADMIN_EMAIL} --password-stdin "
         f"< {settings.admin_password_file}",
     ]
     for each in deployed:
         instance = each.instance
-        lines += [
-            f"\n{instance.app_slug} runs as [bold]{instance.name}[/bold] ({instance.versions.observed_runtime}).",
-            "Log in:",
-            f"  {gpuaas} ssh {each.entrance.name}",
-        ]
+        if instance.status != InstanceStatus.RUNNING:
+            lines.append(f"\n{instance.app_slug} as [bold]{instance.name}[/bold] is {instance.status}. What to do:")
+            lines.append(f"  {gpuaas} instance explain {instance.name}")
+            continue
+        lines.append(
+            f"\n{instance.app_slug} runs as [bold]{instance.name}[/bold] ({instance.versions.observed_runtime})."
+        )
+        if each.entrance is not None:
+            lines += ["Log in:", f"  {gpuaas} ssh {each.entrance.name}"]
         lines += [f"  {line}" for line in each.shown.splitlines()]
         lines.append(f"How to use it: {gpuaas} instance show {instance.name}")
         lines += [f"{what}:\n  {gpuaas} {how}" for what, how in each.next_steps.items()]
@@ -61,6 +67,8 @@ def next_steps(settings: Settings, deployed: Sequence[demo.Deployed]) -> list[st
             f"Take it apart, and read the proof:\n  {gpuaas} instance decommission {instance.name} --yes --wait\n"
             f"  {gpuaas} instance receipt {instance.name}"
         )
+    if not deployed:
+        lines.append(f"Choose what to run on it: {gpuaas} app list")
     return [*lines, "\nStop everything with `make down`; data and machines are kept."]
 
 
@@ -122,6 +130,7 @@ def parser() -> argparse.ArgumentParser:
     bare.add_argument("words", nargs=argparse.REMAINDER, help="-- COMMAND …")
     commands.add_parser("collect-garbage", help="free what deleted artifacts took; the registry is read-only meanwhile")
     commands.add_parser("keep-lxd", help="start LXD again when it dies; the supervisor runs this")
+    commands.add_parser("keep-certificate", help="renew the API's certificate in time; the supervisor runs this")
     shown = commands.add_parser("status", help="what runs; exit status 3 when it is not all up")
     shown.add_argument("--json", action="store_true", dest="as_json")
     wiped = commands.add_parser("reset", help="stop everything and delete all data")
@@ -143,6 +152,8 @@ def run(arguments: argparse.Namespace) -> int:
             return collect_garbage(settings)
         case "keep-lxd":
             return Stack(settings, Progress()).keep_lxd()
+        case "keep-certificate":
+            return Stack(settings, Progress()).keep_certificate()
         case "status":
             return status(settings, as_json=arguments.as_json)
         case _:

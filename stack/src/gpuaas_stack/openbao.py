@@ -66,6 +66,7 @@ class OpenBao:
     def __init__(self, directory: Path, port: int, cluster_port: int) -> None:
         self.directory = directory
         self.data = directory / "data"
+        self.audit_log = directory / "audit" / "audit.log"
         self.address = f"http://127.0.0.1:{port}"
         self.port = port
         self.cluster_port = cluster_port
@@ -76,7 +77,7 @@ class OpenBao:
         # Others may pass through to the platform's token; each file inside belongs to one user only.
         users.ensure_dir(self.directory, "root", 0o711)
         users.ensure_dir(self.data, users.STORES, 0o700)
-        users.ensure_dir(self.directory / "audit", users.STORES, 0o700)
+        users.ensure_dir(self.audit_log.parent, users.STORES, 0o700)
         users.check_reachable(self.data, users.STORES)
         seal = self.directory / "seal.key"
         if not seal.exists():
@@ -95,7 +96,7 @@ class OpenBao:
             "listen": f"127.0.0.1:{self.port}",
             "listen_cluster": f"127.0.0.1:{self.cluster_port}",
             "seal_key": f"file://{self.directory / 'seal.key'}",
-            "audit_log": self.directory / "audit" / "audit.log",
+            "audit_log": self.audit_log,
             "api": self.address,
             "cluster": f"https://127.0.0.1:{self.cluster_port}",
         }

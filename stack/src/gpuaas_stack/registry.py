@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ from gpuaas_stack.service import Ready, Service
 
 BINARY = "/usr/bin/docker-registry"
 ISSUER = "gpuaas"
+GIB = 1 << 30
 
 
 class Registry:
-    def __init__(self, directory: Path, port: int, api_url: str) -> None:
+    def __init__(
+        self, directory: Path, port: int, api_url: str, *, reserve_gib: float = 4, largest_gib: float = 100
+    ) -> None:
         self.directory = directory
         self.data = directory / "data"
         self.port = port
+        self._reserve, self._largest = int(reserve_gib * GIB), int(largest_gib * GIB)
         self.certificates = directory / "certificates.pem"
         self._realm = f"{api_url}/v1/registry/token"
         self._secret = directory / "secret"
@@ -42,9 +47,12 @@ class Registry:
             # Of uploads under way: the same after a restart, so that they go on.
             users.write_private(self._secret, secrets.token_hex(32), users.REGISTRY)
         users.write_private(self.shared_secret, self._secret.read_text(), users.API)
-        # JSON is YAML, too.
-        config = json.dumps(self._configuration(read_only=read_only), indent=1)
-        users.write_private(self._config(read_only=read_only), config, users.REGISTRY)
+        # The guard takes either, as there is room or not.
+        for one in {read_only, True}:
+            # JSON is YAML, too.
+            config = json.dumps(self._configuration(read_only=one), indent=1)
+            users.write_private(self._config(read_only=one), config, users.REGISTRY)
+        users.check_reachable(Path(sys.executable).parent, users.REGISTRY)
 
     def _config(self, *, read_only: bool) -> Path:
         # A name for each, so that the supervisor sees another service and starts it anew.
@@ -81,14 +89,35 @@ class Registry:
     def service(self, *, read_only: bool = False, order: int = 25) -> Service:
         return Service(
             name="registry",
-            argv=[BINARY, "serve", str(self._config(read_only=read_only))],
+            argv=[BINARY, "serve", str(self._config(read_only=True))] if read_only else self._guarded(),
             order=order,
             user=users.REGISTRY,
-            env={"HOME": str(self.data), "OTEL_TRACES_EXPORTER": "none"},
+            # The realm is in its configuration, too. Here it makes another service of it, which is started anew.
+            env={
+                "HOME": str(self.data),
+                "OTEL_TRACES_EXPORTER": "none",
+                "REGISTRY_AUTH_TOKEN_REALM": self._realm,
+            },
             cwd=str(self.data),
             # It answers 401 to who shows no token, which is an answer.
             ready=Ready("http", f"http://127.0.0.1:{self.port}/v2/"),
         )
+
+    def _guarded(self) -> list[str]:
+        chosen = {
+            "--binary": BINARY,
+            "--data": str(self.data),
+            "--config": str(self._config(read_only=False)),
+            "--read-only": str(self._config(read_only=True)),
+            "--reserve": str(self._reserve),
+            "--largest": str(self._largest),
+        }
+        return [
+            sys.executable,
+            "-m",
+            "gpuaas_stack.registry_guard",
+            *(word for pair in chosen.items() for word in pair),
+        ]
 
     def collect_garbage(self) -> str:
         """Free unused blobs, while the registry is read-only: a push between mark and sweep would lose its own."""

@@ -13,29 +13,34 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
-from gpuaas_stack import platform_services, ports, users
+from gpuaas_agent.errors import AgentError
+from gpuaas_agent.firewall import Firewall
+from gpuaas_stack import logs, platform_services, ports, users
 from gpuaas_stack.errors import StackError
 from gpuaas_stack.gpus import ensure_gpus, remove_stand_ins
 from gpuaas_stack.image import SliceImage, ensure_image, ensure_imported
 from gpuaas_stack.lxd import LxdEnvironment
-from gpuaas_stack.lxd_daemon import LxdDaemon
+from gpuaas_stack.lxd_daemon import LOG_DIR, LxdDaemon
 from gpuaas_stack.openbao import OpenBao
 from gpuaas_stack.packs import Pack, find_packs
 from gpuaas_stack.postgres import Postgres
 from gpuaas_stack.progress import Progress
 from gpuaas_stack.registry import Registry
-from gpuaas_stack.settings import Settings
+from gpuaas_stack.settings import EMBEDDED, OFF, Settings
 from gpuaas_stack.supervision import Supervision
 
 LOGIN_SECONDS = 60
+CERTIFICATE_SECONDS = 3600
 # What `reset` removes of the state directory; anything else in it is not ours.
 OWN_STATE = (
     "postgres",
     "openbao",
     "registry",
     "platform",
+    "tls",
     "agent",
     "apps",
+    "packs",
     "logs",
     "run",
     "services",
@@ -49,10 +54,19 @@ class Stack:
         self.settings = settings
         self.progress = progress
         state = settings.state_dir
-        self.supervision = Supervision(state, settings.longest_pause)
         self.postgres = Postgres(state / "postgres", settings.postgres_port)
         self.openbao = OpenBao(state / "openbao", settings.openbao_port, settings.openbao_cluster_port)
-        self.registry = Registry(settings.registry_dir, settings.registry_port, settings.api_url)
+        log_limits = logs.LogLimits(
+            logs.bytes_of_services(settings.log_mib), {str(self.openbao.audit_log): users.STORES}
+        )
+        self.supervision = Supervision(state, settings.longest_pause, log_limits)
+        self.registry = Registry(
+            settings.registry_dir,
+            settings.registry_port,
+            settings.api_url,
+            reserve_gib=settings.registry_reserve_gib,
+            largest_gib=settings.artifact_largest_gib,
+        )
         self.lxd_daemon = LxdDaemon(settings.lxd_socket, settings.lxd_run_dir, settings.lxd_network)
         self.lxd = LxdEnvironment(
             settings.lxd_socket,
@@ -60,6 +74,12 @@ class Stack:
             settings.storage_pool,
             settings.subnet,
             settings.lxd_network,
+        )
+        self.firewall = Firewall(
+            settings.environment,
+            settings.subnet,
+            settings.state_dir / "agent",
+            platform_services.within(settings.lxd_network),
         )
         self.packs: list[Pack] = []
         self.image: SliceImage | None = None
@@ -80,10 +100,11 @@ class Stack:
     def up(self) -> None:
         with self._alone():
             self.packs = find_packs(self.settings.app_dirs)
-            if self.supervision.running() is None:
+            if self.supervision.settled() is None:
                 self.supervision.ensure_stopped()
                 self._check_ports()
-                self.supervision.ensure_running()
+            self.supervision.ensure_running()
+            self._ensure_firewall()
             # Machines and services do not need each other until the agent starts.
             with ThreadPoolExecutor(max_workers=1) as pool:
                 machines = pool.submit(self._ensure_machines)
@@ -92,6 +113,14 @@ class Stack:
             self.supervision.ensure_service(platform_services.lxd_service(self.settings))
             self.start_enrolled()
             self._wait_for_logins(started)
+
+    def _ensure_firewall(self) -> None:
+        """Close the environment's networks before LXD starts and brings them up; the agent keeps them so."""
+        users.ensure_dir(self.settings.state_dir / "agent", "root", 0o700)
+        try:
+            self.firewall.ensure_as_recorded()
+        except AgentError as error:
+            raise StackError(f"cannot close the networks: {error}") from error
 
     def _check_ports(self) -> None:
         chosen = self.settings
@@ -106,6 +135,7 @@ class Stack:
             ports.ensure_free("127.0.0.1", chosen.registry_port, "the registry", "GPUAAS_REGISTRY_PORT")
 
     def ensure_platform(self) -> None:
+        self._ensure_certificate()
         database_url = self._ensure_database()
         vault_addr, token_file = self._ensure_vault()
         self._ensure_registry(vault_addr, token_file)
@@ -114,6 +144,31 @@ class Stack:
             service = platform_services.api_service(self.settings, database_url, vault_addr, token_file)
             self.supervision.ensure_service(service)
             self.supervision.wait_ready(service.name)
+            if self.settings.tls != OFF:
+                platform_services.check_trust(self.settings)
+
+    def _ensure_certificate(self) -> None:
+        if self.settings.is_exposed:
+            self.progress.say(
+                f"[bold]Warning:[/bold] the API listens on {self.settings.api_host} without TLS: passwords and tokens "
+                "can be read on the way, and browsers keep no session. Set GPUAAS_TLS=embedded, or a certificate"
+            )
+        if self.settings.tls != EMBEDDED:
+            self.supervision.remove_service(platform_services.CERTIFICATE_KEEPER)
+            if self.settings.tls != OFF:
+                platform_services.check_certificate(self.settings)
+            return
+        with self.progress.phase("certificate") as phase:
+            if platform_services.authority_of(self.settings).ensure():
+                phase.note = f"by a new authority: clients trust {self.settings.trusted_file}"
+            self.supervision.ensure_service(platform_services.certificate_service(self.settings))
+
+    def keep_certificate(self) -> NoReturn:
+        """Renew the API's certificate before it ends, for ever. The API takes it into use by itself."""
+        while True:
+            if platform_services.authority_of(self.settings).renew():
+                self.progress.say("the API has a new certificate")
+            time.sleep(CERTIFICATE_SECONDS)
 
     def _ensure_database(self) -> str:
         if self.settings.database_url is not None:
@@ -208,6 +263,7 @@ class Stack:
         while True:
             if self.lxd_daemon.revive(self.settings.environment):
                 self.progress.say("LXD had died and was started again")
+            logs.trim_shared(LOG_DIR, logs.bytes_of_lxd(self.settings.log_mib))
             time.sleep(1)
 
     def start_enrolled(self) -> None:
@@ -224,6 +280,9 @@ class Stack:
         self.supervision.wait_ready(service.name)
 
     def start_controller(self, pack: Pack) -> None:
+        if platform_services.belongs_to_shared_user(self.settings, pack.slug):
+            # One of an earlier version would write on as the former user while its files are handed over.
+            self.supervision.remove_service(f"controller-{pack.slug}")
         service = platform_services.controller_service(self.settings, pack)
         self.supervision.ensure_service(service)
         self.supervision.wait_ready(service.name)
@@ -251,8 +310,16 @@ class Stack:
             self._remove_traces()
 
     def _remove_traces(self) -> None:
-        self.lxd.remove_route()
+        self._open_networks()
         remove_stand_ins(self.settings.gpu_dir)
+
+    def _open_networks(self) -> None:
+        """Remove route and rules, after the last bridge that they are about."""
+        self.lxd.remove_route()
+        try:
+            self.firewall.remove()
+        except AgentError as error:
+            raise StackError(f"cannot remove the firewall of this environment: {error}") from error
 
     def _lxd_holds_something(self) -> bool:
         """True if LXD answers, or was killed while this environment used it: its machines may still run."""
@@ -301,4 +368,4 @@ class Stack:
             self.lxd_daemon.acquire(self.settings.environment)
             deleted = self.lxd.delete_everything()
             phase.note = f"{len(deleted)} objects; {self.lxd_daemon.release(self.settings.environment)}"
-            self.lxd.remove_route()
+            self._open_networks()

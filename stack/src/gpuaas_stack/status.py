@@ -14,6 +14,7 @@ from gpuaas_stack.stack import Stack
 
 def collect(stack: Stack) -> dict[str, Any]:
     supervisor = stack.supervision.running()
+    guard = stack.supervision.guard()
     services = [
         {
             "name": state.name,
@@ -30,13 +31,32 @@ def collect(stack: Stack) -> dict[str, Any]:
     return {
         "environment": stack.settings.environment,
         "api_url": stack.settings.api_url,
+        "ca_file": None if stack.settings.trusted_file is None else str(stack.settings.trusted_file),
         "state_dir": str(stack.settings.state_dir),
         "supervisor": supervisor.pid if supervisor else None,
+        "guard": guard.pid if guard else None,
+        "advice": advice(supervisor=supervisor is not None, guard=guard is not None, services=len(services)),
         "services": services,
         "lxd": answers,
         "machines": [{"name": item.name, "status": item.status} for item in machines],
         "up": supervisor is not None and bool(services) and all(item["phase"] == "ready" for item in services),
     }
+
+
+def advice(*, supervisor: bool, guard: bool, services: int) -> str:
+    """Say what is wrong with what keeps the services running, and what brings it back."""
+    if supervisor and guard:
+        return ""
+    if supervisor:
+        return (
+            "Nothing guards the supervisor: its guard was killed, or an earlier version started it. All goes on; "
+            "`make down` and `make up` bring a guard back."
+        )
+    if guard:
+        return "The supervisor was killed. Its guard starts it again, with all services, within seconds."
+    if services:
+        return "The supervisor was killed with its guard, or the machine restarted. `make up` brings everything back."
+    return ""
 
 
 def _age(process: ProcessId) -> float:
@@ -46,8 +66,10 @@ def _age(process: ProcessId) -> float:
 
 
 def show(console: Console, status: dict[str, Any]) -> None:
-    if status["supervisor"] is None:
+    if status["supervisor"] is None and status["guard"] is None:
         console.print(f"The environment {status['environment']} is down.")
+    if status["advice"]:
+        console.print(status["advice"])
     table = Table("service", "state", "process", "running for", "starts", "last end", box=None, pad_edge=False)
     for service in status["services"]:
         age = time.strftime("%H:%M:%S", time.gmtime(service["seconds"])) if service["seconds"] else "-"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -14,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuaas_stack.errors import StackError
-from gpuaas_stack.processes import ProcessId, alive, wait_gone
+from gpuaas_stack.logs import LogLimits
+from gpuaas_stack.processes import ProcessId, alive, end, wait_gone
 from gpuaas_stack.service import Service, ServiceState, read_state, read_states, write_service
-from gpuaas_stack.supervisor import LOCK_NAME, end_leftovers
+from gpuaas_stack.supervisor import GUARD_NAME, LOCK_NAME, LOG_LIMITS_NAME, end_leftovers
 from gpuaas_stack.users import ensure_dir
 
 # A service that ended this often before it was ready will not become ready by waiting.
@@ -24,17 +26,32 @@ HOPELESS_AFTER = 4
 
 
 class Supervision:
-    def __init__(self, state_dir: Path, longest_pause: float = 30.0) -> None:
+    def __init__(self, state_dir: Path, longest_pause: float = 30.0, log_limits: LogLimits | None = None) -> None:
         self.state_dir = state_dir
         self.longest_pause = longest_pause
+        self.log_limits = log_limits
         self.run_dir = state_dir / "run"
         self.services_dir = state_dir / "services"
         self.logs_dir = state_dir / "logs"
 
     def running(self) -> ProcessId | None:
         """The supervisor that holds the lock. A file left by a killed one holds no lock and means nothing."""
+        return self._holder(LOCK_NAME)
+
+    def guard(self) -> ProcessId | None:
+        """The process that starts the supervisor again when it is killed."""
+        return self._holder(GUARD_NAME)
+
+    def settled(self, timeout: float = 60.0) -> ProcessId | None:
+        """The supervisor, waited for where it was killed and its guard is about to start it again."""
+        deadline = time.monotonic() + timeout
+        while (found := self.running()) is None and self.guard() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return found
+
+    def _holder(self, name: str) -> ProcessId | None:
         try:
-            descriptor = os.open(self.run_dir / LOCK_NAME, os.O_RDONLY)
+            descriptor = os.open(self.run_dir / name, os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
@@ -49,11 +66,16 @@ class Supervision:
 
     def ensure_running(self) -> bool:
         """Start the supervisor unless it runs. True if it was started (with no wishes yet)."""
-        if self.running():
-            return False
         ensure_dir(self.run_dir, mode=0o755)
         ensure_dir(self.services_dir, mode=0o700)
         ensure_dir(self.logs_dir, mode=0o700)
+        if self.log_limits is not None:
+            self.log_limits.write(self.services_dir / LOG_LIMITS_NAME)
+        if self.settled():
+            return False
+        if guard := self.guard():
+            # It tries for a while already, perhaps because of a wish: they are made anew.
+            end(guard)
         for wish in self.services_dir.glob("*.json"):
             wish.unlink()
         with (self.logs_dir / "supervisor.log").open("ab") as log:
@@ -88,7 +110,7 @@ class Supervision:
         (self.services_dir / f"{name}.json").unlink(missing_ok=True)
         self._wake()
         deadline = time.monotonic() + timeout
-        while (self.run_dir / f"{name}.json").exists() and self.running():
+        while (self.run_dir / f"{name}.json").exists() and self.settled():
             if time.monotonic() > deadline:
                 raise StackError(f"cannot stop {name} within {timeout:.0f} s")
             time.sleep(0.02)
@@ -106,7 +128,7 @@ class Supervision:
                 first_starts = state.starts if first_starts is None else first_starts
                 if state.starts - first_starts >= HOPELESS_AFTER:
                     raise StackError(f"cannot start {name}: it keeps ending ({state.last_exit}). {self.tail(name)}")
-            if self.running() is None:
+            if self.settled() is None:
                 raise StackError(f"cannot start {name}: the supervisor has ended. {self.tail('supervisor')}")
             if time.monotonic() > deadline:
                 raise StackError(f"cannot start {name}: not ready after {timeout:.0f} s. {self.tail(name)}")
@@ -125,11 +147,15 @@ class Supervision:
     def stop(self, timeout: float = 120.0) -> list[str]:
         """Stop the supervisor and all its services, also those that a killed supervisor left."""
         names = [state.name for state in reversed(self.states()) if state.running]
-        supervisor = self.running()
-        if supervisor:
-            os.kill(supervisor.pid, signal.SIGTERM)
-            if not wait_gone(supervisor, timeout):
-                raise StackError(f"cannot stop the supervisor (process {supervisor.pid}) in {timeout:.0f} s")
+        # The guard passes it on, and does not start another one. One that was killed cannot.
+        for find in (self.guard, self.running):
+            process = find()
+            if process is None:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+            if not wait_gone(process, timeout):
+                raise StackError(f"cannot stop the supervisor (process {process.pid}) in {timeout:.0f} s")
         self.ensure_stopped()
         for wish in self.services_dir.glob("*.json"):
             wish.unlink()

@@ -1,5 +1,6 @@
 """The daemon that keeps services running: starts them in order, restarts what dies with growing pauses, and
-stops everything in reverse order when it is told to end.
+stops everything in reverse order when it is told to end. Its parent is a guard, which starts it again when it is
+killed.
 
 One thread only: a parent-death signal is sent when the *thread* that made the child ends."""
 
@@ -10,7 +11,6 @@ import hashlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import IO, Literal
 
 from gpuaas_contract.backoff import Backoff
+from gpuaas_stack.logs import LogLimits, trim
 from gpuaas_stack.processes import ProcessId, end, identify
 from gpuaas_stack.service import Service, ServiceState, read_states
 from gpuaas_stack.users import run_as
 
-LOCK_NAME = "supervisor.lock"
+LOCK_NAME, GUARD_NAME = "supervisor.lock", "guard.lock"
+LOG_LIMITS_NAME = "log-limits"
 FIRST_PAUSE, STEADY_AFTER = 0.5, 60.0
-LOG_LIMIT = 50 * 1024 * 1024
+LONGEST_PAUSE = 30.0
 Phase = Literal["starting", "ready", "backing-off", "stopped"]
 
 
@@ -141,7 +143,7 @@ class Supervisor:
         # The dead leader is still unreaped here, so its group id cannot belong to anybody else.
         _kill_group(child.popen.pid)
         code = child.popen.wait()
-        child.last_exit = f"signal {-code}" if code < 0 else f"exit status {code}"
+        child.last_exit = _ending(code)
         child.failures += 1
         # Its services do not start in step with anybody: no jitter.
         backoff = Backoff(first_delay=FIRST_PAUSE, longest_delay=child.service.longest_pause, jitter=0)
@@ -184,12 +186,9 @@ class Supervisor:
             log.write(f"{stamp} supervisor: {child.service.name} {message}\n".encode())
 
     def _trim_logs(self) -> None:
-        for name in self.children:
-            path = self.logs_dir / f"{name}.log"
-            if path.exists() and path.stat().st_size > LOG_LIMIT:
-                # Services hold the file open for appending: copy and empty it, they go on at the start.
-                shutil.copyfile(path, path.with_suffix(".log.1"))
-                os.truncate(path, 0)
+        limits = LogLimits.read(self.services_dir / LOG_LIMITS_NAME)
+        if limits is not None:
+            trim(limits.logs(self.logs_dir), limits.total_bytes)
 
     def listen_for_signals(self) -> None:
         self._wake_in.setblocking(False)
@@ -218,6 +217,10 @@ def _is_ready(service: Service) -> bool:
 
 def _has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _ending(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit status {code}"
 
 
 def _kill_group(pid: int) -> None:
@@ -253,6 +256,13 @@ def _take_lock(path: Path, timeout: float = 1.0) -> int | None:
             return lock
 
 
+def _hold(lock: int) -> None:
+    """Say in a lock who holds it."""
+    me = identify(os.getpid())
+    assert me is not None
+    os.pwrite(lock, json.dumps(me.to_json()).encode(), 0)
+
+
 def serve(state_dir: Path) -> int:
     """Run the daemon; return soon if there is one already (the lock dies with its holder)."""
     lock = _take_lock(state_dir / "run" / LOCK_NAME)
@@ -263,11 +273,52 @@ def serve(state_dir: Path) -> int:
     supervisor = Supervisor(state_dir)
     supervisor.listen_for_signals()
     # Written last: whoever reads it may send signals at once.
-    me = identify(os.getpid())
-    assert me is not None
-    os.pwrite(lock, json.dumps(me.to_json()).encode(), 0)
+    _hold(lock)
     supervisor.run()
     os.ftruncate(lock, 0)
+    return 0
+
+
+def guard(state_dir: Path) -> int:
+    """Run the daemon in a process of its own, and start it again, with the same services, when it is killed."""
+    lock = _take_lock(state_dir / "run" / GUARD_NAME)
+    if lock is None:
+        return 0
+    os.ftruncate(lock, 0)
+    told_to_end, child, failures = False, 0, 0
+
+    def pass_on(*_: object) -> None:
+        nonlocal told_to_end
+        told_to_end = True
+        if child:
+            os.kill(child, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    _hold(lock)
+    while not told_to_end:
+        started_at = time.monotonic()
+        # Held back until it is known which child to pass it on to.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        child = os.fork()
+        if child == 0:
+            # Not its lock: the supervisor outlives its guard.
+            os.close(lock)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+            return serve(state_dir)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        child = 0
+        if code == 0 or told_to_end:
+            break
+        failures = 1 if time.monotonic() - started_at > STEADY_AFTER else failures + 1
+        pause = Backoff(first_delay=FIRST_PAUSE, longest_delay=LONGEST_PAUSE, jitter=0).delay(failures)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        print(f"{stamp} guard: the supervisor ended with {_ending(code)}; next start in {pause:.1f} s", flush=True)
+        # A signal does not cut the pause short by itself.
+        until = time.monotonic() + pause
+        while not told_to_end and time.monotonic() < until:
+            time.sleep(0.05)
     return 0
 
 
@@ -284,4 +335,4 @@ def daemonise() -> None:
 
 if __name__ == "__main__":
     daemonise()
-    sys.exit(serve(Path(sys.argv[1])))
+    sys.exit(guard(Path(sys.argv[1])))

@@ -1,11 +1,15 @@
 """System users that services run as, and files that belong to exactly one of them.
 
-PostgreSQL and OpenBao, the registry, the API, and the app controllers are four different users: the API must not
-read OpenBao's seal key, the registry serves files that strangers pushed, and a controller must not read anything of
-the platform."""
+PostgreSQL and OpenBao, the registry, the API, and each app's controller are different users: the API must not read
+OpenBao's seal key, the registry serves files that strangers pushed, and a controller must not read anything of the
+platform or of another controller.
+
+Users outlive `reset`, as Debian's own do: other environments of the machine share them, and a user id that is given out
+again would own whatever files the earlier user has left."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import subprocess
@@ -16,7 +20,20 @@ from gpuaas_stack.errors import StackError
 STORES = "gpuaas"
 REGISTRY = "gpuaas-registry"
 API = "gpuaas-api"
-APPS = "gpuaas-apps"
+SHARED_BY_CONTROLLERS = "gpuaas-apps"
+"""The one user that all controllers ran as in earlier versions."""
+CONTROLLER_PREFIX = "gpuaas-app-"
+LONGEST_PLAIN_SLUG, KEPT_OF_A_LONG_SLUG, HASH_DIGITS = 20, 10, 10
+
+
+def controller_user(slug: str) -> str:
+    """Name the user of an app's controller, in the 32 characters that Linux allows.
+
+    A shortened name is one character longer than any plain one, so that no app can be named like another's user."""
+    if len(slug) > LONGEST_PLAIN_SLUG:
+        digits = hashlib.sha256(slug.encode()).hexdigest()[:HASH_DIGITS]
+        slug = f"{slug[:KEPT_OF_A_LONG_SLUG]}-{digits}"
+    return f"{CONTROLLER_PREFIX}{slug}"
 
 
 def ensure_user(name: str) -> None:
@@ -39,7 +56,7 @@ def _exists(name: str) -> bool:
 
 
 def ensure_users() -> None:
-    for name in (STORES, REGISTRY, API, APPS):
+    for name in (STORES, REGISTRY, API):
         ensure_user(name)
 
 
@@ -48,6 +65,25 @@ def ensure_dir(path: Path, owner: str = "root", mode: int = 0o755, *, group: str
     os.chown(path, pwd.getpwnam(owner).pw_uid, pwd.getpwnam(group or owner).pw_gid)
     path.chmod(mode)
     return path
+
+
+def hand_over(directory: Path, former: str, owner: str) -> bool:
+    """Give everything below a directory that belongs to a former user to its new owner. True if there was anything.
+
+    Whoever can write there is not trusted: links are given away themselves, never what they point to."""
+    try:
+        former_id = pwd.getpwnam(former).pw_uid
+    except KeyError:
+        return False
+    account = pwd.getpwnam(owner)
+    found = False
+    # The directory itself comes last, so that one who looks at it knows whether everything was done.
+    for _, directories, files, descriptor in os.fwalk(directory, topdown=False, follow_symlinks=False):
+        for name in (*directories, *files, "."):
+            if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid == former_id:
+                os.chown(name, account.pw_uid, account.pw_gid, dir_fd=descriptor, follow_symlinks=False)
+                found = True
+    return found
 
 
 def write_private(path: Path, data: bytes | str, owner: str = "root") -> None:

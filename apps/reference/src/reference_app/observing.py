@@ -8,14 +8,14 @@ from decimal import Decimal
 
 from gpuaas_contract.app_usage import AppUsageReport
 from gpuaas_contract.instances import Condition, ConditionStatus, InstanceStatus, Member, MemberStatus
-from gpuaas_sdk import ConflictError, ForbiddenError, MachineUnreachableError, Observation, ObserveContext
-from gpuaas_sdk.observations import Answer, all_of, unknown
+from gpuaas_sdk import ConflictError, ForbiddenError, Observation, ObserveContext, ObservedMachine
+from gpuaas_sdk.observations import Answer, all_of
 
 from reference_app.software import Role, observe_running
 
 OBSERVE_SECONDS = 10.0
 USAGE_SECONDS = 10
-_HEALTHY = {InstanceStatus.RUNNING, InstanceStatus.DEGRADED}
+_HEALTHY = {InstanceStatus.RUNNING, InstanceStatus.UNKNOWN, InstanceStatus.DEGRADED}
 _WORKING = {MemberStatus.READY, MemberStatus.DRAINED}
 _STATUS = {
     Answer.YES: ConditionStatus.TRUE,
@@ -28,9 +28,9 @@ async def observe(context: ObserveContext) -> None:
     if context.instance.status not in _HEALTHY:
         return
     members = [member for member in context.live_members if member.status in _WORKING]
-    seen = {member.id: await _observe_member(context, member) for member in members}
+    seen = await context.observe_members(members, _observe_member)
     for member in members:
-        await context.report_member(member.id, conditions=[_condition(context, "Running", seen[member.id])])
+        await context.report_member(member.id, conditions=[_condition(context, "Ready", seen[member.id])])
     await context.report_instance(conditions=[_condition(context, "Degraded", ~all_of(seen.values()))])
     for member in members:
         # Only a "no" asks for a repair: a machine that does not answer may be well.
@@ -39,11 +39,7 @@ async def observe(context: ObserveContext) -> None:
     await _report_usage(context, [member for member in members if seen[member.id].is_yes])
 
 
-async def _observe_member(context: ObserveContext, member: Member) -> Observation:
-    try:
-        machine = context.machine(member.allocation_id)
-    except MachineUnreachableError as error:
-        return unknown(str(error))
+async def _observe_member(machine: ObservedMachine, member: Member) -> Observation:
     return await observe_running(machine, Role(member.component_key))
 
 

@@ -1,6 +1,5 @@
 """The named phases in which a member becomes what it should be. Each may be repeated."""
 
-import asyncio
 from dataclasses import dataclass
 
 from gpuaas_contract.base import JsonObject
@@ -31,9 +30,11 @@ class Work:
 
 
 async def ensure_machine_fits(work: Work) -> JsonObject:
-    facts = await read_facts(work.cluster.machine(work.member))
+    facts = await read_facts(work.cluster.machine(work.member), software.READ_PERL)
     if facts.init != "systemd":
         raise OperationFailed("no_systemd", f"{facts.hostname} does not run systemd")
+    if "perl" not in facts.more:
+        raise OperationFailed("no_perl", f"{facts.hostname} lacks Perl or one of its modules that the software needs")
     if abs(facts.clock_skew_seconds) > LARGEST_SKEW:
         detail = f"the clock of {facts.hostname} is {facts.clock_skew_seconds} s off"
         raise OperationFailed("clock_skew", detail, retryable=True)
@@ -41,7 +42,7 @@ async def ensure_machine_fits(work: Work) -> JsonObject:
 
 
 async def ensure_recorded(work: Work) -> JsonObject:
-    return await software.ensure_recorded(work.cluster.machine(work.member))
+    return await software.ensure_recorded(work.cluster.machine(work.member), work.role)
 
 
 async def ensure_installed(work: Work) -> JsonObject:
@@ -59,23 +60,26 @@ async def ensure_running(work: Work) -> None:
 
 async def ensure_proven(work: Work) -> JsonObject:
     """A controller answers as this instance; a worker has been heard by it. Nothing less counts as ready."""
-    controller = work.cluster.controller_machine
+    controller, wait_for = work.cluster.controller_machine, work.cluster.operation.wait_for
     if work.role is Role.CONTROLLER:
-        roll = await software.read_roll(controller)
+        roll = await wait_for("the controller to listen", lambda: software.read_roll(controller), every=POLL_SECONDS)
         if roll["instance"] != work.cluster.instance.id:
             raise OperationFailed("port_taken", f"somebody else answers on port {work.cluster.inputs['port']}")
         return {"version": roll["version"], "motto": roll["motto"]}
     name = work.cluster.machine(work.member).hostname
     patience = 3 * int(work.cluster.inputs["beat_seconds"])
-    while True:
+
+    async def heard() -> JsonObject | None:
         worker = await software.read_worker(controller, name)
-        if worker is not None and worker["seconds_since_beat"] <= patience:
-            return {"name": name, "state": worker["state"], "version": worker["version"]}
-        await asyncio.sleep(POLL_SECONDS)
+        if worker is None or worker["seconds_since_beat"] > patience:
+            return None
+        return {"name": name, "state": worker["state"], "version": worker["version"]}
+
+    return await wait_for(f"{name} to be heard by the controller", heard, every=POLL_SECONDS)
 
 
 CHECK = Phase("check-machine", "Check the machine", ensure_machine_fits)
-RECORD = Phase("record-before", "Record what was there before", ensure_recorded)
+RECORD = Phase("record", "Record what is brought", ensure_recorded)
 INSTALL = Phase("install-software", "Install the software", ensure_installed)
 CONFIGURE = Phase("configure", "Write configuration and token", ensure_configured)
 RUN = Phase("run", "Start the daemon", ensure_running)

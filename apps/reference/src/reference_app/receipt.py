@@ -1,27 +1,28 @@
-"""Checks for leftovers on a machine. Each is a command that prints what is left."""
+"""The receipt of a machine: the record says what to look for; ports and processes are looked for beside it."""
 
 from collections.abc import Iterable
 
-from reference_app.software import CONFIG_DIR, PROGRAM_DIR, RECORD_DIR, STATE_DIR, USER, Role
+from gpuaas_sdk import Machine, MachineReceipt
 
-PATHS = (PROGRAM_DIR, f"{PROGRAM_DIR}.new", f"{PROGRAM_DIR}.old", CONFIG_DIR, STATE_DIR, RECORD_DIR)
+from reference_app.software import RECORD, Role, belongings
 
 
 def checks(leaving: Iterable[Role], staying: Iterable[Role], port: int) -> dict[str, str]:
-    """For a machine that some roles leave, while others may stay on it."""
-    gone, kept = list(leaving), set(staying)
-    units = " ".join(role.unit for role in gone)
-    found = {
-        "units": f"for unit in {units}; do "
-        '[ "$(systemctl show --property=LoadState --value "$unit")" = not-found ] || echo "$unit"; done',
-        "configuration": f"ls {' '.join(f'{CONFIG_DIR}/{role}.json' for role in gone)} 2>/dev/null || true",
-    }
-    if Role.CONTROLLER in gone:
-        found["port"] = f"ss -Hltn 'sport = :{port}'"
-    if not kept:
-        found |= {
-            "processes": f"ps -e -o user:32=,pid=,comm= | grep '^{USER} ' || true",
-            "users": f"getent passwd {USER} || true; getent group {USER} || true",
-            "paths": f"ls -d {' '.join(PATHS)} 2>/dev/null || true",
-        }
+    """Commands that print what is left beside the names on the record, of which `ours` prints those of a kind: who
+    listens on a machine to which we brought no unit is somebody else."""
+    found = {}
+    if Role.CONTROLLER in set(leaving):
+        found["port"] = f"if [ -n \"$(ours unit)\" ]; then ss -Hltn 'sport = :{port}'; fi"
+    if not set(staying):
+        found["processes"] = (
+            "for user in $(ours user); do ps -e -o user:32=,pid=,comm= | awk -v user=\"$user\" '$1 == user'; done"
+        )
     return found
+
+
+async def prove_removed(
+    machine: Machine, leaving: Iterable[Role], staying: Iterable[Role], port: int, *, came: bool = True
+) -> MachineReceipt:
+    """`came` is False where no member of the machine ever came to the step that writes the record."""
+    gone, kept = list(leaving), list(staying)
+    return await RECORD.prove_removed(machine, belongings(gone, kept), checks(gone, kept, port), came=came)

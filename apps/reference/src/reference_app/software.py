@@ -1,6 +1,7 @@
 """The work on a machine: `read_…` and `observe_…` change nothing, `ensure_…` may be repeated.
 
-The names below are all that the app ever brings to a machine, so that all of it can be taken away again."""
+`belongings` has all that the app ever brings to a machine. Each name is put on the machine's record before the thing is
+made, and only what is on the record is removed: somebody else may have something of the same name."""
 
 import json
 import shlex
@@ -9,17 +10,28 @@ from enum import StrEnum
 from typing import Any
 
 from gpuaas_contract.base import JsonObject
-from gpuaas_sdk import CommandError, Machine, Observation, ObservedMachine, OperationFailed, RetryLater, SecretValue
+from gpuaas_sdk import (
+    Belongings,
+    CommandError,
+    Machine,
+    MachineRecord,
+    Observation,
+    ObservedMachine,
+    RetryLater,
+    SecretValue,
+)
 from gpuaas_sdk.observations import observe
 
 USER = "rollcall"
+DAEMONS_ONLY = "awk -F: '$3 < 1000'"
+"""Of entries of passwd or group, those of daemons: people have the numbers from 1000 on."""
 PROGRAM_DIR = "/opt/rollcall"
 CONFIG_DIR = "/etc/rollcall"
 STATE_DIR = "/var/lib/rollcall"
 RECORD_DIR = "/var/lib/gpuaas/rollcall"
-"""The record that the app came here: written first, removed last."""
 PROGRAM = f"{PROGRAM_DIR}/rollcall"
 NOBODY_LISTENS = 69
+READ_PERL = "if perl -MHTTP::Tiny -MJSON::PP -MIO::Socket::INET -e1 2>/dev/null; then echo perl=yes; fi"
 
 
 class Role(StrEnum):
@@ -59,27 +71,42 @@ def unit_text(role: Role) -> str:
     return _UNIT.format(role=role, user=USER, program=PROGRAM, command=command, state=STATE_DIR)
 
 
-async def ensure_recorded(machine: Machine) -> JsonObject:
+_SHARED = Belongings(
+    users=(USER,),
+    trees=(PROGRAM_DIR, f"{PROGRAM_DIR}.new", f"{PROGRAM_DIR}.old", STATE_DIR),
+    files=(f"{CONFIG_DIR}/token",),
+    directories=(CONFIG_DIR,),
+)
+"""What both roles need, so that it goes with the last one."""
+_ROLE = {
+    Role.CONTROLLER: Belongings(
+        units=(Role.CONTROLLER.unit,),
+        files=(
+            f"{CONFIG_DIR}/{Role.CONTROLLER}.json",
+            f"{RECORD_DIR}/{Role.CONTROLLER}.runs",
+            f"{STATE_DIR}/roll.json",
+            f"{STATE_DIR}/roll.json.new",
+        ),
+    ),
+    Role.WORKER: Belongings(
+        units=(Role.WORKER.unit,),
+        files=(f"{CONFIG_DIR}/{Role.WORKER}.json", f"{RECORD_DIR}/{Role.WORKER}.runs"),
+    ),
+}
+RECORD = MachineRecord(RECORD_DIR, _SHARED | _ROLE[Role.CONTROLLER] | _ROLE[Role.WORKER])
+
+
+def belongings(roles: Iterable[Role], staying: Iterable[Role] = ()) -> Belongings:
+    """What these roles have on a machine, without what a role that stays still needs."""
+    found = Belongings() if set(staying) else _SHARED
+    for role in roles:
+        found |= _ROLE[role]
+    return found
+
+
+async def ensure_recorded(machine: Machine, role: Role) -> JsonObject:
     """Before anything is brought: a machine that has these names already is somebody else's, and is left alone."""
-    script = f"""
-if [[ ! -e {RECORD_DIR}/before ]]; then
-  found=$(getent passwd {USER} || true; ls -d {PROGRAM_DIR} {CONFIG_DIR} {STATE_DIR} 2>/dev/null || true)
-  if [[ -n $found ]]; then echo "$found"; exit 9; fi
-  perl -MHTTP::Tiny -MJSON::PP -MIO::Socket::INET -e1
-  mkdir -p {RECORD_DIR}
-  date -u +%FT%TZ >{RECORD_DIR}/before.new
-  mv {RECORD_DIR}/before.new {RECORD_DIR}/before
-fi
-cat {RECORD_DIR}/before
-"""
-    try:
-        done = await machine.run_step("record", script)
-    except CommandError as error:
-        if error.result.exit_status == 9:
-            detail = f"{machine.hostname} has {error.result.stdout.strip()} already, and not from here"
-            raise OperationFailed("machine_not_clean", detail, retryable=True) from None
-        raise
-    return {"recorded_at": done.stdout.strip()}
+    return await RECORD.ensure_brought(machine, belongings([role]))
 
 
 async def ensure_installed(machine: Machine, digest: str) -> JsonObject:
@@ -159,23 +186,5 @@ async def ensure_told(controller: Machine, verb: str, name: str) -> None:
     await controller.run_step(f"{verb}-{name}", f"{PROGRAM} ask POST /{verb} {body}")
 
 
-async def ensure_removed(machine: Machine, leaving: Iterable[Role], staying: Iterable[Role]) -> None:
-    """By exact names. What a role that stays still needs is left."""
-    lines = []
-    for role in leaving:
-        lines += [
-            f"if [[ -e {role.unit_path} ]]; then systemctl disable --quiet --now {role.unit}; fi",
-            f"rm -f {role.unit_path} {CONFIG_DIR}/{role}.json {RECORD_DIR}/{role}.runs",
-            f"systemctl reset-failed {role.unit} 2>/dev/null || true",
-        ]
-    if Role.CONTROLLER in set(leaving):
-        lines.append(f"rm -f {STATE_DIR}/roll.json {STATE_DIR}/roll.json.new")
-    lines.append("systemctl daemon-reload")
-    if not list(staying):
-        lines += [
-            f"rm -rf {PROGRAM_DIR} {PROGRAM_DIR}.new {PROGRAM_DIR}.old {CONFIG_DIR} {STATE_DIR}",
-            f"if getent passwd {USER} >/dev/null; then userdel {USER}; fi",
-            f"if getent group {USER} >/dev/null; then groupdel {USER}; fi",
-            f"rm -rf {RECORD_DIR}",
-        ]
-    await machine.run_step("remove", "\n".join(lines))
+async def ensure_removed(machine: Machine, leaving: Iterable[Role], staying: Iterable[Role]) -> JsonObject:
+    return await RECORD.ensure_removed(machine, belongings(leaving, staying))

@@ -66,7 +66,7 @@ async def ensure_machines_cleaned(scope: Scope) -> JsonObject:
 async def read_receipt_of(scope: Scope, machine: Machine) -> MachineReceipt:
     """Check a machine; remove the app's own record too where all else is gone, unless a role stays that needs it."""
     removal = scope.removal_from(machine)
-    found = await receipt.read_receipt(machine, removal)
+    found = await receipt.read_receipt(machine, removal, came=machine.allocation_id not in scope.never_came)
     if not found.clean or not removal.whole_machine:
         return found
     with suppress(MachineUnreachableError):

@@ -166,6 +166,12 @@ async def _running(scope: Scope, host: str) -> list[str]:
     return [job for job in await nodes.read_jobs(scope.controller, host) if " RUNNING " in job][:5]
 
 
+async def ensure_controller_proven(scope: Scope) -> JsonObject:
+    """Ask slurmctld for its nodes: one that lost its state, its key or its database does not answer as it should."""
+    known = await nodes.read_nodes(scope.controller)
+    return {"nodes": {name: sorted(record.state) for name, record in known.items()}}
+
+
 FIT = Phase("check-machines", "Check the machines", ensure_machines_fit)
 BASELINE = Phase("record-baseline", "Record what is there before", ensure_baseline_recorded)
 PACKAGES = Phase("install-packages", "Install packages", ensure_packages_installed)
@@ -190,6 +196,14 @@ CONTROLLER_PHASES = (
     SLURMDBD,
     ASSOCIATIONS,
     SLURMCTLD,
+)
+RECOVER_CONTROLLER_PHASES = (
+    MUNGE,
+    DATABASE,
+    SLURMDBD,
+    ASSOCIATIONS,
+    SLURMCTLD,
+    Phase("prove-controller", "Ask slurmctld for its nodes", ensure_controller_proven),
 )
 # What a worker's machine needs before there is a controller to join; both are made ready at the same time.
 PREPARE_PHASES = (FIT, BASELINE, PACKAGES, MUNGE)

@@ -130,7 +130,8 @@ async def _platform(publisher: Publisher) -> AsyncIterator[GpuaasClient]:
         target = find_target(load(), context=publisher.context, api_url=publisher.api_url)
         # People wait in front of it: say sooner than a controller would that nobody answers.
         retry = RetryPolicy(attempts=4)
-        client = GpuaasClient(target.api_url, find_credentials(target), retry=retry, user_agent="slurm-app")
+        credentials, ca_file = find_credentials(target), target.ca_file
+        client = GpuaasClient(target.api_url, credentials, retry=retry, user_agent="slurm-app", ca_file=ca_file)
         async with client:
             with client.correlation():
                 yield client

@@ -99,6 +99,22 @@ GATES = (
 )
 
 
+COVERAGE = """\
+## What this covers, and what it does not
+
+Covered is what the steps below did, once each, in one run: through the command line and the public API, on three slices
+of one host and on one machine that the platform knows by address and key alone (a stand-in, on the same host).
+
+A green page says nothing about:
+
+- other clusters than these: more than two workers at a time, whole hosts, several clusters beside each other, load
+- real GPUs: jobs are given device files and their number, no program computes on them
+- operations that the app does not offer: start, stop, restart, upgrade, configure, a new munge key on all machines
+- the loss of the controller's machine: the accounting database is on it, and no backup is made of it
+- faults in the middle of a step, except for the one kill that is named: the app's own suites have those
+- anything that changed after the commit above"""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     gate: Gate
@@ -158,6 +174,8 @@ def render(results: Results) -> str:
         "| gate | | what it promises |",
         "|---|---|---|",
         *(f"| {v.gate.title} | {_colour(v)} | {v.gate.promise} |" for v in verdicts),
+        "",
+        COVERAGE,
     ]
     for verdict in verdicts:
         lines += ["", f"## {verdict.gate.title}: {_colour(verdict)}", ""]

@@ -32,6 +32,8 @@ class Scope:
     """The machines that are prepared or cleaned; all of them where absent. Adding a worker touches only that one."""
     staying: Mapping[str, frozenset[Role]] = field(default_factory=dict)
     """By allocation id: roles that a machine keeps when the others leave it."""
+    never_came: frozenset[str] = frozenset()
+    """Allocation ids of machines that no operation ever came to: what they have is somebody else's."""
     features: tuple[str, ...] = ()
     overrides: Mapping[str, str] = field(default_factory=dict)
     process_tracking: str = "auto"

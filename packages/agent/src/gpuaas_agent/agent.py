@@ -11,19 +11,23 @@ from pathlib import Path
 from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.artifacts import ArtifactManager, copy_into
 from gpuaas_agent.errors import LxdUnavailableError, PermanentError
+from gpuaas_agent.firewall import Firewall
 from gpuaas_agent.gpus import GpuPool
 from gpuaas_agent.hosts import HostManager
 from gpuaas_agent.identity import ensure_identity
-from gpuaas_agent.inventory import read_host_inventory, read_inventory
+from gpuaas_agent.inventory import offered_cpus, read_host_inventory, read_inventory
 from gpuaas_agent.kernel_limits import raise_limits
+from gpuaas_agent.leases import Doors, LeaseKeeper
 from gpuaas_agent.link import Link, Outbox
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.lxd import Lxd
+from gpuaas_agent.network_guard import NetworkGuard
 from gpuaas_agent.networks import NetworkManager
 from gpuaas_agent.recovery import Recovery
 from gpuaas_agent.rotation import Rotation
 from gpuaas_agent.settings import Hosting, Settings
 from gpuaas_agent.slice_changes import SliceChanger
+from gpuaas_agent.slice_doors import SliceDoors
 from gpuaas_agent.slices import Progress, SliceManager
 from gpuaas_agent.streams import StreamManager, dial_slices
 from gpuaas_agent.tasks import Execute, TaskRunner
@@ -36,6 +40,7 @@ from gpuaas_contract.agent_link import (
     DeleteVolume,
     DeliverArtifact,
     DetachVolume,
+    NodeConditions,
     PrepareHost,
     RenewTrust,
     ResizeSlice,
@@ -46,7 +51,7 @@ from gpuaas_contract.agent_link import (
     TaskMessage,
 )
 from gpuaas_contract.backoff import Backoff
-from gpuaas_contract.nodes import Inventory
+from gpuaas_contract.nodes import Inventory, NodeCondition
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +60,7 @@ async def run_agent(settings: Settings) -> None:
     settings.state_dir.mkdir(parents=True, exist_ok=True)
     with only_agent_of(settings.state_dir):
         identity = await ensure_identity(settings)
-        api = PlatformApi(settings.api_url, identity)
+        api = PlatformApi(settings.api_url, identity, settings.ca_file)
         log.info("node %s (%s), environment %s", identity.name, identity.node_id, settings.environment)
         try:
             await (serve_host if settings.hosting == Hosting.HOST else serve_slices)(settings, api)
@@ -69,31 +74,48 @@ class Machines:
 
     execute: Execute
     streams: StreamManager
+    doors: Doors
     read_inventory: Callable[[], Awaitable[Inventory]]
     report: Callable[[], Awaitable[list[SliceReport]]]
     report_volumes: Callable[[], Awaitable[list[str]]]
+    conditions: Callable[[], list[NodeCondition]] = list
 
 
 async def serve_slices(settings: Settings, api: PlatformApi) -> None:
-    raise_limits()
+    raise_limits(processes_of_slices=offered_cpus(settings) * settings.processes_per_cpu)
     lxd = Lxd(settings.lxd_socket)
+    outbox = Outbox()
+    firewall = Firewall(settings.environment, settings.network_range, settings.state_dir)
+    guard = NetworkGuard(
+        lxd,
+        settings.lxd_socket.parent,
+        settings.environment,
+        firewall,
+        lambda conditions: outbox.put(NodeConditions(conditions=conditions)),
+    )
+    # Before LXD answers, and whether or not the platform does.
+    await guard.start()
+    guarding = asyncio.create_task(guard.run(settings.network_check_seconds), name="network-guard")
     try:
         await wait_for_lxd(lxd)
-        await _serve_slices(settings, lxd, api)
+        await _serve_slices(settings, lxd, api, outbox, guard)
     finally:
+        # The rules stay.
+        guarding.cancel()
+        await asyncio.gather(guarding, return_exceptions=True)
         await lxd.aclose()
 
 
-async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
-    outbox = Outbox()
+async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi, outbox: Outbox, guard: NetworkGuard) -> None:
     locks = KeyedLocks()
-    networks = NetworkManager(lxd, settings.environment)
+    networks = NetworkManager(lxd, settings.environment, guard)
     gpus = GpuPool(lxd, settings.gpu_devices)
     volumes = VolumeManager(lxd, settings.storage_pool, settings.environment)
     slices = SliceManager(settings, lxd, api, networks, gpus, volumes)
-    changer = SliceChanger(lxd, api, slices, gpus, volumes)
+    changer = SliceChanger(settings, lxd, api, slices, gpus, volumes)
     artifacts = ArtifactManager(settings.artifact_cache, api, slices, limit=settings.artifact_cache_bytes)
     streams = StreamManager(api, dial_slices(slices), outbox.put)
+    doors = SliceDoors(settings, lxd, slices, locks)
 
     async def execute(message: TaskMessage, progress: Progress) -> str | None:
         match message.spec:
@@ -125,11 +147,13 @@ async def _serve_slices(settings: Settings, lxd: Lxd, api: PlatformApi) -> None:
     async def inventory() -> Inventory:
         return await read_inventory(settings, lxd)
 
-    recovery = Recovery(slices, locks)
+    recovery = Recovery(slices, doors, locks)
+    guard.on_mended = recovery.request
     # Machines come back also while the platform cannot be reached.
     recovering = asyncio.create_task(recovery.run(), name="recovery")
     try:
-        machines = Machines(execute, streams, inventory, slices.report, volumes.report)
+        conditions = lambda: list(guard.conditions)  # noqa: E731 - read anew at each hello
+        machines = Machines(execute, streams, doors, inventory, slices.report, volumes.report, conditions)
         await serve(settings, api, outbox, locks, machines, on_connected=recovery.request)
     finally:
         recovering.cancel()
@@ -167,7 +191,7 @@ async def serve_host(settings: Settings, api: PlatformApi) -> None:
     async def no_volumes() -> list[str]:
         return []
 
-    machines = Machines(execute, streams, inventory, host.report, no_volumes)
+    machines = Machines(execute, streams, host, inventory, host.report, no_volumes)
     await serve(settings, api, outbox, KeyedLocks(), machines, on_connected=lambda: None)
 
 
@@ -182,14 +206,17 @@ async def serve(
 ) -> None:
     tasks = TaskRunner(machines.execute, outbox.put, locks)
     rotation = Rotation(settings.state_dir, api)
+    leases = LeaseKeeper(machines.doors, outbox.put)
     link = Link(
         api,
         outbox,
         tasks,
         machines.streams,
+        leases,
         read_inventory=machines.read_inventory,
         read_slices=machines.report,
         read_volumes=machines.report_volumes,
+        read_conditions=machines.conditions,
         on_connected=on_connected,
         on_rotate=rotation.request,
     )
@@ -198,6 +225,7 @@ async def serve(
         await link.run()
     finally:
         await rotation.aclose()
+        await leases.aclose()
         await tasks.aclose()
         await machines.streams.aclose()
 

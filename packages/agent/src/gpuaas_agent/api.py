@@ -1,8 +1,10 @@
 """The agent's requests to the platform over HTTP, beside its WebSocket."""
 
 import hashlib
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 from structlog.contextvars import get_contextvars
@@ -18,14 +20,22 @@ from gpuaas_agent.identity import Identity
 from gpuaas_contract.agent_link import ArtifactSource, HostCertificate, HostCertificateRequest
 from gpuaas_contract.nodes import AgentKey
 from gpuaas_contract.problems import CORRELATION_HEADER, IDEMPOTENCY_HEADER
+from gpuaas_contract.trust import TrustError, client_context
 
 
 class PlatformApi:
-    def __init__(self, api_url: str, identity: Identity) -> None:
+    def __init__(self, api_url: str, identity: Identity, ca_file: Path | None = None) -> None:
         self._url = api_url
+        self._ca_file = ca_file
         self.identity = identity
-        # A registry may send us on to where it keeps its blobs; httpx drops the token there.
-        self._client = httpx.AsyncClient(base_url=api_url, timeout=httpx.Timeout(10, read=60), follow_redirects=True)
+        # A registry may send us on to where it keeps its blobs; httpx drops the token there. That place may have a
+        # certificate where the platform has none.
+        self._client = httpx.AsyncClient(
+            base_url=api_url,
+            timeout=httpx.Timeout(10, read=60),
+            follow_redirects=True,
+            verify=client_context("https:", ca_file),
+        )
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -38,6 +48,15 @@ class PlatformApi:
 
     def websocket_url(self, path: str) -> str:
         return f"ws{self._url.removeprefix('http')}{path}"
+
+    def websocket_trust(self) -> ssl.SSLContext | None:
+        """The context for a WebSocket, read anew for each one: the authority may have been replaced meanwhile."""
+        if not self._url.startswith("https:"):
+            return None
+        try:
+            return client_context(self._url, self._ca_file)
+        except TrustError as error:
+            raise PlatformUnavailableError(str(error)) from None
 
     async def create_host_certificate(self, allocation_id: str, public_key: str) -> HostCertificate:
         body = HostCertificateRequest(allocation_id=allocation_id, public_key=public_key)

@@ -13,9 +13,9 @@ from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.errors import PermanentError, RetryLaterError
 from gpuaas_agent.files import sync_directory
 from gpuaas_agent.locks import KeyedLocks
-from gpuaas_agent.slices import Progress, make_artifacts_dir
+from gpuaas_agent.slices import Progress, make_shared_dir
 from gpuaas_contract.agent_link import MACHINE_ARTIFACTS_PATH, DeliverArtifact
-from gpuaas_contract.trees import UnsafeTreeError, check_tar, is_tree
+from gpuaas_contract.trees import UnsafeTreeError, check_file
 
 CHUNK = 1024 * 1024
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -103,11 +103,10 @@ class ArtifactManager:
             except OSError as error:
                 # A full disk, most likely: what has arrived stays, and there may be room later.
                 raise RetryLaterError(f"cannot keep {spec.digest} on this host: {error.strerror}") from error
-            if is_tree(spec.media_type):
-                await asyncio.to_thread(_require_safe, cached, spec.digest)
+            await asyncio.to_thread(_require_safe, cached, spec)
         progress("link", f"showing {spec.digest} to the machine")
         directory = self._machines.artifacts_dir(spec.allocation_id)
-        make_artifacts_dir(directory)
+        make_shared_dir(directory)
         await asyncio.to_thread(self._show, cached, directory)
         return f"{MACHINE_ARTIFACTS_PATH}/{name}"
 
@@ -149,12 +148,13 @@ class ArtifactManager:
             raise RetryLaterError(f"{spec.digest} ended after {part.size} of {spec.size} bytes")
 
 
-def _require_safe(tree: Path, digest: str) -> None:
-    """Refuse a tar with paths that lead out of it: whoever unpacks it on the machine most likely does so as root."""
+def _require_safe(file: Path, spec: DeliverArtifact) -> None:
+    """Refuse a tar with what leads out of it or gives rights away, whatever it is called: whoever unpacks it on the
+    machine most likely does so as root."""
     try:
-        check_tar(tree)
+        check_file(file, spec.media_type)
     except UnsafeTreeError as error:
-        raise PermanentError(f"cannot deliver {digest}: {error}") from error
+        raise PermanentError(f"cannot deliver {spec.digest}: {error}") from error
 
 
 def evict(cache: Path, limit: int, keep: Path) -> None:

@@ -4,6 +4,7 @@ import httpx
 from pydantic import ValidationError
 
 from gpuaas_contract.problems import Problem
+from gpuaas_contract.trust import explain
 
 
 class AgentError(Exception):
@@ -49,7 +50,7 @@ class PlatformRefusedError(PermanentError):
 
 def reason_of(error: Exception) -> str:
     """The words of an error for a message; its kind where it has none, as a time-out."""
-    return str(error) or type(error).__name__
+    return explain(error) or str(error) or type(error).__name__
 
 
 def raise_for_problem(answer: httpx.Response, content: bytes) -> None:

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuaas_agent.errors import PermanentError
-from gpuaas_agent.slice_config import check_principals, instance_name, principal_lines
+from gpuaas_agent.slice_config import (
+    LEASE_SOURCE,
+    check_principals,
+    forwarding_lines,
+    instance_name,
+    lease_lines,
+    principal_lines,
+)
 from gpuaas_contract.access import PERSON_LOGIN
 from gpuaas_contract.agent_link import MACHINE_ARTIFACTS_PATH, HostCertificate, PrepareHost
 
@@ -19,6 +26,8 @@ PRINCIPALS = SSH_DIR / "principals"
 KEYS = SSH_DIR / "keys"
 PEOPLE = SSH_DIR / "people"
 WANTED_PEOPLE = SSH_DIR / "wanted"
+LEASES = SSH_DIR / "leases"
+LEASE_SCRIPT = SSH_DIR / "lease-principals"
 SUDOERS = Path(f"/etc/sudoers.d/{PERSON_LOGIN}")
 ARTIFACTS = Path(MACHINE_ARTIFACTS_PATH)
 PERSON_ID = 10_000
@@ -66,7 +75,7 @@ def check_spec(spec: PrepareHost) -> None:
 
 def check_sshd(found: SshdSettings) -> None:
     """Refuse a host whose sshd has certificates or lists of its own: ours would replace them."""
-    for name in ("trustedusercakeys", "authorizedprincipalsfile"):
+    for name in ("trustedusercakeys", "authorizedprincipalsfile", "authorizedprincipalscommand"):
         if found.get(name) != "none":
             raise PermanentError(f"cannot take this host: its sshd has {name} {found.get(name)} already")
     for name in ("allowusers", "allowgroups"):
@@ -90,7 +99,13 @@ def drop_in(allocation_id: str, found: SshdSettings) -> str:
     ]
     if found.get("permitrootlogin") in ("no", "forced-commands-only"):
         lines.append("PermitRootLogin prohibit-password")
+    lines += ending_lines()
     return "".join(f"{line}\n" for line in lines)
+
+
+def ending_lines() -> list[str]:
+    """The lines of the drop-in that a host which an older agent handed over does not have yet."""
+    return [*lease_lines(str(LEASE_SCRIPT), str(LEASES)), *forwarding_lines()]
 
 
 @dataclass(frozen=True)
@@ -113,6 +128,7 @@ def host_files(spec: PrepareHost, private_key: str, certificate: HostCertificate
     files = [
         HostFile(SUDOERS, f"{PERSON_LOGIN} ALL=(ALL) NOPASSWD: ALL\n", 0o440),
         HostFile(HOST_KEY, private_key, 0o600),
+        HostFile(LEASE_SCRIPT, LEASE_SOURCE, 0o755),
         *trust_files(certificate),
     ]
     for login, principals in sorted(spec.principals.items()):

@@ -1,8 +1,11 @@
 """The users that log in on a host that is handed over: made, and removed with all that they have."""
 
 import asyncio
+import fcntl
 import grp
+import os
 import pwd
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 from gpuaas_agent.commands import call, run
 from gpuaas_agent.errors import PermanentError
 from gpuaas_agent.host_config import PEOPLE, PERSON_ID
+from gpuaas_agent.slice_config import REMOTE_GROUP
 from gpuaas_contract.access import OBSERVER_ID, OBSERVER_LOGIN, PERSON_LOGIN
 
 SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - to be cleaned, not to be written to
@@ -42,7 +46,7 @@ def find_names() -> list[str]:
         if user.pw_name in names or user.pw_uid in numbers:
             found.append(f"the user {user.pw_name} with uid {user.pw_uid}")
     for group in grp.getgrall():
-        if group.gr_name in names or group.gr_gid in numbers:
+        if group.gr_name in (*names, REMOTE_GROUP) or group.gr_gid in numbers:
             found.append(f"the group {group.gr_name} with gid {group.gr_gid}")
     return found
 
@@ -60,7 +64,14 @@ async def remove_users() -> None:
     """End their processes and delete them; safe to repeat. The sudo rule is gone before, so nothing starts again."""
     for user in USERS:
         await _remove(user)
+    if _has_remote_group():
+        await run("groupdel", REMOTE_GROUP)
+    await asyncio.to_thread(forget_names, Path("/etc"), REMOTE_GROUP)
     remove_abandoned_locks(Path("/etc"))
+
+
+def _has_remote_group() -> bool:
+    return any(group.gr_name == REMOTE_GROUP for group in grp.getgrall())
 
 
 def remove_abandoned_locks(directory: Path) -> None:
@@ -73,6 +84,29 @@ def remove_abandoned_locks(directory: Path) -> None:
         process = file.read_bytes().strip(b"\0\n").decode(errors="replace") or suffix
         if process.isdigit() and not Path(f"/proc/{process}").exists():
             file.unlink(missing_ok=True)
+
+
+def forget_names(directory: Path, *names: str) -> None:
+    """Delete the lines that a killed userdel or groupdel left of a user or group that is gone: they change one file
+    after the other, and who is in none of the first is not found by their successor."""
+    with (directory / ".pwd.lock").open("a") as lock:
+        # As the tools themselves do it.
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        for file in (directory / name for name in ("shadow", "gshadow", "subuid", "subgid")):
+            lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+            kept = [line for line in lines if line.partition(":")[0] not in names]
+            if kept != lines:
+                _replace(file, "".join(kept))
+
+
+def _replace(file: Path, text: str) -> None:
+    """Put it in place whole, with owner and mode as before."""
+    before, part = file.stat(), file.with_name(f"{file.name}.gpuaas")
+    part.touch(mode=0o600)
+    part.write_text(text)
+    os.chown(part, before.st_uid, before.st_gid)
+    part.chmod(stat.S_IMODE(before.st_mode))
+    part.replace(file)
 
 
 async def remove_people() -> None:
@@ -94,6 +128,7 @@ async def _remove(user: HostUser) -> None:
             raise PermanentError(f"cannot remove the user {user.login}: {done.said}")
     if _exists(grp.getgrnam, user):
         await run("groupdel", user.login)
+    await asyncio.to_thread(forget_names, Path("/etc"), user.login)
     await call("rm", "-rf", "--one-file-system", *map(str, user.traces))
     # The next one who gets this host gets the same uid.
     await call("find", *SHARED_DIRECTORIES, "-xdev", "-uid", str(user.number), "-delete")

@@ -23,6 +23,8 @@ from gpuaas_agent.host_config import (
     DROP_IN,
     HOST_KEY,
     KEYS,
+    LEASE_SCRIPT,
+    LEASES,
     OWN_PATHS,
     PEOPLE,
     PRINCIPALS,
@@ -33,6 +35,7 @@ from gpuaas_agent.host_config import (
     check_spec,
     check_sshd,
     drop_in,
+    ending_lines,
     host_files,
     trust_files,
 )
@@ -41,7 +44,9 @@ from gpuaas_agent.host_record import HostRecord, HostRecordFile
 from gpuaas_agent.machine_port import READ_LIMIT
 from gpuaas_agent.people import SCRIPT, wanted_people
 from gpuaas_agent.settings import Settings
+from gpuaas_agent.slice_config import LEASE_SOURCE
 from gpuaas_agent.slices import Progress
+from gpuaas_contract.access import OBSERVER_LOGIN, OPERATOR_LOGIN
 from gpuaas_contract.agent_link import OpenStream, PrepareHost, RenewTrust, RestartHost, SetUsers, SliceReport
 
 log = logging.getLogger(__name__)
@@ -120,7 +125,7 @@ class HostManager:
         progress("user", "making the users that people and observers log in as")
         await host_users.make_users()
         progress("files", "host key, certificate, authority, principals")
-        for directory in (SSH_DIR, PRINCIPALS, *map(Path, made)):
+        for directory in (SSH_DIR, PRINCIPALS, LEASES, *map(Path, made)):
             directory.mkdir(mode=0o755, exist_ok=True)
         for file in host_files(spec, key.private, certificate):
             write_atomically(file.path, file.content.encode(), mode=file.mode)
@@ -181,6 +186,35 @@ class HostManager:
             await sshd.reload()
             await self._wait_for_sshd()
 
+    # -- leases -----------------------------------------------------------------------------------------
+
+    async def list_doors(self) -> dict[str, Path]:
+        record = self._record.load()
+        return {record.allocation_id: LEASES} if record is not None and record.ready and LEASES.is_dir() else {}
+
+    async def ensure_door(self, allocation_id: str) -> None:
+        """Make sshd ask, also on a host that an older agent handed over."""
+        async with self._lock:
+            if await self.find(allocation_id) is None:
+                raise PermanentError(f"this host is not handed over as {allocation_id}")
+            text = DROP_IN.read_text()
+            more = "".join(f"{line}\n" for line in ending_lines())
+            if text.endswith(more) and LEASES.is_dir():
+                return
+            LEASES.mkdir(mode=0o755, exist_ok=True)
+            write_atomically(LEASE_SCRIPT, LEASE_SOURCE.encode(), mode=0o755)
+            write_atomically(DROP_IN, (text + more).encode(), mode=0o644)
+            for login in (OPERATOR_LOGIN, OBSERVER_LOGIN):
+                (PRINCIPALS / login).unlink(missing_ok=True)
+            await sshd.reload()
+            await self._wait_for_sshd()
+
+    async def cut_sessions(self, allocation_id: str) -> None:
+        if await self.find(allocation_id) is not None:
+            done = await call("/bin/sh", "-c", LEASE_SOURCE, "gpuaas-leases", "cut", str(LEASES), OBSERVER_LOGIN)
+            if not done.ok:
+                raise RetryLaterError(done.said)
+
     # -- given back -------------------------------------------------------------------------------------
 
     async def clear(self, allocation_id: str, progress: Progress) -> None:
@@ -221,7 +255,7 @@ class HostManager:
         left = [str(path) for path in OWN_PATHS if path.exists()]
         left += await host_users.find_traces()
         found = await sshd.read_settings()
-        for name in ("trustedusercakeys", "authorizedprincipalsfile"):
+        for name in ("trustedusercakeys", "authorizedprincipalsfile", "authorizedprincipalscommand"):
             if str(SSH_DIR) in found.get(name):
                 left.append(f"sshd still has {name} {found.get(name)}")
         if await sshd.read_certificate(found.port):

@@ -31,6 +31,7 @@ from gpuaas_contract.backoff import Backoff
 from gpuaas_contract.ids import CORRELATION, new_id
 from gpuaas_contract.nodes import Enrolment, EnrolRequest
 from gpuaas_contract.problems import CORRELATION_HEADER, IDEMPOTENCY_HEADER, Code
+from gpuaas_contract.trust import TrustError, client_context
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ async def ensure_identity(settings: Settings) -> Identity:
     pauses = Backoff(first_delay=0.2, longest_delay=5).delays()
     while True:
         try:
-            enrolment = await _enrol(settings.api_url, token, public_key_pem(key_pem))
+            enrolment = await _enrol(settings, token, public_key_pem(key_pem))
             break
         except PlatformUnavailableError as error:
             pause = next(pauses)
@@ -130,7 +131,8 @@ def _read_join_token(settings: Settings) -> str:
     return token
 
 
-async def _enrol(api_url: str, token: str, public_key: str) -> Enrolment:
+async def _enrol(settings: Settings, token: str, public_key: str) -> Enrolment:
+    api_url = settings.api_url
     body = EnrolRequest(join_token=token, public_key_pem=public_key)
     headers = {
         # The same key and token give the same idempotency key: an answer that got lost is given again.
@@ -138,8 +140,11 @@ async def _enrol(api_url: str, token: str, public_key: str) -> Enrolment:
         CORRELATION_HEADER: new_id(CORRELATION),
     }
     try:
-        async with httpx.AsyncClient(base_url=api_url, timeout=15) as client:
+        trust = client_context(api_url, settings.ca_file)
+        async with httpx.AsyncClient(base_url=api_url, timeout=15, verify=trust) as client:
             answer = await client.post("/v1/nodes/enrol", json=body.model_dump(mode="json"), headers=headers)
+    except TrustError as error:
+        raise PlatformUnavailableError(str(error)) from None
     except httpx.TransportError as error:
         raise PlatformUnavailableError(f"{api_url} does not answer: {reason_of(error)}") from error
     raise_for_problem(answer, answer.content)

@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 from gpuaas_agent.gpus import find_gpu_devices
+from gpuaas_agent.kernel_limits import CAVEATS
 from gpuaas_agent.lxd import Lxd
 from gpuaas_agent.settings import Settings
 from gpuaas_contract.allocations import ShapeKind
@@ -19,7 +20,7 @@ async def read_inventory(settings: Settings, lxd: Lxd) -> Inventory:
     gpu_devices = find_gpu_devices(settings.gpu_devices)
     return Inventory(
         capacity=Capacity(
-            cpus=max(1, int(len(os.sched_getaffinity(0)) * settings.cpu_overcommit)),
+            cpus=offered_cpus(settings),
             memory_mib=read_memory_mib(),
             disk_gib=await lxd.read_pool_bytes(settings.storage_pool) // GIB,
             gpus=len(gpu_devices),
@@ -28,7 +29,12 @@ async def read_inventory(settings: Settings, lxd: Lxd) -> Inventory:
         virtualisation=f"{environment['server']} {environment['server_version']}",
         images=await lxd.read_image_aliases(),
         default_image=settings.image_alias,
+        caveats=list(CAVEATS),
     )
+
+
+def offered_cpus(settings: Settings) -> int:
+    return max(1, int(len(os.sched_getaffinity(0)) * settings.cpu_overcommit))
 
 
 def read_host_inventory(settings: Settings) -> Inventory:

@@ -14,12 +14,26 @@ ENOUGH = {
     "kernel/keys/maxkeys": 20_000,
     "kernel/keys/maxbytes": 2_000_000,
 }
-"""For hundreds of slices. Each needs about ten instances and fifteen keys when it does nothing."""
+"""For hundreds of slices. Each needs about ten instances when it does nothing. Slices that were started by an earlier
+version, without a filter of system calls, also need about fifteen keys."""
+PROCESSES = "kernel/pid_max"
+PROCESSES_OF_THE_HOST = 16_384
+MOST_PROCESSES = 4_194_304
+"""The kernel has no larger ids."""
+
+CAVEATS = (
+    "Slices of this host have one map of users, so the kernel counts some things for all of them together. One slice "
+    "can take from its neighbours: inotify instances and watches, descriptors on their way through Unix sockets, POSIX "
+    "message queues, queued signals.",
+)
+"""What cannot be bounded by slice, for the node's operators. docs/explanation/shared-kernel.md has the numbers."""
 
 
-def raise_limits(kernel: Path = KERNEL) -> None:
+def raise_limits(kernel: Path = KERNEL, *, processes_of_slices: int = 0) -> None:
     """Raise the limits, never lower them. Where the kernel refuses, slices run as before."""
-    for name, enough in ENOUGH.items():
+    # Were there fewer process ids than all slices may use together, one could still take those of another.
+    wanted = ENOUGH | {PROCESSES: min(processes_of_slices + PROCESSES_OF_THE_HOST, MOST_PROCESSES)}
+    for name, enough in wanted.items():
         limit = kernel / name
         try:
             if int(limit.read_text()) < enough:

@@ -22,6 +22,7 @@ from gpuaas_contract.agent_link import (
     Hello,
     OpenStream,
     RotateIdentity,
+    SetLeases,
     SliceReport,
     TaskAcknowledged,
     TaskMessage,
@@ -30,7 +31,7 @@ from gpuaas_contract.agent_link import (
 )
 from gpuaas_contract.backoff import Backoff
 from gpuaas_contract.base import Resource
-from gpuaas_contract.nodes import Inventory
+from gpuaas_contract.nodes import Inventory, NodeCondition
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,12 @@ class Tasks(Protocol):
 
 class Streams(Protocol):
     def open(self, message: OpenStream) -> None: ...
+
+
+class Leases(Protocol):
+    def set(self, message: SetLeases) -> None: ...
+    def linked(self) -> None: ...
+    def unlinked(self) -> None: ...
 
 
 class Outbox:
@@ -87,10 +94,12 @@ class Link:
         outbox: Outbox,
         tasks: Tasks,
         streams: Streams,
+        leases: Leases,
         *,
         read_inventory: Callable[[], Awaitable[Inventory]],
         read_slices: Callable[[], Awaitable[list[SliceReport]]],
         read_volumes: Callable[[], Awaitable[list[str]]],
+        read_conditions: Callable[[], list[NodeCondition]] = list,
         on_connected: Callable[[], None],
         on_rotate: Callable[[], None],
     ) -> None:
@@ -98,9 +107,11 @@ class Link:
         self._outbox = outbox
         self._tasks = tasks
         self._streams = streams
+        self._leases = leases
         self._read_inventory = read_inventory
         self._read_slices = read_slices
         self._read_volumes = read_volumes
+        self._read_conditions = read_conditions
         self._on_connected = on_connected
         self._on_rotate = on_rotate
 
@@ -110,6 +121,7 @@ class Link:
         pauses = backoff.delays()
         while True:
             started = time.monotonic()
+            self._leases.unlinked()
             try:
                 await self._session()
             except InvalidStatus as error:
@@ -134,10 +146,18 @@ class Link:
             max_size=MESSAGE_LIMIT,
             ping_interval=HEARTBEAT_SECONDS,
             ping_timeout=OFFLINE_AFTER_SECONDS,
+            ssl=self._api.websocket_trust(),
         ) as platform:
-            hello = Hello(agent_version=__version__, inventory=inventory, slices=slices, volume_ids=volumes)
+            hello = Hello(
+                agent_version=__version__,
+                inventory=inventory,
+                slices=slices,
+                volume_ids=volumes,
+                conditions=self._read_conditions(),
+            )
             await platform.send(hello.model_dump_json())
             log.info("linked to the platform")
+            self._leases.linked()
             self._tasks.report_again()
             self._on_connected()
             try:
@@ -181,6 +201,8 @@ class Link:
                 self._tasks.acknowledge(message.task_id)
             case OpenStream():
                 self._streams.open(message)
+            case SetLeases():
+                self._leases.set(message)
             case RotateIdentity():
                 self._on_rotate()
 

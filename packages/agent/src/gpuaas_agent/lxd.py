@@ -41,6 +41,8 @@ class Network:
     managed: bool
     config: dict[str, str]
     used_by: list[str]
+    status: str = ""
+    """`Created`, or `Unavailable` where LXD could not start it; ACLs have none."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,9 @@ class Lxd:
     async def list_networks(self) -> list[Network]:
         return [_network(item) for item in await self._list("/1.0/networks")]
 
+    async def list_network_names(self) -> list[str]:
+        return [path.rpartition("/")[2] for path in await self.request("GET", "/1.0/networks")]
+
     async def find_network(self, name: str) -> Network | None:
         found = await self.find(f"/1.0/networks/{quote(name, safe='')}")
         return None if found is None else _network(found)
@@ -341,4 +346,5 @@ def _network(item: dict[str, Any]) -> Network:
         managed=item.get("managed", True),
         config=item["config"] or {},
         used_by=item.get("used_by") or [],
+        status=item.get("status", ""),
     )

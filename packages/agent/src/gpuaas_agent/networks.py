@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gpuaas_agent.errors import LxdError, PermanentError
+from gpuaas_agent.firewall import FirewallError
 from gpuaas_agent.lxd import Instance, Lxd, Network
+from gpuaas_agent.network_guard import NetworkGuard
 from gpuaas_agent.slice_config import ENVIRONMENT, acl_body, check_network, network_body, network_of
 from gpuaas_contract.agent_link import ProjectNetwork
 
@@ -16,9 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class NetworkManager:
-    def __init__(self, lxd: Lxd, environment: str) -> None:
+    def __init__(self, lxd: Lxd, environment: str, guard: NetworkGuard) -> None:
         self._lxd = lxd
         self._environment = environment
+        self._guard = guard
         self._lock = asyncio.Lock()
         self._reserved: Counter[str] = Counter()
 
@@ -56,29 +59,35 @@ class NetworkManager:
         async with self._lock:
             networks = await self._lxd.list_networks()
             for network in networks:
-                if self._is_ours(network) and not network.used_by and not self._reserved[network.name]:
+                if self._guard.is_ours(network) and not network.used_by and not self._reserved[network.name]:
                     await self._delete(network.name)
-            kept = {network.name for network in await self._lxd.list_networks()}
+            left = await self._lxd.list_networks()
+            try:
+                await self._guard.follow(left)
+            except FirewallError as error:
+                # Rules of a bridge that is gone hurt nobody, and the guard removes them later.
+                log.warning("%s", error)
+            kept = {network.name for network in left}
             for acl in await self._lxd.list_acls():
-                if self._is_ours(acl) and acl.name not in kept:
+                if self._guard.is_ours(acl) and acl.name not in kept:
                     await self._lxd.delete_acl(acl.name)
 
     async def _ensure(self, network: ProjectNetwork) -> bool:
         check_network(network)
         found = await self._lxd.find_network(network.bridge)
-        if found is None:
-            await self._ensure_acl(network)
-            await self._lxd.create_network(network_body(network, self._environment))
-            log.info("made bridge %s with %s", network.bridge, network.gateway_cidr)
+        if found is not None:
+            self._check_ours(found, network)
+        # Its rules come before the bridge, and no machine starts without them.
+        async with self._guard.admit(network):
+            if found is None:
+                await self._ensure_acl(network)
+                await self._lxd.create_network(network_body(network, self._environment))
+                log.info("made bridge %s with %s", network.bridge, network.gateway_cidr)
+                return True
+            if await self._lxd.is_network_up(network.bridge):
+                return False
+            await self._guard.mend(found)
             return True
-        self._check_ours(found, network)
-        if await self._lxd.is_network_up(network.bridge):
-            return False
-        # LXD sets the interface up again with its next change of configuration, and with nothing less.
-        expiry = "2h" if found.config.get("ipv4.dhcp.expiry", "1h") == "1h" else "1h"
-        await self._lxd.update_network_config(network.bridge, {"ipv4.dhcp.expiry": expiry})
-        log.info("brought bridge %s back", network.bridge)
-        return True
 
     async def _ensure_acl(self, network: ProjectNetwork) -> None:
         body = acl_body(network, self._environment)
@@ -86,7 +95,7 @@ class NetworkManager:
         found = existing.get(network.bridge)
         if found is None:
             await self._lxd.create_acl(body)
-        elif self._is_ours(found):
+        elif self._guard.is_ours(found):
             await self._lxd.update_acl(network.bridge, {k: v for k, v in body.items() if k != "name"})
         else:
             raise PermanentError(f"cannot use network ACL {network.bridge}: it is not of this environment")
@@ -101,11 +110,8 @@ class NetworkManager:
         else:
             log.info("removed bridge %s", bridge)
 
-    def _is_ours(self, network: Network) -> bool:
-        return network.managed and network.config.get(ENVIRONMENT) == self._environment
-
     def _check_ours(self, found: Network, wanted: ProjectNetwork) -> None:
-        if not self._is_ours(found):
+        if not self._guard.is_ours(found):
             owner = found.config.get(ENVIRONMENT, "nobody's environment")
             raise PermanentError(f"cannot use bridge {found.name}: it belongs to {owner}, not to {self._environment}")
         if found.config.get("ipv4.address") != wanted.gateway_cidr:

@@ -22,7 +22,7 @@ def wanted_people(spec: SetUsers, sources: list[str]) -> str:
     lines = []
     for user in spec.users:
         _check(user)
-        lines.append(f"user {user.login} {user.uid} {int(user.sudo)} {user.principal}")
+        lines.append(f"user {user.login} {user.uid} {int(user.sudo)} {user.principal} {int(user.remote_forwarding)}")
         options = f'restrict,pty,port-forwarding,from="{",".join(sources)}"'
         lines += [f"key {user.login} {options} {key}" for key in user.public_keys]
     return "".join(f"{line}\n" for line in lines)

@@ -8,6 +8,7 @@ from gpuaas_agent.errors import AgentError
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.lxd import Instance
 from gpuaas_agent.slice_config import ALLOCATION_TAG, READY_TAG
+from gpuaas_agent.slice_doors import SliceDoors
 from gpuaas_agent.slices import SliceManager
 
 log = logging.getLogger(__name__)
@@ -16,8 +17,9 @@ INTERVAL_SECONDS = 30
 
 
 class Recovery:
-    def __init__(self, slices: SliceManager, locks: KeyedLocks) -> None:
+    def __init__(self, slices: SliceManager, doors: SliceDoors, locks: KeyedLocks) -> None:
         self._slices = slices
+        self._doors = doors
         self._locks = locks
         self._wanted = asyncio.Event()
 
@@ -49,6 +51,7 @@ class Recovery:
                 if found is None or READY_TAG not in found.config:
                     return
                 changed = await self._slices.ensure_running(found)
+                await self._doors.ensure_current(allocation_id)
             if changed:
                 # Outside the lock: a deletion must not wait for a machine that does not answer.
                 await self._slices.wait_until_reachable(found)

@@ -4,9 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import IPv4Network
 from pathlib import Path
 
 from gpuaas_agent.errors import PermanentError
+from gpuaas_contract.trust import TrustError, client_context
 
 _ENVIRONMENT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
@@ -32,6 +34,12 @@ class Settings:
     gpu_devices: str = "/dev/nvidia[0-9]*"
     cpu_overcommit: float = 1.0
     artifact_cache_gib: float = 20.0
+    processes_per_cpu: int = 2048
+    network_range: IPv4Network | None = None
+    """The platform's range: closed as a whole, also while no bridge of it is known."""
+    network_check_seconds: float = 2.0
+    ca_file: Path | None = None
+    """Authorities that are trusted beside those of the machine."""
 
     @property
     def artifact_cache(self) -> Path:
@@ -49,6 +57,7 @@ class Settings:
 HELP = """\
 environment:
   GPUAAS_API_URL           address of the platform, for example https://gpuaas.example (required)
+  GPUAAS_CA_FILE           PEM file of an authority to trust for https, beside those of the machine
   GPUAAS_AGENT_STATE_DIR   directory for the node's key, artifact cache and slices (required)
   GPUAAS_ENVIRONMENT       tag on every LXD object of this agent, for example demo (required)
   GPUAAS_STORAGE_POOL      LXD storage pool for the slices (required for slices)
@@ -58,7 +67,11 @@ environment:
   GPUAAS_IMAGE_ALIAS       default gpuaas/debian-12
   GPUAAS_GPU_DEVICES       glob of the host's GPU devices, default /dev/nvidia[0-9]*
   GPUAAS_CPU_OVERCOMMIT    how many CPUs to offer per CPU of the host, default 1
+  GPUAAS_PROCESSES_PER_CPU processes and threads that a slice may have per CPU of its shape, default 2048
   GPUAAS_ARTIFACT_CACHE_GIB  artifacts that no slice has are forgotten past this size, default 20
+  GPUAAS_NETWORK_RANGE     the platform's range of addresses, for example 10.83.0.0/16: the node's firewall closes all
+                           of it, also while no bridge of it is known; without it, only the known bridges
+  GPUAAS_NETWORK_CHECK_SECONDS  how often firewall and bridges are compared with what is wanted, default 2
 """
 
 
@@ -81,6 +94,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
             f"cannot start: GPUAAS_ENVIRONMENT is {environment!r}; use small letters, digits and dashes"
         )
     token_file = environ.get("GPUAAS_JOIN_TOKEN_FILE")
+    ca_file = environ.get("GPUAAS_CA_FILE")
     return Settings(
         api_url=api_url,
         state_dir=Path(environ["GPUAAS_AGENT_STATE_DIR"]).absolute(),
@@ -93,7 +107,39 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         gpu_devices=environ.get("GPUAAS_GPU_DEVICES", Settings.gpu_devices),
         cpu_overcommit=_number(environ, "GPUAAS_CPU_OVERCOMMIT", "1", 0.1, 64),
         artifact_cache_gib=_number(environ, "GPUAAS_ARTIFACT_CACHE_GIB", "20", 0, 1_000_000),
+        processes_per_cpu=_whole(environ, "GPUAAS_PROCESSES_PER_CPU", "2048", 256, 65_536),
+        network_range=_range(environ, "GPUAAS_NETWORK_RANGE"),
+        network_check_seconds=_number(environ, "GPUAAS_NETWORK_CHECK_SECONDS", "2", 0.1, 60),
+        ca_file=_readable(Path(ca_file).absolute(), "GPUAAS_CA_FILE") if ca_file else None,
     )
+
+
+def _whole(environ: Mapping[str, str], name: str, default: str, least: int, most: int) -> int:
+    number = _number(environ, name, default, least, most)
+    if not number.is_integer():
+        raise PermanentError(f"cannot start: {name} is {environ[name]!r}, not a whole number")
+    return int(number)
+
+
+def _range(environ: Mapping[str, str], name: str) -> IPv4Network | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        found = IPv4Network(text)
+    except ValueError as error:
+        raise PermanentError(f"cannot start: {name} is {text!r}, not a network such as 10.83.0.0/16: {error}") from None
+    if not found.is_private or not 8 <= found.prefixlen <= 30:
+        raise PermanentError(f"cannot start: {name} is {text!r}, not a private network from /8 to /30")
+    return found
+
+
+def _readable(path: Path, name: str) -> Path:
+    try:
+        client_context("https:", path)
+    except TrustError as error:
+        raise PermanentError(f"cannot start: {name} is wrong: {error}") from None
+    return path
 
 
 def _number(environ: Mapping[str, str], name: str, default: str, least: float, most: float) -> float:

@@ -10,6 +10,7 @@ from gpuaas_agent.gpus import GpuPool
 from gpuaas_agent.host_key import HostKey, check_certificate
 from gpuaas_agent.lxd import Instance, Lxd, PushedFile
 from gpuaas_agent.people import SCRIPT, wanted_people
+from gpuaas_agent.settings import Settings
 from gpuaas_agent.slice_config import (
     HOST_PUBLIC_KEY,
     KEYS,
@@ -38,7 +39,16 @@ SHUT_DOWN_SECONDS = 30
 
 
 class SliceChanger:
-    def __init__(self, lxd: Lxd, api: PlatformApi, slices: SliceManager, gpus: GpuPool, volumes: VolumeManager) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        lxd: Lxd,
+        api: PlatformApi,
+        slices: SliceManager,
+        gpus: GpuPool,
+        volumes: VolumeManager,
+    ) -> None:
+        self._settings = settings
         self._lxd = lxd
         self._api = api
         self._slices = slices
@@ -83,7 +93,7 @@ class SliceChanger:
             devices["root"] = {**devices["root"], "size": f"{spec.shape.disk_gib}GiB"}
             devices |= {Path(source).name: gpu_device(source) for source in more}
             progress("resize", "setting CPUs, memory, disk and GPUs")
-            config = limits(spec.shape, os.cpu_count() or 1)
+            config = limits(spec.shape, os.cpu_count() or 1, self._settings.processes_per_cpu)
             try:
                 if found.config.get("limits.cpu") != config["limits.cpu"]:
                     # LXD gives CPUs out again when this changes, but by what it has stored, which may still be the

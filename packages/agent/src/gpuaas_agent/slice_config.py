@@ -1,7 +1,10 @@
 """Pure: the requests to LXD that a task leads to. Names, tags, devices, files, network rules."""
 
+import errno
 import ipaddress
 import re
+from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +33,26 @@ PEOPLE = "/etc/ssh/gpuaas_people"
 PRINCIPALS = "/etc/ssh/gpuaas_principals"
 KEYS = "/etc/ssh/gpuaas_keys"
 WANTED_PEOPLE = "/etc/ssh/gpuaas_wanted"
+LEASES = "/opt/gpuaas/leases"
+"""Where a machine sees, read-only, who may log in under a lease."""
+LEASE_SCRIPT = "/etc/ssh/gpuaas_leases"
+REMOTE_GROUP = "gpuaas-remote"
+"""For people whose grant lets sshd listen on the machine for them."""
+SSHD_TAG = "user.gpuaas.sshd"
+SSHD_VERSION = "2"
+"""Of the files that make a slice's sshd ours; an older slice gets them anew."""
 READY_TAG = "user.gpuaas.ready"
 """Set last: a slice without it is what an interrupted attempt left, and nobody has used it."""
 
 PENDING_TEMPLATES = "volatile.apply_template"
 """The image's own templates would overwrite our hostname at the first start, unless this is emptied."""
 
+DENIED_CALLS = "".join(f"{call} errno {errno.ENOSYS}\n" for call in ("keyctl", "add_key", "request_key"))
+"""The kernel counts and lists keys by user, and root in all slices is one user to it: a slice could use up the keys of
+its neighbours. As on a kernel without keyrings, which systemd and sshd can do without."""
+
 DOMAIN = "gpuaas.internal"
+LEASE_SOURCE = files("gpuaas_agent").joinpath("leases.sh").read_text()
 # Whole strings only: `$` would let a line break at the end pass.
 _BRIDGE = re.compile(r"[a-z][a-z0-9-]{0,14}")
 _HOSTNAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -104,9 +120,15 @@ def address_of(instance: Instance) -> str:
     return instance.devices["eth0"]["ipv4.address"]
 
 
+def mac_of(address: str) -> str:
+    """Follow from the address: whoever knows the one knows the other, on every host."""
+    return ":".join(f"{byte:02x}" for byte in (0x0A, 0x58, *ipaddress.IPv4Address(address).packed))
+
+
 def acl_body(network: ProjectNetwork, environment: str) -> dict[str, Any]:
     """Machines of one owner reach each other, and nothing else: no other bridge, no host service.
 
+    A second line behind the environment's own firewall, which is enough without it and does not depend on LXD.
     With an ACL attached, LXD rejects what no rule allows; DNS and DHCP are accepted before the rules.
     `ipv4.routing=false` would not do: where `bridge-nf-call-iptables` is on, it also cuts the machines
     of one bridge from each other.
@@ -134,6 +156,9 @@ def network_body(network: ProjectNetwork, environment: str) -> dict[str, Any]:
             "ipv4.address": network.gateway_cidr,
             "ipv4.nat": "false",
             "ipv6.address": "none",
+            # Room for a tunnel's header, so that a network can span hosts later; machines take it when they start.
+            "bridge.mtu": "1450",
+            "bridge.hwaddr": mac_of(str(check_network(network).ip)),
             "security.acls": network.bridge,
             "dns.domain": DOMAIN,
             # Machines register by their own hostname; LXD would only know the instance's name.
@@ -146,9 +171,22 @@ def network_body(network: ProjectNetwork, environment: str) -> dict[str, Any]:
     }
 
 
-def limits(shape: Shape, host_cpus: int) -> dict[str, str]:
-    # A shape may ask for more CPUs than the host has, where the operator allows overcommitment.
-    return {"limits.cpu": str(min(shape.cpus, host_cpus)), "limits.memory": f"{shape.memory_mib}MiB"}
+def limits(shape: Shape, host_cpus: int, processes_per_cpu: int) -> dict[str, str]:
+    return {
+        # A shape may ask for more CPUs than the host has, where the operator allows overcommitment.
+        "limits.cpu": str(min(shape.cpus, host_cpus)),
+        "limits.memory": f"{shape.memory_mib}MiB",
+        "limits.processes": str(shape.cpus * processes_per_cpu),
+    }
+
+
+def missing_limits(config: Mapping[str, str], processes_per_cpu: int) -> dict[str, str]:
+    """Find what a slice of an earlier version lacks: the number of processes counts at once, the filter of system
+    calls from its next start."""
+    cpus = config.get("limits.cpu", "")
+    wanted = {"limits.processes": str((int(cpus) if cpus.isdigit() else 1) * processes_per_cpu)}
+    wanted["security.syscalls.deny"] = DENIED_CALLS
+    return {name: value for name, value in wanted.items() if not config.get(name)}
 
 
 def gpu_device(source: str) -> dict[str, str]:
@@ -172,6 +210,8 @@ def instance_body(
     gpu_devices: list[str],
     volume_devices: dict[str, dict[str, str]],
     host_cpus: int,
+    processes_per_cpu: int,
+    leases_dir: Path,
 ) -> dict[str, Any]:
     devices: dict[str, dict[str, str]] = {
         "root": {"type": "disk", "path": "/", "pool": pool, "size": f"{spec.shape.disk_gib}GiB"},
@@ -180,6 +220,7 @@ def instance_body(
             "name": "eth0",
             "network": spec.network.bridge,
             "ipv4.address": spec.address,
+            "hwaddr": mac_of(spec.address),
         },
         "artifacts": {
             "type": "disk",
@@ -187,6 +228,7 @@ def instance_body(
             "path": MACHINE_ARTIFACTS_PATH,
             "readonly": "true",
         },
+        "leases": lease_device(leases_dir),
     }
     devices |= {Path(source).name: gpu_device(source) for source in gpu_devices}
     devices |= volume_devices
@@ -202,9 +244,11 @@ def instance_body(
             PROJECT_TAG: spec.network.owner_id,
             BRIDGE_TAG: spec.network.bridge,
             GATEWAY_TAG: spec.network.gateway_cidr,
+            SSHD_TAG: SSHD_VERSION,
             "boot.autostart": "true",
             "security.devlxd": "false",
-            **limits(spec.shape, host_cpus),
+            "security.syscalls.deny": DENIED_CALLS,
+            **limits(spec.shape, host_cpus, processes_per_cpu),
         },
         "devices": devices,
     }
@@ -212,7 +256,7 @@ def instance_body(
 
 def machine_files(spec: CreateSlice, key: HostKey, certificate: HostCertificate) -> list[PushedFile]:
     """List the files that a slice has before its first start, so that sshd comes up with the boot."""
-    files = [
+    pushed = [
         PushedFile("/etc/hostname", f"{spec.hostname}\n", 0o644),
         PushedFile(
             "/etc/hosts",
@@ -223,12 +267,41 @@ def machine_files(spec: CreateSlice, key: HostKey, certificate: HostCertificate)
         ),
         PushedFile("/etc/ssh/ssh_host_ed25519_key", key.private, 0o600),
         PushedFile(HOST_PUBLIC_KEY, f"{key.public}\n", 0o644),
-        PushedFile("/etc/ssh/sshd_config.d/05-gpuaas-keys.conf", f"AuthorizedKeysFile {KEYS}/%u\n", 0o644),
+        *sshd_files(),
         *trust_files(certificate),
     ]
     for login, principals in sorted(spec.principals.items()):
-        files.append(PushedFile(f"{PRINCIPALS}/{login}", principal_lines(login, principals), 0o644))
-    return files
+        pushed.append(PushedFile(f"{PRINCIPALS}/{login}", principal_lines(login, principals), 0o644))
+    return pushed
+
+
+def lease_device(source: Path) -> dict[str, str]:
+    return {"type": "disk", "source": str(source), "path": LEASES, "readonly": "true"}
+
+
+def sshd_files() -> list[PushedFile]:
+    """The files that make sshd ask for leases, and listen for nobody who has no right to it."""
+    lines = [f"AuthorizedKeysFile {KEYS}/%u", *lease_lines(LEASE_SCRIPT, LEASES), *forwarding_lines()]
+    return [
+        PushedFile(LEASE_SCRIPT, LEASE_SOURCE, 0o755),
+        PushedFile("/etc/ssh/sshd_config.d/05-gpuaas-keys.conf", "".join(f"{line}\n" for line in lines), 0o644),
+    ]
+
+
+def lease_lines(script: str, directory: str) -> list[str]:
+    return [f"AuthorizedPrincipalsCommand {script} ask {directory} %u %i", "AuthorizedPrincipalsCommandUser root"]
+
+
+def forwarding_lines() -> list[str]:
+    """Ports and sockets on the machine are reached from outside (`ssh -L`); the other way round (`ssh -R`) leads out of
+    the machine's network. Last in a file: what follows a Match belongs to it."""
+    return [
+        "AllowTcpForwarding local",
+        "AllowStreamLocalForwarding local",
+        f"Match Group {REMOTE_GROUP}",
+        "    AllowTcpForwarding yes",
+        "    AllowStreamLocalForwarding yes",
+    ]
 
 
 def trust_files(certificate: HostCertificate) -> list[PushedFile]:

@@ -30,6 +30,7 @@ from gpuaas_agent.slice_config import (
     instance_body,
     instance_name,
     machine_files,
+    missing_limits,
     network_of,
     with_line,
 )
@@ -63,6 +64,9 @@ class SliceManager:
 
     def artifacts_dir(self, allocation_id: str) -> Path:
         return self._settings.slices_dir / allocation_id / "artifacts"
+
+    def leases_dir(self, allocation_id: str) -> Path:
+        return self._settings.slices_dir / allocation_id / "leases"
 
     async def find(self, allocation_id: str) -> Instance | None:
         """Find the slice of this allocation in this environment, finished or not."""
@@ -120,7 +124,9 @@ class SliceManager:
         certificate = await self._api.create_host_certificate(spec.allocation_id, key.public)
         check_certificate(certificate.certificate, key)
         artifacts = self.artifacts_dir(spec.allocation_id)
-        make_artifacts_dir(artifacts)
+        make_shared_dir(artifacts)
+        leases = self.leases_dir(spec.allocation_id)
+        make_shared_dir(leases)
         for mount in spec.volumes:
             await self._volumes.ensure(mount, task_id, progress)
         progress("network", f"bridge {spec.network.bridge} with {spec.network.gateway_cidr}")
@@ -137,6 +143,8 @@ class SliceManager:
                 gpu_devices=gpu_devices,
                 volume_devices=self._volumes.devices(spec.volumes),
                 host_cpus=os.cpu_count() or 1,
+                processes_per_cpu=self._settings.processes_per_cpu,
+                leases_dir=leases,
             )
             await self._lxd.create_instance(body)
         progress("files", "host key, certificate, authority, principals, names")
@@ -154,12 +162,22 @@ class SliceManager:
 
     async def ensure_running(self, instance: Instance) -> bool:
         """Make a finished slice run on its bridge; return whether anything had to be done."""
+        await self._ensure_limits(instance)
         async with self._networks.reserve(network_of(instance)) as bridge_changed:
             if not instance.running:
                 await self._start(instance)
                 return True
             attached = await self._networks.ensure_attached(instance)
             return bridge_changed or attached
+
+    async def _ensure_limits(self, instance: Instance) -> None:
+        missing = missing_limits(instance.config, self._settings.processes_per_cpu)
+        if missing:
+            try:
+                await self._lxd.update_instance_config(instance.name, missing)
+            except LxdError as error:
+                # It runs as it did; the next look tries again.
+                log.warning("cannot limit %s: %s", instance.name, error)
 
     async def wait_until_reachable(self, instance: Instance, *, timeout: float = SSHD_SECONDS) -> None:
         await wait_for_sshd(network_of(instance).bridge, address_of(instance), timeout=timeout)
@@ -231,7 +249,7 @@ class SliceManager:
         return config.get(ENVIRONMENT) == self._settings.environment and config.get(ALLOCATION_TAG) == allocation_id
 
 
-def make_artifacts_dir(path: Path) -> None:
+def make_shared_dir(path: Path) -> None:
     """Make the directory readable by everyone inside: the slice's root is not the host's root."""
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o755)

@@ -94,6 +94,7 @@ class StreamManager:
                 compression=None,  # What flows is encrypted already.
                 max_size=FRAME_LIMIT,
                 max_queue=4,
+                ssl=self._api.websocket_trust(),
             ) as platform:
                 try:
                     sent, received = await pump(reader, writer, platform)

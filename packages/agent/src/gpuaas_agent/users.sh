@@ -2,7 +2,8 @@
 #
 # $1  a directory with one file for each person that was ever made here; it holds the person's number
 # $2  where sshd looks for the principals of a user     $3  where it looks for the keys of a user
-# $4  the people that are wanted, a line each: `user LOGIN UID SUDO PRINCIPAL`, `key LOGIN LINE`
+# $4  the people that are wanted, a line each: `user LOGIN UID SUDO PRINCIPAL REMOTE`, `key LOGIN
+#     LINE`; sshd listens (`ssh -R`) for the members of the group gpuaas-remote, those with REMOTE 1
 set -eu
 umask 022
 people=$1 principals=$2 keys=$3 wanted=$4
@@ -40,8 +41,34 @@ end_sessions() {
     done
 }
 
+# One whom this machine knows under another name keeps number and files. Each piece by itself: a run that was
+# interrupted between two of them is continued by the next. The sessions under the old name have ended before.
+take_over() {
+    for file in "$people"/*; do
+        old=${file##*/}
+        [ "$old" != "$login" ] && [ "$(cat "$file" 2>/dev/null)" = "$uid" ] || continue
+        case $old in *.new) continue ;; esac
+        if [ "$(getent passwd "$old" | cut -d: -f3)" = "$uid" ]; then
+            usermod --login "$login" --home "/home/$login" "$old" || fail "cannot rename the user $old to $login"
+        fi
+        if [ "$(getent group "$old" | cut -d: -f3)" = "$uid" ]; then
+            groupmod --new-name "$login" "$old" || fail "cannot rename the group $old to $login"
+        fi
+        for place in /home /var/mail /var/spool/cron/crontabs; do
+            if [ -e "$place/$old" ] && [ ! -e "$place/$login" ] && [ "$(stat -c %u "$place/$old")" = "$uid" ]; then
+                mv "$place/$old" "$place/$login"
+            fi
+        done
+        for list in /etc/subuid /etc/subgid; do
+            if [ -e "$list" ]; then sed -i "s/^$old:/$login:/" "$list"; fi
+        done
+        rm -f "$file"
+    done
+}
+
 open_door() {
-    login=$1 uid=$2 sudo=$3 principal=$4
+    login=$1 uid=$2 sudo=$3 principal=$4 remote=$5
+    take_over
     if entry=$(getent passwd "$login"); then
         [ "$(echo "$entry" | cut -d: -f3)" = "$uid" ] || fail "this machine has a user $login of its own"
     else
@@ -61,6 +88,12 @@ open_door() {
     else
         rm -f "/etc/sudoers.d/gpuaas-$login"
     fi
+    if [ "$remote" = 1 ]; then
+        getent group gpuaas-remote >/dev/null || groupadd --system gpuaas-remote
+        gpasswd --add "$login" gpuaas-remote >/dev/null
+    elif id -nG "$login" | grep -qw gpuaas-remote; then
+        gpasswd --delete "$login" gpuaas-remote >/dev/null
+    fi
     sed -n "s/^key $login //p" "$wanted" | put "$keys/$login" 644
     echo "$principal" | put "$principals/$login" 644
 }
@@ -77,9 +110,9 @@ for file in "$people"/*; do
     grep -q "^user $login " "$wanted" || end_sessions "$login" "$(cat "$file")"
 done
 problem=
-while read -r word login uid sudo principal; do
+while read -r word login uid sudo principal remote; do
     [ "$word" = user ] || continue
     # One who cannot be made must not keep the others out; the first reason is told.
-    said=$(open_door "$login" "$uid" "$sudo" "$principal" 2>&1) || problem=${problem:-$said}
+    said=$(open_door "$login" "$uid" "$sudo" "$principal" "$remote" 2>&1) || problem=${problem:-$said}
 done <"$wanted"
 [ -z "$problem" ] || fail "$problem"

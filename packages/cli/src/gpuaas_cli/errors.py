@@ -23,6 +23,7 @@ CONFLICT = 5
 UNAVAILABLE = 6
 WORK_FAILED = 7
 WAITED_TOO_LONG = 8
+UNTRUSTED_KEY = 9
 
 _COMMANDS = {
     "retry": "gpuaas operation retry {id} --wait",
@@ -33,7 +34,7 @@ _COMMANDS = {
     "upgrade": "gpuaas instance upgrade {id} VERSION --wait",
     "configure": "gpuaas instance configure {id} --input KEY=VALUE --wait",
     "add": "gpuaas member add {id} COMPONENT MACHINE --wait",
-    "abandon": "gpuaas instance abandon {id} --reason WHY",
+    "abandon": "gpuaas instance abandon {id} --reason WHY --yes",
     "watch": "gpuaas operation watch {id}",
     "decommission": "gpuaas instance decommission {id} --yes --wait",
     "release": "gpuaas allocation release {id} --yes --wait",
@@ -43,6 +44,47 @@ _PLAIN_COMMANDS = {
     "change_password": "gpuaas password",
     "log_out": "gpuaas logout",
     "relist": "run the command again",
+    "repeat": "run the command again",
+    "log_in": "gpuaas login",
+    "see_roles": "gpuaas whoami",
+    "list_nodes": "gpuaas node list",
+    "list_machines": "gpuaas allocation list",
+    "list_trusted_keys": "gpuaas trusted-key list",
+    "list_apps": "gpuaas app list",
+}
+_SHOWN = {
+    "allocations": "allocation",
+    "app-instances": "instance",
+    "artifacts": "artifact",
+    "bulk-operations": "bulk-operation",
+    "credentials": "credential",
+    "grants": "grant",
+    "nodes": "node",
+    "operations": "operation",
+    "projects": "project",
+    "secrets": "secret",
+    "service-accounts": "service-account",
+    "volumes": "volume",
+}
+"""The nouns that have a `show`, by their collections."""
+_LISTED = {
+    "allocations": "allocation",
+    "app-instances": "instance",
+    "apps": "app",
+    "artifacts": "artifact",
+    "audit": "audit",
+    "credentials": "credential",
+    "entitlements": "entitlement",
+    "memberships": "membership",
+    "nodes": "node",
+    "operations": "operation",
+    "projects": "project",
+    "service-accounts": "service-account",
+    "tenants": "tenant",
+    "trusted-keys": "trusted-key",
+    "usage": "usage",
+    "users": "user",
+    "volumes": "volume",
 }
 
 
@@ -57,6 +99,8 @@ class CliError(Exception):
 
 def next_command(action: "AllowedAction") -> str:
     """Return the command for an allowed action, or its HTTP request where there is no command."""
+    if looked := _look_command(action):
+        return looked
     found = re.search(r"/([a-z]{2,4}_[0-9a-z]+)", action.href or "")
     template = _COMMANDS.get(action.action)
     if found and template:
@@ -66,15 +110,27 @@ def next_command(action: "AllowedAction") -> str:
     return f"{action.method} {action.href}" if action.href else action.action
 
 
+def _look_command(action: "AllowedAction") -> str | None:
+    """Return the command that shows the object, or lists the collection, of an action's address."""
+    _, _, collection, *rest = [*(action.href or "").split("/"), "", "", ""][:4]
+    if action.action == "show" and collection in _SHOWN:
+        return f"gpuaas {_SHOWN[collection]} show {rest[0]}"
+    if action.action == "list" and collection in _LISTED:
+        return f"gpuaas {_LISTED[collection]} list"
+    return None
+
+
 def member_command(action: "AllowedAction", instance: str, member: str) -> str:
     """Return the command for an allowed action of a member."""
-    known = {"drain", "resume", "remove", "recover"}
+    known = {"drain", "resume", "recover"}
     if action.action in known:
         return f"gpuaas member {action.action} {instance} {member} --wait"
+    if action.action == "remove":
+        return f"gpuaas member remove {instance} {member} --yes --wait"
     if action.action == "replace":
         return f"gpuaas member replace {instance} {member} MACHINE --wait"
     if action.action == "forget":
-        return f"gpuaas member forget {instance} {member} --reason WHY"
+        return f"gpuaas member forget {instance} {member} --reason WHY --yes"
     return f"gpuaas member run {instance} {action.action} {member} --wait"
 
 
@@ -82,7 +138,7 @@ def report(error: Exception) -> int:
     """Report an error on stderr and return the exit code."""
     from pydantic import ValidationError
 
-    from gpuaas_sdk.errors import ApiError, GpuaasError, TransportError
+    from gpuaas_sdk.errors import ApiError, CertificateError, GpuaasError, TransportError
     from gpuaas_sdk.profile.errors import ProfileError, Wrong
 
     if isinstance(error, ApiError):
@@ -92,6 +148,8 @@ def report(error: Exception) -> int:
     if isinstance(error, ProfileError):
         codes = {Wrong.USAGE: USAGE, Wrong.NOT_FOUND: NOT_FOUND, Wrong.NOT_LOGGED_IN: DENIED}
         return _say(str(error), codes[error.wrong], next_=error.hint)
+    if isinstance(error, CertificateError):
+        return _say(str(error), UNAVAILABLE, code="untrusted", next_="docs/how-to/tls.md has each case")
     if isinstance(error, TransportError):
         return _say(str(error), UNAVAILABLE, code="unreachable", next_="check the address: gpuaas context list")
     if isinstance(error, GpuaasError):
@@ -139,7 +197,7 @@ def _report_problem(error: "ApiError") -> int:
     _line("correlation id", error.correlation_id)
     for action in error.allowed_actions:
         _line("next", f"{action.title}: {next_command(action)}")
-    if isinstance(error, sdk.UnauthenticatedError):
+    if isinstance(error, sdk.UnauthenticatedError) and "log_in" not in {a.action for a in error.allowed_actions}:
         _line("next", "gpuaas login")
     return code
 

@@ -25,6 +25,12 @@ class Options:
     api_url: Annotated[
         str | None, Parameter(name="--api-url", env_var="GPUAAS_API_URL", help="Address of the platform.")
     ] = None
+    ca_file: Annotated[
+        str | None,
+        Parameter(
+            name="--ca-file", env_var="GPUAAS_CA_FILE", help="PEM file of an authority to trust, beside the machine's."
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         # Set at once, so that errors before there is a session have the same format.

@@ -18,7 +18,7 @@ Columns = Mapping[str, Callable[[Item], object]]
 _CODES = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
 _COLOUR_OF = {
     **dict.fromkeys(("active", "running", "ready", "succeeded", "delivered", "attached", "true"), "green"),
-    **dict.fromkeys(("failed", "release_failed", "delete_failed", "lost", "offline", "degraded"), "red"),
+    **dict.fromkeys(("failed", "release_failed", "delete_failed", "lost", "offline", "impaired", "degraded"), "red"),
     **dict.fromkeys(("cancelled", "released", "deleted", "removed", "decommissioned"), "dim"),
 }
 

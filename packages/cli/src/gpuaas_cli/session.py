@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 def find_target(options: Options, config: Config) -> Target:
-    return profile.find_target(config, context=options.context, api_url=options.api_url, project=options.project)
+    return profile.find_target(
+        config,
+        context=options.context,
+        api_url=options.api_url,
+        project=options.project,
+        ca_file=options.ca_file,
+    )
 
 
 class Session:
@@ -77,7 +83,11 @@ async def open_session(options: Options) -> AsyncIterator[Session]:
     credentials = profile.find_credentials(target)
     # People wait for it: give up sooner than a controller does.
     async with GpuaasClient(
-        target.api_url, credentials, retry=RetryPolicy(attempts=4), user_agent="gpuaas-cli"
+        target.api_url,
+        credentials,
+        retry=RetryPolicy(attempts=4),
+        user_agent="gpuaas-cli",
+        ca_file=target.ca_file,
     ) as client:
         with client.correlation():
             yield Session(client, target)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuaas_cli.errors import WAITED_TOO_LONG, WORK_FAILED, CliError, next_command
 from gpuaas_cli.live import Progress
-from gpuaas_cli.output import note, text
+from gpuaas_cli.output import clean, note, text
 from gpuaas_contract.allocations import Allocation, AllocationStatus
 from gpuaas_contract.bulk import Bulk, BulkState
 from gpuaas_contract.instances import Instance, InstanceStatus
@@ -225,6 +225,10 @@ async def check_instance(session: "Session", instance: Instance, goals: Collecti
     for operation in sorted(operations, key=lambda operation: operation.id, reverse=True):
         if operation.state == OperationState.FAILED:
             check_succeeded(operation)
+    if instance.status == InstanceStatus.UNKNOWN and InstanceStatus.RUNNING in goals:
+        # What was asked for is done; how it is now cannot be told at this moment.
+        note(f"instance {instance.name} is {instance.status}: {clean(instance.reason)}")
+        return
     raise CliError(f"instance {instance.name} is {instance.status}", WORK_FAILED)
 
 

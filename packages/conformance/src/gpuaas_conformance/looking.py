@@ -3,6 +3,7 @@
 import base64
 import binascii
 import json
+import math
 import re
 from collections import defaultdict
 from contextlib import suppress
@@ -14,6 +15,14 @@ DETAIL_LIMIT = 8 * 1024
 MOST_REFUSED = 8
 """Requests that may be on their way when a lease is lost, before a controller has stopped."""
 _OPERATION = re.compile(r"/v1/operations/([a-z0-9_]+)/([a-z]+)$")
+_AT = r"^(\d+\.\d+) \S+ \S+: "
+_STEP_BEGINS = re.compile(_AT + r"Start(?:ing|ed) (gpuaas-op_\S+)\.service\b", re.MULTILINE)
+_STEP_ENDS = re.compile(_AT + r"(gpuaas-op_\S+)\.service: (?:Deactivated|Main process exited|Failed)", re.MULTILINE)
+_WROTE = re.compile(_AT + r"wrote (/.*) for op_[a-z0-9]+ \(.*, token \d+\)$", re.MULTILINE)
+COARSE = 0.02
+"""Seconds by which the time of a file may differ from that of the journal: the clock for files ticks slowly."""
+UNTIL_SAID = 10.0
+"""Seconds between a file's arrival and the line in the journal that says so, on a busy machine."""
 _CHANGE = re.compile(r"^(?:Started|Starting|wrote) .*\b(op_[a-z0-9]+)\b.*, token (\d+)\)", re.MULTILINE)
 
 
@@ -105,6 +114,46 @@ def look_at_machine_log(machine: str, log: str, findings: Findings) -> None:
         words = f"{machine} was changed for {operation} under token {token}, after {newest.get(operation)}"
         findings.look("stale-write", int(token) >= newest.get(operation, 0), words)
         newest[operation] = max(int(token), newest.get(operation, 0))
+
+
+def outside_the_fence(journal: str, changed: str, brought: set[str]) -> list[str]:
+    """Of the files that the app brought, and that belong to root: those that were last changed when no step ran on the
+    machine, and that no fenced write has put there. A daemon's files belong to its user, or are said to be restless.
+
+    `changed` has lines with time, owner and path."""
+    begun: dict[str, list[float]] = defaultdict(list)
+    ended: dict[str, list[float]] = defaultdict(list)
+    wrote: dict[str, list[float]] = defaultdict(list)
+    for times, pattern in ((begun, _STEP_BEGINS), (ended, _STEP_ENDS), (wrote, _WROTE)):
+        for at, name in pattern.findall(journal):
+            times[name].append(float(at))
+    steps = [
+        (start, min((end for end in ended[unit] if end >= start), default=math.inf))
+        for unit, starts in begun.items()
+        for start in starts
+    ]
+    found = []
+    for line in changed.splitlines():
+        at, owner, path = line.split(" ", 2)
+        if path not in brought or owner != "0":
+            continue
+        moment = float(at)
+        in_step = any(start - COARSE <= moment <= end + COARSE for start, end in steps)
+        if not in_step and not any(moment - COARSE <= said <= moment + UNTIL_SAID for said in wrote[path]):
+            found.append(path)
+    return sorted(found)
+
+
+def secret_contents(exchanges: list[Exchange]) -> set[bytes]:
+    """What was delivered to the controller, as the bytes that it stands for."""
+    found = set()
+    for exchange in exchanges:
+        if exchange.path.endswith("/unwrap") and exchange.accepted:
+            value = str(exchange.answer_json.get("value", ""))
+            found.add(value.encode())
+            with suppress(binascii.Error, ValueError):
+                found.add(base64.b64decode(value, validate=True))
+    return {content for content in found if len(content) >= 8}
 
 
 def secret_values(exchanges: list[Exchange]) -> set[str]:

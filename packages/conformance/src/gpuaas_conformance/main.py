@@ -4,14 +4,24 @@ import argparse
 import asyncio
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
-from gpuaas_conformance.platform import ADMIN_EMAIL, KitError, Target, own_platform
+from gpuaas_conformance.leaving import take_leave
+from gpuaas_conformance.platform import (
+    ADMIN_EMAIL,
+    KitError,
+    Target,
+    find_machines,
+    find_project,
+    other_controllers,
+    own_platform,
+)
 from gpuaas_conformance.proxy import FaultProxy
 from gpuaas_conformance.rules import CHECKS, Findings, table
 from gpuaas_conformance.scenarios import SCENARIOS, Kit
@@ -28,43 +38,58 @@ async def check(
 ) -> Findings:
     findings = Findings()
     async with (
-        GpuaasClient(target.api_url, PasswordCredentials(target.email, target.password)) as admin,
-        FaultProxy(target.api_url) as proxy,
+        GpuaasClient(
+            target.api_url, PasswordCredentials(target.email, target.password), ca_file=target.ca_file
+        ) as admin,
+        FaultProxy(target.api_url, ca_file=target.ca_file) as proxy,
+        prepared(admin, proxy, target, app, work, log) as subject,
     ):
-        subject = await _prepare(admin, proxy, target, app, work, log)
         kit = Kit(subject, findings, random.Random(seed))  # noqa: S311 - chance, not a secret
-        kit.before = await kit.snapshots()
+        await kit.begin()
         try:
             for name in scenarios:
                 began = time.monotonic()
                 await SCENARIOS[name](kit)
                 # A whole run takes many minutes: this says where it is.
-                print(f"{name}: over after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+                _say(f"{name}: over after {time.monotonic() - began:.0f} s")
         except TookTooLongError as error:
             # The next run needs the machines that this one has not given back.
             findings.look(kit.at, False, str(error))
-        finally:
-            proxy.weather, proxy.streams_cut = None, False
-            await subject.end()
     return findings
 
 
-async def _prepare(
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+@asynccontextmanager
+async def prepared(
     admin: GpuaasClient, proxy: FaultProxy, target: Target, app: AppUnderTest, work: Path, log: Path
-) -> Subject:
-    projects = [project async for project in admin.projects.list() if project.name == target.project]
-    if not projects:
-        raise KitError(f"there is no project {target.project}")
-    machines = {machine.name: machine async for machine in admin.allocations.list(project_id=projects[0].id)}
-    missing = [name for name in target.machines if name not in machines]
-    if missing:
-        raise KitError(f"there is no machine {', '.join(missing)} in {target.project}")
-    await publish(admin, app, machines[target.machines[0]], work)
-    if not await admin.entitlements.list(tenant_id=projects[0].tenant_id, app_slug=app.manifest.slug).all():
-        await admin.entitlements.grant(projects[0].tenant_id, app.manifest.slug)
+) -> AsyncIterator[Subject]:
+    """The app on the platform, and the kit's own account for its controller; at the end, whatever it was, the account
+    and the instances are gone, and the entitlement too where the kit has granted it. The published version stays."""
+    project = await find_project(admin, target.project)
+    machines = await find_machines(admin, project, target.machines)
+    slug = app.manifest.slug
+    await publish(admin, app, machines[0], work)
+    entitled = await admin.entitlements.list(tenant_id=project.tenant_id, app_slug=slug).all()
+    granted = None if entitled else await admin.entitlements.grant(project.tenant_id, slug)
+    _say(await other_controllers(admin, project, slug))
     account = work / "service-account.json"
-    await make_account(admin, projects[0].id, app.manifest.slug, account)
-    return Subject(admin, proxy, app, projects[0].id, [machines[name] for name in target.machines], account, log)
+    account_id = await make_account(admin, project.id, slug, account)
+    subject = Subject(admin, proxy, app, project.id, machines, account, log)
+    try:
+        yield subject
+    finally:
+        proxy.weather, proxy.streams_cut = None, False
+        try:
+            for words in await take_leave(subject):
+                _say(words)
+        finally:
+            await subject.end(signal.SIGKILL)
+            await admin.service_accounts.delete(account_id)
+            if granted is not None:
+                await admin.entitlements.revoke(granted.id)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,8 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--api-url", help="use this platform instead of one of the kit's own")
     run.add_argument("--email", default=ADMIN_EMAIL)
     run.add_argument("--password-file", type=Path)
-    run.add_argument("--project", default="demo")
-    run.add_argument("--machines", default="demo-1,demo-2", help="two empty machines of the project")
+    run.add_argument("--project", default="demo", help="its name, tenant/name or id")
+    run.add_argument("--machines", default="demo-1,demo-2", help="two empty machines of the project, by name or id")
     return parser
 
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from gpuaas_contract.problems import Code
+from gpuaas_contract.trust import client_context
 
 logger = logging.getLogger(__name__)
 _HEAD_LIMIT = 1024 * 1024
@@ -79,6 +80,7 @@ class FaultProxy:
     weather: Weather | None = None
     streams_cut: bool = False
     """Machines do not answer: their byte streams are refused, and those that are open break."""
+    ca_file: str | None = None
     exchanges: list[Exchange] = field(default_factory=list)
     _streams: set[asyncio.StreamWriter] = field(default_factory=set)
     _server: asyncio.Server | None = None
@@ -145,7 +147,10 @@ class FaultProxy:
             await writer.drain()
             return
         target = urlsplit(self.upstream)
-        up_reader, up_writer = await asyncio.open_connection(target.hostname, target.port, limit=_HEAD_LIMIT)
+        trust = client_context(self.upstream, self.ca_file) if target.scheme == "https" else None
+        up_reader, up_writer = await asyncio.open_connection(
+            target.hostname, target.port or (443 if trust else 80), limit=_HEAD_LIMIT, ssl=trust
+        )
         try:
             kept = [line for line in lines if is_stream or not line.lower().startswith("connection:")]
             sent = [first, *kept] if is_stream else [first, *kept, "Connection: close"]

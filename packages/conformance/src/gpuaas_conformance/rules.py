@@ -16,11 +16,12 @@ class Check:
 CHECKS = (
     Check("own-account", (1,), "works with nothing but its service account and the public API", "plain"),
     Check("announced", (3,), "announces every step before it ends, and ends every step", "plain"),
-    Check("fenced", (6,), "changes machines under its fencing token", "plain"),
+    Check("fenced", (6,), "changes machines under its fencing token, and in no other way", "plain"),
     Check("members-reported", (7,), "has reported its members when an operation ends", "plain"),
     Check("ready-last", (8,), "says Ready only after every member is", "plain"),
     Check("small-detail", (14,), "keeps adapter_detail small", "plain"),
     Check("secret-kept", (10,), "shows a secret nowhere: requests, log, arguments, environment, journal", "plain"),
+    Check("secret-on-machine", (10,), "keeps a secret in files that only its program can read", "plain"),
     Check("secret-rotated", (10,), "brings the newest version of a rotated secret with its next operation", "plain"),
     Check("teardown", (9,), "leaves a machine as it found it, and hands over a receipt", "plain"),
     Check("killed-after-effect", (3, 4), "goes on after a kill between a side effect and its report", "killed"),
@@ -32,7 +33,8 @@ CHECKS = (
     Check("pre-empted", (2, 9), "takes everything apart when a decommission comes during the deploy", "pre-empted"),
     Check("lost-secret", (11,), "claims again where a delivered secret got lost", "weather"),
     Check("bad-weather", (2, 4), "gets through 409, 429, 503, lost answers and a feed that breaks", "weather"),
-    Check("fails-in-words", (12,), "fails with a code and a sentence, and can be taken apart then", "refused"),
+    Check("fails-in-words", (12,), "fails with a code and a sentence, never a bug; can be taken apart then", "refused"),
+    Check("others-kept", (9,), "neither changes nor removes what was on a machine before it came", "others"),
 )
 SCENARIOS = tuple(dict.fromkeys(check.scenario for check in CHECKS))
 UNCHECKED = {

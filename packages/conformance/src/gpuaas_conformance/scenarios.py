@@ -7,7 +7,7 @@ import re
 import signal
 from dataclasses import dataclass, field
 
-from gpuaas_conformance import looking
+from gpuaas_conformance import looking, others
 from gpuaas_conformance.boundaries import Boundaries, Boundary, Moment
 from gpuaas_conformance.proxy import Exchange, Fault, LoseAnswer, LoseRequest, Refuse
 from gpuaas_conformance.rules import Findings
@@ -20,6 +20,8 @@ HOLD_SECONDS = 11.0
 """Longer than a controller may be silent, shorter than a lease."""
 UNREACHABLE_SECONDS = 12.0
 WEATHER_SECONDS = 300.0
+BUG = "controller_bug"
+"""The runtime's code for an exception that no handler expected."""
 _SHOWN = "sudo sh -c 'journalctl --no-pager -o cat; ps -e -o args; cat /proc/[0-9]*/environ 2>/dev/null'"
 
 
@@ -33,6 +35,13 @@ class Kit:
     """What is on the machines without the app."""
     running: list[set[str]] = field(default_factory=list)
     """And with it."""
+
+    began: list[int] = field(default_factory=list)
+    """When that was looked at, by the clock of each machine."""
+
+    async def begin(self) -> None:
+        self.before = await self.snapshots()
+        self.began = [await self.subject.person.time_there(machine.id) for machine in self.subject.machines]
 
     async def snapshots(self) -> list[set[str]]:
         person = self.subject.person
@@ -64,7 +73,8 @@ class Kit:
     def look_at_failures(self, operations: list[Operation]) -> None:
         for operation in operations:
             if operation.error is not None:
-                good = re.fullmatch(r"[a-z][a-z0-9_]{2,}", operation.error.code) and len(operation.error.detail) > 10
+                code, detail = operation.error.code, operation.error.detail
+                good = re.fullmatch(r"[a-z][a-z0-9_]{2,}", code) and len(detail) > 10 and code != BUG
                 words = f"{operation.kind} failed with {operation.error.code!r}: {operation.error.detail!r}"
                 self.findings.look("fails-in-words", bool(good), words)
 
@@ -108,6 +118,13 @@ async def _look_at_fences(kit: Kit, instance: Instance) -> None:
         seen = await kit.subject.person.run(machine.id, f"sudo sh -c 'cat /var/lib/gpuaas/fence/{instance.id}*'")
         held = bool(tokens & set(seen.split()))
         kit.findings.look("fenced", held, f"no token of a claim of {instance.name} was seen on {machine.name}")
+    person, quiet = kit.subject.person, kit.subject.app.is_quiet
+    for machine, since, before, after in zip(kit.subject.machines, kit.began, kit.before, kit.running, strict=True):
+        changed = await person.changed_files(machine.id, since)
+        outside = looking.outside_the_fence(await person.journal(machine.id, since), changed, after - before)
+        outside = [path for path in outside if quiet(path)]
+        words = f"{machine.name} was changed outside of the fence: {', '.join(outside[:5])}"
+        kit.findings.look("fenced", not outside, words)
 
 
 async def _rotate(kit: Kit, instance: Instance) -> None:
@@ -144,6 +161,11 @@ async def _look_for_secrets(kit: Kit) -> None:
     for machine in subject.machines:
         places[f"journal, arguments or environment on {machine.name}"] = await subject.person.run(machine.id, _SHOWN)
     looking.look_for_secrets(values, places, kit.findings)
+    contents = looking.secret_contents(subject.proxy.exchanges)
+    for machine, since in zip(subject.machines, kit.began, strict=True):
+        readable = sorted(await subject.person.readable_by_all(machine.id, values, contents, since))
+        words = f"every user of {machine.name} can read a secret in {', '.join(readable[:5])}"
+        kit.findings.look("secret-on-machine", not readable, words)
 
 
 async def killed(kit: Kit) -> None:
@@ -331,6 +353,52 @@ async def weather(kit: Kit) -> None:
     await subject.end()
 
 
+async def files_of_others(kit: Kit) -> None:
+    """Somebody has directories, units and users of the app's names: all of them, then one alone, drawn by chance.
+
+    Whether the deploy is refused or finds a way is the app's matter. They are there afterwards, and as they were."""
+    subject = kit.subject
+    kit.at = "others-kept"
+    subject.start()
+    if not kit.running:
+        instance = await kit.until_running(await subject.deploy())
+        kit.running = await kit.snapshots()
+        await kit.take_apart(instance)
+    used = {placement.allocation_id for placement in subject.placement()}
+    all_things = [
+        (machine.id, others.things_of(before, running, kit.random))
+        for machine, before, running in zip(subject.machines, kit.before, kit.running, strict=True)
+        if machine.id in used
+    ]
+    single = [(where, one) for where, things in all_things for one in things.each()]
+    if not single:
+        return
+    for things in (all_things, [kit.random.choice(single)]):
+        await _deploy_beside(kit, things)
+    await subject.end()
+
+
+async def _deploy_beside(kit: Kit, things: list[tuple[str, others.Things]]) -> None:
+    subject, before = kit.subject, kit.before
+    async with others.planted(subject.person, things):
+        wanted = await others.look_at(subject.person, things)
+        kit.before = await kit.snapshots()
+        try:
+            instance = await subject.deploy()
+            await subject.until_settled(instance)
+            kit.look_at_failures(await subject.operations(instance))
+            await kit.take_apart(instance)
+            if (await subject.admin.instances.get(instance.id)).status != InstanceStatus.DECOMMISSIONED:
+                raise TookTooLongError("it was not taken apart, so its machines are not free")
+        finally:
+            kit.before = before
+            found = await others.look_at(subject.person, things)
+            for (where, _), there, left in zip(things, wanted, found, strict=True):
+                name = next(machine.name for machine in subject.machines if machine.id == where)
+                words = f"changed or gone on {name}, and not the app's: {'; '.join(sorted(there - left)[:5])}"
+                kit.findings.look("others-kept", there == left, words)
+
+
 SCENARIOS = {
     "plain": plain,
     "killed": killed,
@@ -338,4 +406,5 @@ SCENARIOS = {
     "pre-empted": preempted,
     "refused": refused,
     "weather": weather,
+    "others": files_of_others,
 }

@@ -43,8 +43,10 @@ class AppUnderTest:
     """Patterns of paths that its daemons write when they like: two deploys that are alike may differ there."""
 
     def differences(self, one: set[str], other: set[str]) -> list[str]:
-        found = sorted(one ^ other)
-        return [line for line in found if not any(fnmatch(line, pattern) for pattern in self.restless)]
+        return [line for line in sorted(one ^ other) if self.is_quiet(line)]
+
+    def is_quiet(self, path: str) -> bool:
+        return not any(fnmatch(path, pattern) for pattern in self.restless)
 
     async def artifact(self, slot: str, person: Person, machine: Allocation, work: Path) -> Path:
         """The file that was given for it, or what the bundle command makes for machines like that one."""
@@ -85,6 +87,8 @@ class Subject:
     account: Path
     log: Path
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    deployed: list[str] = field(default_factory=list)
+    """Ids of the instances that the kit has made."""
 
     @property
     def person(self) -> Person:
@@ -129,7 +133,7 @@ class Subject:
 
     async def deploy(self) -> Instance:
         """Under the same name every time: an app may name what it keeps on a machine after its instance."""
-        return await self.admin.instances.deploy(
+        instance = await self.admin.instances.deploy(
             InstanceDeploy(
                 project_id=self.project_id,
                 app_slug=self.app.manifest.slug,
@@ -138,9 +142,20 @@ class Subject:
                 placement_intent=self.placement(),
             )
         )
+        self.deployed.append(instance.id)
+        return instance
 
     async def operations(self, instance: Instance) -> list[Operation]:
-        return await self.admin.operations.list(instance_id=instance.id).all()
+        found = await self.admin.operations.list(instance_id=instance.id).all()
+        own = {exchange.json.get("holder") for exchange in self.proxy.exchanges if exchange.path.endswith("/claim")}
+        for operation in found:
+            if operation.lease is not None and operation.lease.holder not in own:
+                raise KitError(
+                    f"{operation.lease.holder} has claimed the kit's own {operation.kind}: it is another controller of "
+                    f"{self.app.manifest.slug} that works in this project. Stop it, or disable its service account, "
+                    "and run the kit again"
+                )
+        return found
 
     async def members(self, instance: Instance) -> list[Member]:
         return [m for m in await self.admin.instances.members(instance.id).all() if m.status != MemberStatus.REMOVED]
@@ -217,7 +232,8 @@ async def publish(admin: GpuaasClient, app: AppUnderTest, machine: Allocation, w
     await admin.app_versions.publish(app.manifest.model_copy(update={"artifacts": slots}))
 
 
-async def make_account(admin: GpuaasClient, project_id: str, slug: str, path: Path) -> None:
+async def make_account(admin: GpuaasClient, project_id: str, slug: str, path: Path) -> str:
+    """Return its id."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
@@ -226,6 +242,7 @@ async def make_account(admin: GpuaasClient, project_id: str, slug: str, path: Pa
     )
     content: dict[str, Any] = {"service_account_id": account.id, "private_key_pem": private, "api_url": admin.api_url}
     _write_private(path, json.dumps(content))
+    return account.id
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -14,6 +14,11 @@ OBSERVER_ID = 9_999
 """Its uid and gid, below the platform's own range."""
 CERTIFICATE_SECONDS = 300
 MOST_CERTIFICATE_SECONDS = 900
+LEASE_CERTIFICATE_SECONDS = 120
+"""Life of the certificate of a lease. The machine refuses it as soon as the lease ends; where a node is cut off and
+cannot be told, this is the bound."""
+HOST_CERTIFICATE_SECONDS = 7 * 86_400
+"""Life of the certificate by which a machine proves itself. It gets the next at half of that."""
 
 
 class AccessRequest(Request):
@@ -54,6 +59,10 @@ class MachineAddress(Resource):
     credential_id: str | None = None
     """Through the stream, too, but with the key of this access credential, which the deploy chose: the certificate does
     not open this machine."""
+    closed_at_end: bool = False
+    """Whether the machine itself refuses this access and cuts its sessions when the lease or the grant behind it ends.
+    False where a stored key opens the machine, which the platform cannot take back, and for access by a role: there a
+    certificate is good until it expires."""
 
 
 class AccessGrant(Resource):

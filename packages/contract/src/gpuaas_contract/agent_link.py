@@ -12,11 +12,12 @@ from pydantic import Field, TypeAdapter
 
 from gpuaas_contract.allocations import Shape
 from gpuaas_contract.base import Request, Resource
-from gpuaas_contract.nodes import Inventory
+from gpuaas_contract.nodes import Inventory, NodeCondition
 
 AGENT_AUDIENCE = "gpuaas-agent"
 HEARTBEAT_SECONDS = 5
 OFFLINE_AFTER_SECONDS = 15
+CONDITIONS_AT_MOST = 50
 MACHINE_ARTIFACTS_PATH = "/opt/gpuaas/artifacts"
 """Where a machine sees, read-only, the artifacts that were delivered to it, each named by the digest of its content."""
 
@@ -149,6 +150,8 @@ class MachineUser(Resource):
     """The principal that a certificate must carry to log in as this user."""
     public_keys: list[str] = []
     """The person's own, in OpenSSH's form without options and comment."""
+    remote_forwarding: bool = False
+    """Whether sshd may listen on the machine for this person (`ssh -R`)."""
 
 
 class SetUsers(Resource):
@@ -222,7 +225,18 @@ class OpenStream(Resource):
     correlation_id: str
 
 
-AnyToAgent = TaskMessage | TaskAcknowledged | OpenStream | RotateIdentity
+class SetLeases(Resource):
+    """Who may log in under a lease from now on, on all machines of the node: others are refused, and their sessions
+    are cut. The first message on each link, and sent again whenever it has changed."""
+
+    type: Literal["set_leases"] = "set_leases"
+    sequence: int
+    """Grows with each message of a link; `leases_set` names the last one that is in force."""
+    machines: dict[str, dict[str, list[str]]]
+    """Allocation to login name to the certificate principals that may use it. A machine that is missing has none."""
+
+
+AnyToAgent = TaskMessage | TaskAcknowledged | OpenStream | RotateIdentity | SetLeases
 ToAgent = Annotated[AnyToAgent, Field(discriminator="type")]
 to_agent_adapter: TypeAdapter[AnyToAgent] = TypeAdapter(ToAgent)
 
@@ -245,10 +259,18 @@ class Hello(Resource):
     """All that exist on the host, read before connecting; none where the agent cannot tell."""
     volume_ids: list[str] | None = None
     """Likewise."""
+    conditions: list[NodeCondition] = Field(default=[], max_length=CONDITIONS_AT_MOST)
 
 
 class Heartbeat(Resource):
     type: Literal["heartbeat"] = "heartbeat"
+
+
+class NodeConditions(Resource):
+    """Everything that is wrong with the host now, sent whenever that changes; empty when all is mended."""
+
+    type: Literal["conditions"] = "conditions"
+    conditions: list[NodeCondition] = Field(max_length=CONDITIONS_AT_MOST)
 
 
 class TaskProgress(Resource):
@@ -274,8 +296,16 @@ class StreamRefused(Resource):
     message: str
 
 
-FromAgent = Annotated[Hello | Heartbeat | TaskProgress | TaskResult | StreamRefused, Field(discriminator="type")]
-from_agent_adapter: TypeAdapter[Hello | Heartbeat | TaskProgress | TaskResult | StreamRefused] = TypeAdapter(FromAgent)
+class LeasesSet(Resource):
+    """The machines refuse who is not named in that message, and let in who is."""
+
+    type: Literal["leases_set"] = "leases_set"
+    sequence: int
+
+
+AnyFromAgent = Hello | Heartbeat | NodeConditions | TaskProgress | TaskResult | StreamRefused | LeasesSet
+FromAgent = Annotated[AnyFromAgent, Field(discriminator="type")]
+from_agent_adapter: TypeAdapter[AnyFromAgent] = TypeAdapter(FromAgent)
 
 
 # Over HTTP, with the same token: `POST /v1/agent/host-certificates`

@@ -64,6 +64,7 @@ class ServiceAccountEvent(Event, noun=Noun.SERVICE_ACCOUNT):
 class NodeEvent(Event, noun=Noun.NODE):
     ENROLLED = "enrolled"
     READY = "ready"
+    IMPAIRED = "impaired"
     CORDONED = "cordoned"
     UNCORDONED = "uncordoned"
     DRAINING = "draining"
@@ -74,6 +75,8 @@ class NodeEvent(Event, noun=Noun.NODE):
     IDENTITY_ROTATED = "identity_rotated"
     IDENTITY_REVOKED = "identity_revoked"
     COMPARED = "compared"
+    LINK_REPLACED = "link_replaced"
+    INVENTORY_REFUSED = "inventory_refused"
 
 
 class JoinTokenEvent(Event, noun=Noun.JOIN_TOKEN):
@@ -136,6 +139,7 @@ class TrustedKeyEvent(Event, noun=Noun.TRUSTED_KEY):
 
 class InstanceEvent(Event, noun=Noun.INSTANCE):
     CREATED = "created"
+    UPDATED = "updated"
     PLACED = "placed"
     STARTING = "starting"
     STOPPING = "stopping"

@@ -31,6 +31,8 @@ class GrantCreate(Request):
     user_id: str | None = Field(default=None, max_length=64)
     email: str | None = Field(default=None, max_length=320)
     sudo: bool = False
+    remote_forwarding: bool = False
+    """Let sshd listen on the machine for the person (`ssh -R`), which leads out of the machine's network."""
     expires_at: AwareDatetime | None = None
 
     @model_validator(mode="after")
@@ -51,6 +53,7 @@ class Grant(OwnedResource):
     """The person's user on the machine."""
     uid: int
     sudo: bool
+    remote_forwarding: bool
     expires_at: AwareDatetime | None
     status: GrantStatus
     reason: str

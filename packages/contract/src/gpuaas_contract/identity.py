@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import AwareDatetime, Field, SecretStr, StringConstraints, model_validator
 
 from gpuaas_contract.base import Name, OwnedResource, Page, Request, Resource, Title
+from gpuaas_contract.passwords import NewPassword
 
 
 class Role(StrEnum):
@@ -26,6 +27,8 @@ class PrincipalKind(StrEnum):
 class LoginRequest(Request):
     email: str = Field(max_length=254)
     password: SecretStr = Field(max_length=1024)
+    renewable: bool | None = None
+    """Ask for a refresh token as well, for a login that outlives its first token. Browser sessions ignore it."""
 
 
 class Token(Resource):
@@ -35,7 +38,8 @@ class Token(Resource):
     token_type: str = "Bearer"  # noqa: S105 - the name of the scheme
     expires_in: int
     refresh_token: str | None = None
-    """Only for logins that outlive a token: the device flow. Each works once; the answer holds the next one."""
+    """Only for logins that outlive a token: the device flow, and a password login that asked for it. Each works once;
+    the answer holds the next one."""
 
 
 class TenantCreate(Request):
@@ -78,7 +82,7 @@ class ProjectPage(Page):
 
 class UserCreate(Request):
     email: str = Field(max_length=254, pattern=r"^[^@\s\x00]+@[^@\s\x00]+$")
-    password: SecretStr = Field(min_length=12, max_length=1024)
+    password: NewPassword
     password_change_required: bool = False
     """The password is good for one login: the user must choose another one before anything else."""
 
@@ -87,7 +91,7 @@ class UserUpdate(Request):
     """An administrator's update of another user. Omitted fields stay unchanged."""
 
     disabled: bool | None = None
-    password: SecretStr | None = Field(default=None, min_length=12, max_length=1024)
+    password: NewPassword | None = None
     """A new one-time password, for somebody who forgot theirs."""
 
 

@@ -17,6 +17,8 @@ class InstanceStatus(StrEnum):
     RUNNING = "running"
     UPDATING = "updating"
     """Usable, and another version, other inputs or a restart are under way."""
+    UNKNOWN = "unknown"
+    """Deployed, and its controller cannot tell now whether it is well."""
     DEGRADED = "degraded"
     STOPPING = "stopping"
     STOPPED = "stopped"
@@ -78,12 +80,19 @@ class InstanceDeploy(Request):
     """The newest published version where absent."""
     name: Name
     mode: Key | None = None
-    """One of the app's modes; where absent, the first that fits the placement."""
+    """One of the app's modes; where absent, the app's default mode, or the first that fits where that does not."""
     inputs: JsonObject = {}
     access: ChosenAccess | None = None
     """How its controller gets into all of its machines; by certificates of the platform where absent. External machines
     have a credential of their own."""
     placement_intent: list[Placement] = Field(min_length=1, max_length=1_000)
+
+
+class InstanceUpdate(Request):
+    """A change of an instance that needs no work on its machines."""
+
+    mode: Key
+    """Another of the app's modes, which its members and machines fit as they are."""
 
 
 class Versions(Resource):

@@ -2,10 +2,12 @@
 
 A schema comes from a publisher and runs inside of the platform for everybody, so it must not be able to stop it:
 regular expressions are those of RE2, which takes time linear in its text; keywords that cannot be bounded are
-refused; and each check has a budget of keywords to look at, whatever references and arrays multiply."""
+refused; there are limits to what a manifest may hold (`schema_limits`); and each check has a budget of keywords to
+look at, whatever references and arrays multiply. The platform runs it in processes that it can kill."""
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import jsonschema
@@ -14,12 +16,17 @@ from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 
 from gpuaas_contract.problems import FieldError
+from gpuaas_contract.schema_limits import SchemaTally, part_of, walk
 
 SCHEMA_LIMIT = 64 * 1024
 DEPTH_LIMIT = 32
 INPUT_LIMIT = 64 * 1024
 BUDGET = 100_000
 """Keywords, and parts of what they look at, in one check: some tenths of a second."""
+MOST_PROBLEMS = 100
+"""Nobody reads more of them; an answer is not made as large as the nonsense that it answers."""
+_STATES_A_UNIT = 1_000
+"""RE2 goes through at most all states of a pattern for each byte: so many take as long as a keyword does."""
 _REGEX_MEMORY = 1 << 20
 _UNBOUNDED = {
     "patternProperties": "list the properties by name",
@@ -31,31 +38,31 @@ _UNBOUNDED = {
     "$id": "a schema has no address here",
     "$vocabulary": "a schema has no vocabulary of its own here",
 }
-_PLACES = {"properties", "$defs", "dependentSchemas"}
-"""Keywords under which names are free."""
-_DATA = {"default", "const", "enum", "examples"}
-"""Keywords under which anything may stand."""
 
 
 class TooMuchWorkError(Exception):
     pass
 
 
-def find_schema_problems(schema: Any, pointer: str) -> list[FieldError]:
-    """Find everything that is wrong with an app's schema; none if it can be used."""
+def find_schema_problems(schema: Any, pointer: str, tally: SchemaTally | None = None) -> list[FieldError]:
+    """Find everything that is wrong with an app's schema; none if it can be used.
+
+    The schemas of one manifest share a tally."""
     if depth_of(schema) > DEPTH_LIMIT:
         return [FieldError(pointer=pointer, detail=f"the schema is nested more than {DEPTH_LIMIT} levels deep")]
     if len(json.dumps(schema)) > SCHEMA_LIMIT:
         return [FieldError(pointer=pointer, detail=f"the schema has more than {SCHEMA_LIMIT} bytes")]
     problems = [
-        FieldError(pointer=pointer + "".join(_part(part) for part in error.absolute_path), detail=error.message)
-        for error in jsonschema.Draft202012Validator(jsonschema.Draft202012Validator.META_SCHEMA).iter_errors(schema)
+        FieldError(pointer=_place(pointer, error), detail=_short(error.message))
+        for error in islice(_META.iter_errors(schema), MOST_PROBLEMS)
     ]
     if problems:
         return problems
     if isinstance(schema, Mapping) and schema.get("type") != "object":
         problems.append(FieldError(pointer=pointer, detail="type must be object: people fill in named values"))
-    problems += _walk(schema, schema, pointer)
+    limits = list((tally or SchemaTally()).find_problems(schema, pointer))
+    # A pattern that is too long is not even compiled.
+    problems += limits or islice(_unusable(schema, pointer), MOST_PROBLEMS)
     return problems or _default_problems(schema, pointer)
 
 
@@ -63,16 +70,14 @@ def find_value_problems(value: Any, schema: Mapping[str, Any], pointer: str = ""
     """Find where a value does not match a schema."""
     if len(json.dumps(value)) > INPUT_LIMIT:
         return [FieldError(pointer=pointer, detail=f"more than {INPUT_LIMIT} bytes")]
-    problems = []
-    validator = _validator(schema)
     try:
-        for error in validator.iter_errors(value):
-            where = pointer + "".join(_part(part) for part in error.absolute_path)
-            problems.append(FieldError(pointer=where, detail=_short(error.message)))
+        return [
+            FieldError(pointer=_place(pointer, error), detail=_short(error.message))
+            for error in islice(_validator(schema).iter_errors(value), MOST_PROBLEMS)
+        ]
     except (TooMuchWorkError, RecursionError, ArithmeticError):
         detail = "checking this against the schema takes too long: it is too large, or the schema refers to itself"
         return [FieldError(pointer=pointer, detail=detail)]
-    return problems
 
 
 def depth_of(document: Any) -> int:
@@ -105,35 +110,22 @@ def _compile(pattern: str) -> Any:
     return re2.compile(pattern, options)
 
 
-def _part(part: str | int) -> str:
-    return "/" + str(part).replace("~", "~0").replace("/", "~1")
+def _place(pointer: str, error: jsonschema.ValidationError) -> str:
+    return pointer + "".join(part_of(part) for part in error.absolute_path)
 
 
 def _short(message: str) -> str:
     return message if len(message) <= 500 else message[:500] + " …"
 
 
-def _walk(node: Any, root: Any, pointer: str) -> Iterator[FieldError]:
-    if not isinstance(node, Mapping):
-        return
-    for keyword, value in node.items():
-        here = pointer + _part(keyword)
+def _unusable(schema: Any, pointer: str) -> Iterator[FieldError]:
+    for here, keyword, value in walk(schema, pointer):
         if keyword in _UNBOUNDED:
             yield FieldError(pointer=here, detail=f"{keyword} is not supported: {_UNBOUNDED[keyword]}")
         elif keyword == "pattern" and (problem := pattern_problem(value)):
             yield FieldError(pointer=here, detail=problem)
-        elif keyword == "$ref" and not _is_there(value, root):
+        elif keyword == "$ref" and not _is_there(value, schema):
             yield FieldError(pointer=here, detail=f"{_short(value)!r} is not below #/$defs of this schema")
-        elif keyword in _DATA:
-            continue
-        elif keyword in _PLACES and isinstance(value, Mapping):
-            for name, child in value.items():
-                yield from _walk(child, root, here + _part(name))
-        elif isinstance(value, list):
-            for number, child in enumerate(value):
-                yield from _walk(child, root, here + _part(number))
-        else:
-            yield from _walk(value, root, here)
 
 
 def _is_there(reference: str, root: Any) -> bool:
@@ -149,7 +141,7 @@ def _default_problems(schema: Any, pointer: str) -> list[FieldError]:
     for name, part in schema.get("properties", {}).items():
         if isinstance(part, Mapping) and "default" in part:
             own = {"$defs": schema.get("$defs", {}), **part}
-            where = f"{pointer}/properties{_part(name)}/default"
+            where = f"{pointer}/properties{part_of(name)}/default"
             found += find_value_problems(part["default"], own, where)
     return found
 
@@ -175,10 +167,17 @@ def _counted(function: Any, work: _Work) -> Any:
     return checked
 
 
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
-    if validator.is_type(instance, "string") and _compile(pattern).search(instance) is None:
-        shown = instance if len(instance) <= 100 else instance[:100] + " …"
-        yield jsonschema.ValidationError(f"{shown!r} does not match {pattern!r}")
+def _pattern_within(work: _Work) -> Any:
+    def check(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
+        if not validator.is_type(instance, "string"):
+            return
+        expression = _compile(pattern)
+        work.count(expression.programsize * len(instance) // _STATES_A_UNIT)
+        if expression.search(instance) is None:
+            shown = instance if len(instance) <= 100 else instance[:100] + " …"
+            yield jsonschema.ValidationError(f"{shown!r} does not match {pattern!r}")
+
+    return check
 
 
 def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
@@ -189,11 +188,17 @@ def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterato
             yield jsonschema.ValidationError("the items are not all different")
 
 
+_KEYWORDS = {**jsonschema.Draft202012Validator.VALIDATORS, "uniqueItems": _unique}
+_META: Validator = extend(jsonschema.Draft202012Validator, {"uniqueItems": _unique})(  # type: ignore[no-untyped-call]
+    jsonschema.Draft202012Validator.META_SCHEMA
+)
+
+
 def _validator(schema: Mapping[str, Any]) -> Validator:
-    keywords = {**jsonschema.Draft202012Validator.VALIDATORS, "pattern": _pattern, "uniqueItems": _unique}
+    work = _Work()
+    keywords = {**_KEYWORDS, "pattern": _pattern_within(work)}
     # Draft 2020-12 has it; it looks names up with Python's own expressions. Published schemas do not use it.
     keywords.pop("patternProperties")
-    work = _Work()
     counted = {name: _counted(check, work) for name, check in keywords.items()}
     own = extend(jsonschema.Draft202012Validator, counted)  # type: ignore[no-untyped-call]
     found: Validator = own(schema)

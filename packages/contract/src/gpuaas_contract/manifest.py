@@ -77,7 +77,8 @@ class ModeLimit(Request):
 
 
 class Mode(Request):
-    """A way to run the app. An instance has one, chosen at its deploy or the first that fits its placement."""
+    """A way to run the app. An instance has one: the one that its deploy names, else `default_mode` where its placement
+    fits that, else the first that it fits. It can be changed later."""
 
     key: Key
     title: Title
@@ -142,8 +143,12 @@ class Manifest(Request):
     """Of the app: of its manifest and its controller."""
     runtime: RuntimeLabel
     scopes: list[Literal["project", "tenant"]] = Field(default=["project"], min_length=1, max_length=2)
+    """To what an instance belongs. Only `project` works, and a new version that names `tenant` is refused; the word
+    stays readable for versions that were published with it."""
     components: list[Component] = Field(min_length=1, max_length=50)
     modes: list[Mode] = Field(default=[], max_length=20)
+    default_mode: Key | None = None
+    """The mode of a deploy that names none, wherever its placement fits it."""
     ports: list[Port] = Field(default=[], max_length=100)
     artifacts: list[ArtifactSlot] = Field(default=[], max_length=50)
     secrets: list[DeclaredSecret] = Field(default=[], max_length=50)
@@ -190,6 +195,8 @@ class Manifest(Request):
 def manifest_schema() -> dict[str, Any]:
     """The shape of a manifest as JSON Schema 2020-12, for editors; the rules between fields are not in it."""
     schema = Manifest.model_json_schema(by_alias=True)
+    # What is refused is not offered.
+    schema["properties"]["scopes"] |= {"items": {"type": "string", "enum": ["project"]}, "maxItems": 1}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:gpuaas:app-manifest:v1",

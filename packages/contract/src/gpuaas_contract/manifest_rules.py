@@ -11,6 +11,7 @@ from gpuaas_contract.json_schemas import depth_of, find_schema_problems
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import MEMBER_KINDS, Kind
 from gpuaas_contract.problems import FieldError
+from gpuaas_contract.schema_limits import SchemaTally
 
 MANIFEST_LIMIT = 256 * 1024
 DEPTH_LIMIT = 48
@@ -18,6 +19,11 @@ NEEDED_KINDS = (Kind.DEPLOY, Kind.DECOMMISSION)
 INSTANCE_KINDS = frozenset(Kind) - MEMBER_KINDS
 
 Rule = Callable[[Manifest], Iterator[FieldError]]
+At = Callable[[str], None]
+
+
+def _nobody(pointer: str) -> None:
+    """Told of places where nobody waits for them."""
 
 
 def find_problems(document: Any) -> list[FieldError]:
@@ -34,12 +40,12 @@ def find_problems(document: Any) -> list[FieldError]:
     return find_manifest_problems(manifest)
 
 
-def find_manifest_problems(manifest: Manifest) -> list[FieldError]:
-    """Check a manifest whose shape is valid."""
+def find_manifest_problems(manifest: Manifest, at: At = _nobody) -> list[FieldError]:
+    """Check a manifest whose shape is valid. `at` is told the place of each schema before it is checked."""
     document = manifest.model_dump(mode="json", by_alias=True)
     if depth_of(document) > DEPTH_LIMIT or len(json.dumps(document)) > MANIFEST_LIMIT:
         return find_problems(document)
-    return [problem for rule in _RULES for problem in rule(manifest)] + _schemas_of(document)
+    return [problem for rule in _RULES for problem in rule(manifest)] + _schemas_of(document, at)
 
 
 def _pointer(parts: Iterable[str | int]) -> str:
@@ -59,17 +65,21 @@ def _words(error: Any) -> str:
     return str(error["msg"])
 
 
-def _schemas_of(document: Any) -> list[FieldError]:
+def _schemas_of(document: Any, at: At = _nobody) -> list[FieldError]:
     """Problems of the schemas in it, as far as they are where they belong."""
     if not isinstance(document, dict):
         return []
-    found = []
-    if isinstance(document.get("inputs"), dict):
-        found += find_schema_problems(document["inputs"], "/inputs")
+    places = [("/inputs", document.get("inputs"))]
     operations = document.get("operations")
     for number, operation in enumerate(operations if isinstance(operations, list) else ()):
-        if isinstance(operation, dict) and isinstance(operation.get("input_schema"), dict):
-            found += find_schema_problems(operation["input_schema"], f"/operations/{number}/input_schema")
+        if isinstance(operation, dict):
+            places.append((f"/operations/{number}/input_schema", operation.get("input_schema")))
+    found: list[FieldError] = []
+    tally = SchemaTally()
+    for pointer, schema in places:
+        if isinstance(schema, dict):
+            at(pointer)
+            found += find_schema_problems(schema, pointer, tally)
     return found
 
 
@@ -92,6 +102,14 @@ def _names_differ(manifest: Manifest) -> Iterator[FieldError]:
         yield from _repeated(what, {f"/{field}/{n}/{part}": name for n, name in enumerate(names)}, names)
     kinds = [f"{o.kind}:{o.component}" if o.component else o.kind for o in manifest.operations]
     yield from _repeated("operation", {f"/operations/{n}/kind": kind for n, kind in enumerate(kinds)}, kinds)
+
+
+def _scopes_work(manifest: Manifest) -> Iterator[FieldError]:
+    """Refuse what the platform does not do yet: an app that relied on it would never be deployed that way."""
+    for number, scope in enumerate(manifest.scopes):
+        if scope != "project":
+            detail = f"the scope {scope!r} does not work yet: an instance belongs to a project; leave out scopes"
+            yield FieldError(pointer=f"/scopes/{number}", detail=detail)
 
 
 def _one_is_primary(manifest: Manifest) -> Iterator[FieldError]:
@@ -140,6 +158,9 @@ def _operations_fit(manifest: Manifest) -> Iterator[FieldError]:
 
 def _modes_fit(manifest: Manifest) -> Iterator[FieldError]:
     keys = {component.key for component in manifest.components}
+    if manifest.default_mode is not None and manifest.mode(manifest.default_mode) is None:
+        detail = _unknown("mode", manifest.default_mode, {mode.key for mode in manifest.modes})
+        yield FieldError(pointer="/default_mode", detail=detail)
     for number, mode in enumerate(manifest.modes):
         here = f"/modes/{number}"
         for place, action in enumerate(mode.actions):
@@ -184,6 +205,7 @@ def _unknown(what: str, name: str, known: set[str]) -> str:
 
 _RULES: tuple[Rule, ...] = (
     _names_differ,
+    _scopes_work,
     _one_is_primary,
     _components_fit,
     _operations_fit,

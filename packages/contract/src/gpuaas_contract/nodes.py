@@ -15,6 +15,8 @@ class NodeStatus(StrEnum):
     """Keeps its allocations and takes no new ones."""
     DRAINING = "draining"
     """As cordoned, and the owners of its machines are asked to move."""
+    IMPAIRED = "impaired"
+    """Its agent is connected and says that the host is not as it should be (`conditions`): as cordoned, until it is."""
     OFFLINE = "offline"
     """Its agent is not connected; its machines may still run."""
     RETIRED = "retired"
@@ -53,6 +55,8 @@ class Inventory(Resource):
     """Slices of it, or the host as a whole."""
     address: str | None = None
     """The host's own address, where it is handed over."""
+    caveats: list[str] = []
+    """Sentences about what machines of this host can take from each other, by its kind and not by a fault."""
 
 
 class EnrolRequest(Request):
@@ -87,6 +91,14 @@ class NodeDifference(Resource):
     at: AwareDatetime
 
 
+class NodeCondition(Resource):
+    """Something about the host that is not as it should be; the node takes no new machines until it is mended."""
+
+    kind: str = Field(max_length=40, pattern=r"^[a-z][a-z_]*$")
+    """For programs: `firewall`, `network`."""
+    message: str = Field(max_length=500)
+
+
 class Node(OwnedResource):
     name: str
     status: NodeStatus
@@ -100,8 +112,14 @@ class Node(OwnedResource):
     volume_ids: list[str] = []
     differences: list[NodeDifference] = []
     """The differences between the host and the platform's records, found at the last connection."""
+    conditions: list[NodeCondition] = []
+    """What its agent last found wrong with the host; none where all is as it should be."""
     last_seen_at: AwareDatetime | None = None
     inventory: Inventory | None = None
+    inventory_refused: str = ""
+    """Why the agent's last inventory was refused: the node stays as it was. Empty where it was not."""
+    link_replaced_at: AwareDatetime | None = None
+    """When a second link with the node's identity cut off one that was still open. Its events say from where."""
     allocated: Capacity
 
 

@@ -33,6 +33,8 @@ class DeviceRequest(Resource):
 
     user_code: str
     client_id: str
+    address: str = ""
+    """From which the program asked; empty where it is not known."""
     status: str
     created_at: AwareDatetime
     expires_at: AwareDatetime

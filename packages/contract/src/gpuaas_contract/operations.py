@@ -45,6 +45,10 @@ class Kind(StrEnum):
 
 MEMBER_KINDS = frozenset({Kind.ADD, Kind.DRAIN, Kind.RESUME, Kind.REMOVE, Kind.REPLACE, Kind.RECOVER, Kind.RESIZE})
 """About one member each. Declared without a component, they are for the members of every component."""
+INSTALLING_KINDS = frozenset({Kind.DEPLOY, Kind.UPGRADE, Kind.ADD, Kind.REPLACE})
+"""Bring an app, or another version of it, to a machine: the tenant must be entitled to the app."""
+TEARDOWN_KINDS = frozenset({Kind.REMOVE, Kind.DECOMMISSION})
+"""Only take apart: their controller gets artifacts also where the tenant is no longer entitled to the app."""
 RESIZE = Kind.RESIZE.value
 
 

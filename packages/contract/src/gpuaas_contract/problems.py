@@ -55,6 +55,7 @@ class Code(DeclaredCode):
     FORBIDDEN = "forbidden", 403, Family.FORBIDDEN
     PASSWORD_CHANGE_REQUIRED = "password_change_required", 403, Family.FORBIDDEN
     CSRF_INVALID = "csrf_invalid", 403, Family.FORBIDDEN
+    HTTPS_REQUIRED = "https_required", 403, Family.FORBIDDEN
     NOT_FOUND = "not_found", 404, Family.NOT_FOUND
     METHOD_NOT_ALLOWED = "method_not_allowed", 405, Family.INVALID_REQUEST
     NAME_TAKEN = "name_taken", 409, Family.CONFLICT
@@ -82,6 +83,7 @@ class Code(DeclaredCode):
     PLACEMENT_INVALID = "placement_invalid", 422, Family.INVALID_REQUEST
     INPUTS_INVALID = "inputs_invalid", 422, Family.INVALID_REQUEST
     MANIFEST_INVALID = "manifest_invalid", 422, Family.INVALID_REQUEST
+    SCHEMA_TOO_SLOW = "schema_too_slow", 422, Family.INVALID_REQUEST
     VERSION_EXISTS = "version_exists", 409, Family.CONFLICT
     VERSION_RETIRED = "version_retired", 409, Family.CONFLICT
     NOT_ENTITLED = "not_entitled", 409, Family.CONFLICT

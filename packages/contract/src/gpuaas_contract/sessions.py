@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import AwareDatetime, Field, SecretStr
 
 from gpuaas_contract.base import Page, Request, Resource
+from gpuaas_contract.passwords import NewPassword
 
 SESSION_COOKIE = "__Host-gpuaas"
 CSRF_HEADER = "X-CSRF-Token"
@@ -16,7 +17,7 @@ class SessionKind(StrEnum):
     DEVICE = "device"
     """A command line that was approved in a browser; it renews its tokens by itself."""
     PASSWORD = "password"  # noqa: S105 - the name of a kind
-    """One bearer token for an e-mail and a password; it ends with the token."""
+    """A bearer token for an e-mail and a password; it ends with the token, unless the login asked to be renewable."""
 
 
 class Session(Resource):
@@ -48,4 +49,4 @@ class CurrentSession(Session):
 
 class PasswordChange(Request):
     current_password: SecretStr = Field(max_length=1024)
-    new_password: SecretStr = Field(min_length=12, max_length=1024)
+    new_password: NewPassword

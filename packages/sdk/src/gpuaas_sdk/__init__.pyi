@@ -29,12 +29,15 @@ from .machines.base import CommandError as CommandError
 from .machines.base import CommandResult as CommandResult
 from .machines.base import Machine as Machine
 from .machines.base import MachineUnreachableError as MachineUnreachableError
+from .machines.base import NotObservableError as NotObservableError
 from .machines.base import ObservedMachine as ObservedMachine
 from .machines.base import parse_values as parse_values
 from .machines.facts import MachineFacts as MachineFacts
 from .machines.facts import read_facts as read_facts
 from .machines.parallel import on_each as on_each
 from .observations import Observation as Observation
+from .owned.belongings import Belongings as Belongings
+from .owned.record import MachineRecord as MachineRecord
 from .retry import RetryPolicy as RetryPolicy
 from .runtime.context import OperationContext as OperationContext
 from .runtime.context import StepHandle as StepHandle

@@ -11,6 +11,7 @@ import httpx
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.identity import Principal, Token
+from gpuaas_contract.trust import ca_file_of
 from gpuaas_sdk import resources
 from gpuaas_sdk.correlation import correlation
 from gpuaas_sdk.credentials import Credentials, ServiceAccountCredentials
@@ -33,18 +34,27 @@ class GpuaasClient:
         retry: RetryPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         user_agent: str = "gpuaas-sdk",
+        ca_file: str | Path | None = None,
     ) -> None:
+        """`ca_file`: authorities to trust beside the machine's own; GPUAAS_CA_FILE where none is given."""
         self._transport = Transport(
-            api_url, credentials, retry=retry or RetryPolicy(), http=transport, user_agent=user_agent
+            api_url,
+            credentials,
+            retry=retry or RetryPolicy(),
+            http=transport,
+            user_agent=user_agent,
+            ca_file=ca_file,
         )
 
     @classmethod
-    def from_service_account_file(cls, path: str | Path, *, api_url: str | None = None) -> "GpuaasClient":
+    def from_service_account_file(
+        cls, path: str | Path, *, api_url: str | None = None, ca_file: str | Path | None = None
+    ) -> "GpuaasClient":
         credentials = ServiceAccountCredentials.from_file(path)
         url = api_url or credentials.api_url
         if url is None:
             raise ValueError(f"cannot connect: {path} has no api_url, and none was given")
-        return cls(url, credentials)
+        return cls(url, credentials, ca_file=ca_file_of(ca_file) or credentials.ca_file)
 
     async def __aenter__(self) -> Self:
         return self
@@ -60,6 +70,10 @@ class GpuaasClient:
     @property
     def api_url(self) -> str:
         return self._transport.api_url
+
+    @property
+    def ca_file(self) -> str | Path | None:
+        return self._transport.ca_file
 
     @staticmethod
     def correlation(correlation_id: str | None = None) -> AbstractContextManager[str]:
@@ -148,3 +162,4 @@ class GpuaasClient:
     ssh_keys = cached_property(lambda self: resources.SshKeys(self._transport))
     """The caller's own SSH public keys."""
     audit = cached_property(lambda self: resources.Audit(self._transport))
+    receipts = cached_property(lambda self: resources.Receipts(self._transport))

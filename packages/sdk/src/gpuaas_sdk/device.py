@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -20,9 +21,16 @@ SLOWER_BY = 5
 class DeviceLogin:
     """`async with DeviceLogin(url, "my program") as login:` start, show the code, wait for the token."""
 
-    def __init__(self, api_url: str, client_id: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        api_url: str,
+        client_id: str,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        ca_file: str | Path | None = None,
+    ) -> None:
         self._client_id = client_id
-        self._transport = Transport(api_url, StaticToken(""), retry=RetryPolicy(), http=transport)
+        self._transport = Transport(api_url, StaticToken(""), retry=RetryPolicy(), http=transport, ca_file=ca_file)
 
     async def __aenter__(self) -> Self:
         return self

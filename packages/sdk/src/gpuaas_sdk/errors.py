@@ -2,6 +2,7 @@
 
 GpuaasError
 ├── TransportError            no answer: connection refused, cut or timed out
+│   └── CertificateError      … the platform's certificate is not trusted: nothing was sent
 ├── ProtocolError             an answer that does not follow the contract
 ├── LeaseLostError            the lease has a newer holder: stop at once, change nothing
 │   ├── StaleLeaseError       … reported by the platform (also a ConflictError)
@@ -37,6 +38,10 @@ class GpuaasError(Exception):
 
 class TransportError(GpuaasError):
     """No answer arrived. The request may or may not have taken effect."""
+
+
+class CertificateError(TransportError):
+    """The platform's certificate is not trusted, or the file of authorities cannot be used. Nothing was sent."""
 
 
 class ProtocolError(GpuaasError):
@@ -240,6 +245,9 @@ class UnavailableError(ApiError, family=Family.UNAVAILABLE):
 
 class RateLimitedError(UnavailableError, codes=(Code.RATE_LIMITED,)):
     """Too many requests in a short time; `retry_after` says how long to wait."""
+
+    give_up = False
+    """Set for a log-in that has to wait for long: nobody sits that out without a word."""
 
 
 class IdempotencyInFlightError(UnavailableError, codes=(Code.IDEMPOTENCY_IN_FLIGHT,)):

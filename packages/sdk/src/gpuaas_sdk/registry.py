@@ -17,6 +17,7 @@ import httpx
 from gpuaas_contract import oci
 from gpuaas_contract.backoff import Backoff
 from gpuaas_sdk.errors import GpuaasError, TransportError
+from gpuaas_sdk.transport import trusted
 
 CHUNK = 16 << 20
 _PIECE = 1 << 17
@@ -100,6 +101,7 @@ class RegistryClient:
         find_upload: FindUpload = _nobody_knows,
         notes: UploadNotes | None = None,
         chunk: int = CHUNK,
+        ca_file: str | Path | None = None,
     ) -> None:
         self._url = f"{url.rstrip('/')}/v2/{repository}/"
         self._repository = repository
@@ -108,7 +110,8 @@ class RegistryClient:
         self._notes = notes or UploadNotes(None)
         self._chunk = chunk
         self._token: str | None = None
-        self._http = httpx.AsyncClient(timeout=httpx.Timeout(30, read=120, write=120))
+        verify = trusted(url, ca_file)
+        self._http = httpx.AsyncClient(timeout=httpx.Timeout(30, read=120, write=120), verify=verify)
 
     async def __aenter__(self) -> "RegistryClient":
         return self

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gpuaas_contract.backoff import Backoff
-from gpuaas_sdk.errors import ApiError, TransportError, UnavailableError
+from gpuaas_sdk.errors import ApiError, CertificateError, RateLimitedError, TransportError, UnavailableError
 
 RETRY_AFTER_LIMIT = 30.0
 
@@ -18,5 +18,8 @@ NO_RETRY = RetryPolicy(attempts=1)
 
 
 def may_retry(error: TransportError | ApiError) -> bool:
-    """Whether to retry. It is always safe: mutations carry an idempotency key, and other requests only read."""
+    """Whether to retry. It is always safe: mutations carry an idempotency key, and other requests only read. A
+    certificate that is not trusted does not become so by asking again."""
+    if isinstance(error, CertificateError) or (isinstance(error, RateLimitedError) and error.give_up):
+        return False
     return isinstance(error, TransportError | UnavailableError)

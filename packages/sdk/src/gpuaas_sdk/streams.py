@@ -1,12 +1,15 @@
 """A byte stream to a machine's sshd, carried by a WebSocket through the machine's node agent."""
 
 import asyncio
+import ssl
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from gpuaas_contract.trust import TrustError, client_context, explain
 from gpuaas_contract.wire import API_PREFIX, CORRELATION_HEADER
 from gpuaas_sdk.correlation import current_correlation_id
 
@@ -59,10 +62,13 @@ class ByteStream:
 
 async def open_stream(transport: "Transport", grant_id: str, allocation_id: str) -> ByteStream:
     """Open a stream of an access grant; a refusal comes as the platform's own problem."""
-    return await open_stream_with(transport.api_url, await transport.token(), grant_id, allocation_id)
+    token = await transport.token()
+    return await open_stream_with(transport.api_url, token, grant_id, allocation_id, ca_file=transport.ca_file)
 
 
-async def open_stream_with(api_url: str, token: str, grant_id: str, allocation_id: str) -> ByteStream:
+async def open_stream_with(
+    api_url: str, token: str, grant_id: str, allocation_id: str, *, ca_file: str | Path | None = None
+) -> ByteStream:
     """Open a stream with a given token."""
     url = api_url.rstrip("/").replace("http", "ws", 1)
     headers = {
@@ -78,6 +84,7 @@ async def open_stream_with(api_url: str, token: str, grant_id: str, allocation_i
             # SSH packets do not compress, and there is no largest message.
             compression=None,
             max_size=None,
+            ssl=_trusted(url, ca_file),
         )
     except InvalidStatus as refusal:
         from gpuaas_sdk.transport import error_from_answer
@@ -89,11 +96,24 @@ async def open_stream_with(api_url: str, token: str, grant_id: str, allocation_i
             bytes(response.body or b""),
         ) from None
     except (TimeoutError, OSError, InvalidHandshake) as error:
-        from gpuaas_sdk.errors import TransportError
+        from gpuaas_sdk.errors import CertificateError, TransportError
 
-        reason = str(error) or type(error).__name__
-        raise TransportError(f"cannot open a stream to {allocation_id}: {reason}") from error
+        what = f"cannot open a stream to {allocation_id}"
+        if words := explain(error):
+            raise CertificateError(f"{what}: {words}") from error
+        raise TransportError(f"{what}: {str(error) or type(error).__name__}") from error
     return ByteStream(socket)
+
+
+def _trusted(url: str, ca_file: str | Path | None) -> ssl.SSLContext | None:
+    if not url.startswith("wss:"):
+        return None
+    try:
+        return client_context(url, ca_file)
+    except TrustError as error:
+        from gpuaas_sdk.errors import CertificateError
+
+        raise CertificateError(str(error)) from None
 
 
 async def pump(stream: ByteStream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

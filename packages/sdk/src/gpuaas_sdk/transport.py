@@ -1,12 +1,12 @@
 """The one seam between the SDK and HTTP: tokens, correlation, idempotency, retries, problems."""
 
 import asyncio
-import functools
 import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -22,11 +22,14 @@ from gpuaas_contract.problems import (
     Code,
     Problem,
 )
+from gpuaas_contract.trust import TrustError, client_context, explain
 from gpuaas_sdk.correlation import current_correlation_id
 from gpuaas_sdk.credentials import Credentials
 from gpuaas_sdk.errors import (
     ApiError,
+    CertificateError,
     ProtocolError,
+    RateLimitedError,
     TransportError,
     UnauthenticatedError,
     error_from_problem,
@@ -52,6 +55,8 @@ _CODE_BY_STATUS = {
 }
 
 DEFAULT_TIMEOUT = 30.0
+LOGIN_PATIENCE = 5.0
+"""Whoever typed a wrong password too often reads how long to wait, instead of waiting without a word."""
 REFRESH_MARGIN = 30.0
 """A token is renewed this long before it expires, so that none expires during a request."""
 
@@ -118,10 +123,22 @@ def _change_headers(revision: int | None, idempotency_key: str | None) -> dict[s
     return headers if revision is None else {**headers, "If-Match": f'"{revision}"'}
 
 
-@functools.cache
-def _trusted() -> ssl.SSLContext:
-    """Load the trusted certificates once: that takes longer than most requests."""
-    return httpx.create_ssl_context()
+def trusted(url: str, ca_file: str | Path | None) -> ssl.SSLContext:
+    """Make the context that trusts the machine's authorities and those in `ca_file` (or GPUAAS_CA_FILE)."""
+    try:
+        return client_context(url, ca_file)
+    except TrustError as error:
+        raise CertificateError(str(error)) from None
+
+
+def no_answer(what: str, url: str, error: Exception) -> TransportError:
+    """Make the error for a request that nobody answered: in words where it is about a certificate."""
+    if words := explain(error):
+        return CertificateError(f"{what}: {words}")
+    reason = str(error) or type(error).__name__
+    if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError) and url.startswith("http:"):
+        reason = f"{reason.rstrip('.')}. If it speaks TLS, its address begins with https://"
+    return TransportError(f"{what}: {reason}")
 
 
 class Transport:
@@ -135,8 +152,10 @@ class Transport:
         retry: RetryPolicy,
         http: httpx.AsyncBaseTransport | None = None,
         user_agent: str = "gpuaas-sdk",
+        ca_file: str | Path | None = None,
     ) -> None:
         self.api_url = api_url.rstrip("/")
+        self.ca_file = ca_file
         self.retry = retry
         self._credentials = credentials
         self._http = httpx.AsyncClient(
@@ -144,7 +163,7 @@ class Transport:
             timeout=DEFAULT_TIMEOUT,
             headers={"User-Agent": user_agent, "Accept": "application/json"},
             transport=http,
-            verify=_trusted(),
+            verify=trusted(self.api_url, ca_file),
         )
         self._token: str | None = None
         self._renew_at = 0.0
@@ -222,8 +241,11 @@ class Transport:
         timeout: float | None = None,
         authenticated: bool = True,
         retry: RetryPolicy | None = None,
+        patience: float = RETRY_AFTER_LIMIT,
     ) -> httpx.Response:
-        """Send one logical request: repeated where that is safe, and once with a fresh token after a 401."""
+        """Send one logical request: repeated where that is safe, and once with a fresh token after a 401.
+
+        Where the platform asks for a longer wait than `patience`, its refusal is raised at once."""
         all_headers = {CORRELATION_HEADER: current_correlation_id(), **(headers or {})}
         arguments: dict[str, Any] = {
             "params": {key: value for key, value in (query or {}).items() if value is not None},
@@ -252,15 +274,16 @@ class Transport:
                 failures += 1
                 if failures >= policy.attempts or not may_retry(error):
                     raise
-                asked = error.retry_after if isinstance(error, ApiError) else None
-                await asyncio.sleep(max(asked or 0.0, policy.delay(failures)))
+                asked = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
+                if asked > patience:
+                    raise
+                await asyncio.sleep(max(asked, policy.delay(failures)))
 
     async def _send_once(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         try:
             response = await self._http.request(method, path, **arguments)
         except httpx.TransportError as error:
-            reason = str(error) or type(error).__name__
-            raise TransportError(f"cannot reach {self.api_url}: {reason}") from error
+            raise no_answer(f"cannot reach {self.api_url}", self.api_url, error) from error
         if response.is_error:
             raise error_from_answer(response.status_code, response.headers, response.content)
         return response
@@ -280,7 +303,7 @@ class Transport:
                     raise error_from_answer(response.status_code, response.headers, content)
                 yield response
         except httpx.TransportError as error:
-            raise TransportError(f"lost {self.api_url}: {str(error) or type(error).__name__}") from error
+            raise no_answer(f"lost {self.api_url}", self.api_url, error) from error
         except UnauthenticatedError:
             self.forget_token(token)
             raise
@@ -310,9 +333,18 @@ class Transport:
 
     async def login(self, request: LoginRequest) -> Token:
         headers = {"Content-Type": "application/json"}
-        response = await self.send(
-            "POST", "/auth/login", headers=headers, content=encode_body(request), authenticated=False
-        )
+        try:
+            response = await self.send(
+                "POST",
+                "/auth/login",
+                headers=headers,
+                content=encode_body(request),
+                authenticated=False,
+                patience=LOGIN_PATIENCE,
+            )
+        except RateLimitedError as error:
+            error.give_up = (error.retry_after or 0.0) > LOGIN_PATIENCE
+            raise
         return parse(Token, response)
 
     async def exchange_assertion(self, assertion: str) -> Token:

@@ -1,7 +1,5 @@
 """deploy: the controller first; its workers join by operations of their own; then the roll is complete."""
 
-import asyncio
-
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import AccessNote, Condition, ConditionStatus, MemberStatus
 from gpuaas_sdk import OperationContext, OperationFailed, member_in_work, run_phases
@@ -27,16 +25,17 @@ async def reconcile(operation: OperationContext) -> JsonObject:
 
 async def _wait_for_workers(operation: OperationContext) -> None:
     async with operation.step("wait-for-workers", "Wait for the workers") as step:
-        while True:
+
+        async def all_joined() -> int | None:
             workers = (await Cluster.read(operation)).workers
             failed = [worker.id for worker in workers if await operation.has_failed(worker)]
             if failed:
                 detail = f"{', '.join(failed)} did not join; a retry of the deploy tries them again"
                 raise OperationFailed("worker_failed", detail, retryable=True)
-            if all(worker.status not in _UNFINISHED for worker in workers):
-                step.message = f"{len(workers)} ready"
-                return
-            await asyncio.sleep(POLL_SECONDS)
+            return len(workers) if all(worker.status not in _UNFINISHED for worker in workers) else None
+
+        joined = await operation.wait_for("the workers to join", all_joined, every=POLL_SECONDS)
+        step.message = f"{joined} ready"
 
 
 async def report_ready(operation: OperationContext, cluster: Cluster, version: str) -> None:

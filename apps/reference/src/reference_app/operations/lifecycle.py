@@ -7,7 +7,7 @@ from gpuaas_sdk import OperationContext, Phase, run_phases
 from reference_app import software
 from reference_app.cluster import Cluster
 from reference_app.operations.deploy import report_not_ready, report_ready
-from reference_app.phases import CONFIGURE, INSTALL, PROVE, RUN, Work
+from reference_app.phases import CONFIGURE, INSTALL, PROVE, RECORD, RUN, Work
 from reference_app.software import Role
 
 
@@ -31,7 +31,8 @@ async def configure(operation: OperationContext) -> JsonObject:
 async def upgrade(operation: OperationContext) -> JsonObject:
     wanted = operation.operation.input
     cluster = await Cluster.read(operation, version=wanted.get("version"), inputs=wanted.get("inputs"))
-    return await _bring_up(operation, cluster, (INSTALL, CONFIGURE, RUN, PROVE))
+    # The new version may bring what the one before did not.
+    return await _bring_up(operation, cluster, (RECORD, INSTALL, CONFIGURE, RUN, PROVE))
 
 
 async def stop(operation: OperationContext) -> JsonObject:

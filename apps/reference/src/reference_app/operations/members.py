@@ -1,16 +1,14 @@
 """add, drain, resume, remove, replace, recover and resize: one member each."""
 
-import asyncio
-
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Member, MemberStatus
 from gpuaas_contract.operations import ResizeQuestion
-from gpuaas_sdk import OperationContext, OperationFailed, member_in_work, probe, prove_removal, run_phases
+from gpuaas_sdk import OperationContext, OperationFailed, member_in_work, prove_removal, run_phases
 
 from reference_app import phases, software
 from reference_app.cluster import Cluster
-from reference_app.phases import PROVE, Work
-from reference_app.receipt import checks
+from reference_app.phases import PROVE, RECORD, Work
+from reference_app.receipt import prove_removed
 from reference_app.software import Role
 
 POLL_SECONDS = 0.3
@@ -33,14 +31,15 @@ async def _join(operation: OperationContext, cluster: Cluster, member: Member) -
 
 async def _wait_for_controller(operation: OperationContext) -> None:
     async with operation.step("wait-for-controller", "Wait for the controller"):
-        while True:
+
+        async def is_ready() -> bool | None:
             controller = (await Cluster.read(operation)).controller
-            if controller.status == MemberStatus.READY:
-                return
             if await operation.has_failed(controller):
                 detail = "the controller did not come up; a retry of its deploy tries this again"
                 raise OperationFailed("controller_failed", detail, retryable=True)
-            await asyncio.sleep(POLL_SECONDS)
+            return controller.status == MemberStatus.READY or None
+
+        await operation.wait_for("the controller to be ready", is_ready, every=POLL_SECONDS)
 
 
 async def drain(operation: OperationContext) -> JsonObject:
@@ -77,7 +76,8 @@ async def _take_away(operation: OperationContext, cluster: Cluster, member: Memb
     async with operation.step("strike-off", "Strike it off the roll"):
         await software.ensure_told(cluster.controller_machine, "forget", machine.hostname)
     async with operation.step("prove-removal", "Look for what is left") as step:
-        found = await probe(machine, checks([role], staying, int(cluster.inputs["port"])))
+        came = member.id not in await operation.members_before(RECORD.key)
+        found = await prove_removed(machine, [role], staying, int(cluster.inputs["port"]), came=came)
         step.evidence = removed = prove_removal([member], [found])
     operation.statuses_on_success[member.id] = MemberStatus.REMOVED
     return removed

@@ -3,10 +3,11 @@
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_sdk import PreflightContext
 
-from reference_app.software import CONFIG_DIR, PROGRAM_DIR, STATE_DIR, USER
+from reference_app.software import CONFIG_DIR, PROGRAM_DIR, STATE_DIR, USER, Role
 
+_PATHS = (PROGRAM_DIR, CONFIG_DIR, STATE_DIR, *(role.unit_path for role in Role))
 _LOOK = f"""
-for path in {PROGRAM_DIR} {CONFIG_DIR} {STATE_DIR}; do if [ -e "$path" ]; then echo "$path"; fi; done
+for path in {" ".join(_PATHS)}; do if [ -e "$path" ]; then echo "$path"; fi; done
 if getent passwd {USER} >/dev/null; then echo "the user {USER}"; fi
 """
 

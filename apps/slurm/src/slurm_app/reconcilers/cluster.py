@@ -1,16 +1,21 @@
 """The cluster that an operation is about, as the platform describes it, and the scope that phases work on."""
 
 import asyncio
+import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpuaas_contract.access import PERSON_LOGIN
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Condition, ConditionStatus, Instance, Member, MemberStatus
 from gpuaas_sdk import Machine, MachineUnreachableError, OperationContext, OperationFailed
+from gpuaas_sdk.errors import InvalidStateError
 from slurm_app import bundle, names
 from slurm_app.absent import AbsentMachine, RememberingMachine
+from slurm_app.errors import RefusedError
 from slurm_app.scope import Scope
+from slurm_app.slurm import munge
 from slurm_app.slurm.roles import Role
 from slurm_app.store import Store
 
@@ -126,8 +131,31 @@ def wanted_features(member: Member, wanted: JsonObject) -> tuple[str, ...]:
     return tuple(wanted.get("features") or member.adapter_detail.get("features") or ())
 
 
-async def munge_key(operation: OperationContext) -> bytes:
-    return (await operation.secret(MUNGE_KEY)).reveal()
+async def munge_key(operation: OperationContext, cluster: Cluster, *, member_usable: bool = False) -> bytes:
+    """Fetch the key that the cluster has: machines with different keys do not talk to each other.
+
+    After a rotation that is the version before, as long as the platform has it: no member alone is given the new one.
+    """
+    newest = await operation.secret(MUNGE_KEY)
+    # Before the controller was made ready once, no machine has a key that counts.
+    if newest.version == 1 or "versions" not in cluster.controller.adapter_detail:
+        return newest.reveal()
+    present = await munge.read_key_digest(operation.machine(cluster.controller.allocation_id))
+    candidates = [newest]
+    if hashlib.sha256(newest.reveal()).hexdigest() != present:
+        with suppress(InvalidStateError):
+            candidates.append(await operation.secret(MUNGE_KEY, version=newest.version - 1))
+    for candidate in candidates:
+        if hashlib.sha256(candidate.reveal()).hexdigest() == present:
+            return candidate.reveal()
+    found = "has another munge key than" if present else "has no munge key, and nobody can tell which of"
+    raise RefusedError(
+        "munge_key_rotated",
+        f"cannot {operation.operation.kind}: the controller's machine {found} the platform's two newest versions, "
+        "since the key was rotated after the cluster was made. All machines need one key, so nothing was changed. "
+        "Decommission the cluster and deploy it again: that gives the newest key to all of them.",
+        member_usable=member_usable,
+    )
 
 
 def condition(kind: str, holds: bool | None, reason: str, message: str, generation: int) -> Condition:

@@ -5,7 +5,7 @@ from gpuaas_contract.instances import Condition, ConditionStatus, MemberStatus
 from gpuaas_sdk import OperationContext, prove_removal, run_phases
 from slurm_app.decommission_phases import DECOMMISSION_PHASES, PROVE, read_receipts
 from slurm_app.reconcilers.cluster import Cluster
-from slurm_app.reconcilers.records import restore_records
+from slurm_app.reconcilers.records import leaving_scope, restore_records
 from slurm_app.store import Store
 
 
@@ -15,7 +15,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     await _report_decommissioning(operation, cluster)
     for member in members:
         await operation.report_member(member.id, status=MemberStatus.REMOVING)
-    scope = cluster.scope(operation, cluster.workers, leaving=True)
+    scope = await leaving_scope(operation, cluster.scope(operation, cluster.workers, leaving=True), members)
     await restore_records(operation, store, scope)
     await run_phases(operation, scope, DECOMMISSION_PHASES)
     async with operation.step(*PROVE) as step:

@@ -30,7 +30,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     """The controller first; its workers join by operations of their own; then the first job over all of them."""
     cluster = await Cluster.read(operation, store)
     async with member_in_work(operation, cluster.controller):
-        key = await munge_key(operation)
+        key = await munge_key(operation, cluster)
         scope = cluster.scope(operation, cluster.workers_beside, munge_key=key)
         evidence = await run_phases(operation, scope, CONTROLLER_PHASES)
         versions = await facts.read_versions(scope.controller)

@@ -2,7 +2,7 @@
 operation that somebody asks for."""
 
 from gpuaas_contract.instances import ConditionStatus, Member, MemberStatus
-from gpuaas_sdk import MachineUnreachableError, ObserveContext, ObservedMachine
+from gpuaas_sdk import MachineUnreachableError, NotObservableError, ObserveContext, ObservedMachine
 from slurm_app.errors import NotReadyError
 from slurm_app.reconcilers.cluster import CONTROLLER, WORKER, condition
 from slurm_app.slurm import munge, nodes
@@ -18,6 +18,12 @@ async def observe(context: ObserveContext) -> None:
         return
     try:
         seen = await nodes.read_nodes(_controller(context))
+    except NotObservableError as error:
+        # Not a doubt about the cluster: nobody looks between operations, and the last one said how it is.
+        await context.report_instance(
+            conditions=[condition("Observed", False, "NoObserver", str(error)[:500], generation)]
+        )
+        return
     except (MachineUnreachableError, NotReadyError) as error:
         await context.report_instance(
             conditions=[condition("Degraded", None, "NotObserved", str(error)[:500], generation)]
@@ -50,7 +56,7 @@ async def _look_at(context: ObserveContext, worker: Member, seen: dict[str, node
     reason, words = "Observed", record.words
     if not works and (refusal := await _refusal(context, worker)):
         reason, words = REFUSALS[refusal.code], f"{words}: {refusal.detail}"
-    said = condition("NodeWorks", works, reason, words, context.instance.generation)
+    said = condition("Ready", works, reason, words, context.instance.generation)
     await context.report_member(worker.id, conditions=[said])
     return "" if works else f"{host} is {words}"
 

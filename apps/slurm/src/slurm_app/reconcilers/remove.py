@@ -7,7 +7,7 @@ from slurm_app.access_notes import refresh_access_notes
 from slurm_app.decommission_phases import PROVE, REMOVE_PHASES, read_worker_receipts
 from slurm_app.reconcilers.cluster import Cluster
 from slurm_app.reconcilers.drain import drain_member, known_node
-from slurm_app.reconcilers.records import restore_records
+from slurm_app.reconcilers.records import leaving_scope, restore_records
 from slurm_app.store import Store
 
 
@@ -26,6 +26,7 @@ async def remove_worker(operation: OperationContext, store: Store, cluster: Clus
         await drain_member(operation, cluster, member, host)
     await operation.report_member(member.id, status=MemberStatus.REMOVING)
     scope = cluster.scope(operation, [member], targets=[member], leaving=True)
+    scope = await leaving_scope(operation, scope, (cluster.controller, *cluster.workers))
     await restore_records(operation, store, scope)
     await run_phases(operation, scope, REMOVE_PHASES)
     async with operation.step(*PROVE) as step:

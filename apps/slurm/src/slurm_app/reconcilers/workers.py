@@ -20,10 +20,12 @@ def is_ready(instance: Instance) -> bool:
     return any(c.type == "Ready" and c.status == ConditionStatus.TRUE for c in instance.conditions)
 
 
-async def join(operation: OperationContext, store: Store, cluster: Cluster, member: Member) -> JsonObject:
+async def join(
+    operation: OperationContext, store: Store, cluster: Cluster, member: Member, key: bytes | None = None
+) -> JsonObject:
     """Join the worker; no machine but its own and the controller's is touched."""
     features = wanted_features(member, operation.operation.input)
-    key = await munge_key(operation)
+    key = key or await munge_key(operation, cluster)
     scope = cluster.scope(operation, [member], targets=[member], munge_key=key, features=features)
     if member.allocation_id != cluster.controller.allocation_id:
         # Its machine is made ready while the controller's is.

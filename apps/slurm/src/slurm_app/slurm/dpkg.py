@@ -1,6 +1,6 @@
 """dpkg on a machine, from whatever state a kill has left it in. Pieces of bash that install and removal share."""
 
-from slurm_app.slurm.snapshot import BASELINE
+from slurm_app.slurm.script import BASELINE
 
 POLICY = "/usr/sbin/policy-rc.d"
 

@@ -7,11 +7,17 @@ from dataclasses import dataclass
 
 from gpuaas_contract.findings import Finding, FindingSource, Severity
 from gpuaas_sdk import MachineFacts, ObservedMachine, read_facts
+from gpuaas_sdk.owned.snapshot import LISTENING_PORTS
 from slurm_app.slurm.facts import clock_difference
-from slurm_app.slurm.packages import FOREIGN_PACKAGES, FOREIGN_TREES, PORTS
+from slurm_app.slurm.packages import (
+    ANOTHER_NAME,
+    FOREIGN_PACKAGES,
+    FOREIGN_TREES,
+    PEOPLE_NAMED_LIKE_DAEMONS,
+    PORTS,
+)
 from slurm_app.slurm.roles import Role, memory_needed
 from slurm_app.slurm.script import STATE_DIRECTORY, quoted
-from slurm_app.slurm.snapshot import LISTENING_PORTS
 
 RELEASE = ("debian", "12", "x86_64")
 """The system that the packages of the bundle are made for."""
@@ -27,6 +33,9 @@ for tree in {quoted(*FOREIGN_TREES)}; do
     fi
 done
 if [ -e {STATE_DIRECTORY} ]; then echo "record=yes"; fi
+{{
+{PEOPLE_NAMED_LIKE_DAEMONS}
+}} | sed 's/^person /person=/'
 """
 
 
@@ -37,6 +46,7 @@ class Inspection:
     packages: frozenset[str]
     paths: tuple[str, ...]
     ours: bool
+    people: tuple[str, ...] = ()
 
 
 def app_error(code: str, message: str, pointer: str, action: str) -> Finding:
@@ -79,6 +89,9 @@ def findings(host: str, seen: Inspection, roles: frozenset[Role], pointer: str) 
     if facts.disk_free_mib < disk:
         message = f"{host} has {facts.disk_free_mib} MiB of disk free; {disk} are needed"
         found.append(app_error("too_little_disk", message, pointer, "make room, or choose a larger machine"))
+    if seen.people:
+        message = f"{host} has people who are called like daemons of the cluster: {', '.join(seen.people)}"
+        found.append(app_error("name_of_daemon", message, pointer, f"{ANOTHER_NAME}; or choose another machine"))
     if seen.ours:
         return found
     if others := sorted(name for name in seen.packages if FOREIGN_PACKAGES.match(name)):
@@ -111,4 +124,5 @@ async def inspect(machine: ObservedMachine) -> Inspection:
         packages=frozenset(more.get("package", [])),
         paths=tuple(sorted([*more.get("path", []), *more.get("unreadable", [])])),
         ours="record" in more,
+        people=tuple(sorted(more.get("person", []))),
     )

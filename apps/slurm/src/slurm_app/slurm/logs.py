@@ -19,6 +19,7 @@ ALLOWED: dict[str, str] = {
     r"error: High latency for 1000 calls to gettimeofday\(\)": (
         "slurmctld times the clock of the machine when it starts; on a busy host that is slow, and harms nothing"
     ),
+    r"error: _conn_readable: .* error\[104\]": "a client of slurmdbd ended before it took its last answer",
     r"error: No fed_mgr state file .* to recover": "the first start of a cluster; there is no federation",
 }
 _ALLOWED = [re.compile(pattern) for pattern in ALLOWED]

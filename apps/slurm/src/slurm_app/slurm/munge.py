@@ -45,6 +45,12 @@ async def ensure_munge_running(machine: Machine, key: bytes | None = None) -> di
     return result.values
 
 
+async def read_key_digest(machine: Machine) -> str:
+    """Read the SHA-256 of the key that the machine has; empty where it has none."""
+    said = (await machine.read(f"[ ! -s {KEY} ] || sha256sum <{KEY}")).stdout.split()
+    return said[0] if said else ""
+
+
 _CREDENTIAL = re.compile(r"MUNGE:[A-Za-z0-9+/=]+:")
 _WRONG_TIME = ("Rewound", "Expired")
 

@@ -1,31 +1,23 @@
 """Names of everything that the app brings to a machine, for each role. Removal and probe read the same lists."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
+from gpuaas_sdk import Belongings, MachineRecord
 from slurm_app.slurm.roles import Role
+from slurm_app.slurm.script import STATE_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)
-class Belongings:
-    units: tuple[str, ...] = ()
+class RoleBelongings(Belongings):
+    """Also what is only looked for, since it goes with the rest."""
+
     processes: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
-    trees: tuple[str, ...] = ()
-    """State that only the daemons write: removed as a whole, unless it was there before the app came."""
-    files: tuple[str, ...] = ()
-    """In directories where people may keep files of their own: removed one by one."""
-    directories: tuple[str, ...] = ()
-    """Removed where nothing is left in them."""
-
-    def __or__(self, other: "Belongings") -> "Belongings":
-        merged = {f.name: tuple(dict.fromkeys((*getattr(self, f.name), *getattr(other, f.name)))) for f in fields(self)}
-        return Belongings(**merged)
 
 
-_ROLE: dict[Role, Belongings] = {
-    Role.WORKER: Belongings(
+_ROLE: dict[Role, RoleBelongings] = {
+    Role.WORKER: RoleBelongings(
         units=("slurmd.service",),
         processes=("slurmd", "slurmstepd"),
         ports=(6818,),
@@ -41,8 +33,8 @@ _ROLE: dict[Role, Belongings] = {
         ),
     ),
     # Made by libibverbs1, and left by its purge.
-    Role.MPI: Belongings(users=("rdma",)),
-    Role.CONTROLLER: Belongings(
+    Role.MPI: RoleBelongings(users=("rdma",)),
+    Role.CONTROLLER: RoleBelongings(
         units=("slurmctld.service", "slurmdbd.service", "slurm-mariadb.service"),
         processes=("slurmctld", "slurmdbd", "mariadbd"),
         users=("mysql",),
@@ -78,7 +70,7 @@ _ROLE: dict[Role, Belongings] = {
     ),
 }
 # What every role needs, so that it goes with the last one.
-_SHARED = Belongings(
+_SHARED = RoleBelongings(
     units=("munge.service",),
     processes=("munged",),
     users=("slurm", "munge"),
@@ -101,13 +93,16 @@ _SHARED = Belongings(
     directories=("/etc/slurm", "/etc/munge"),
 )
 EVERYTHING = _SHARED | _ROLE[Role.CONTROLLER] | _ROLE[Role.WORKER] | _ROLE[Role.MPI]
+NEEDED_PARTS = ("baseline", "bundle")
+"""Without these two nothing is removed: what was there before, and what the install was about to bring."""
+RECORD = MachineRecord(STATE_DIRECTORY, EVERYTHING, parts=(*NEEDED_PARTS, "brought", "kept"))
 
 
-def belongings(leaving: Iterable[Role], staying: Iterable[Role] = ()) -> Belongings:
+def belongings(leaving: Iterable[Role], staying: Iterable[Role] = ()) -> RoleBelongings:
     """Everything that goes with these roles. Where no role stays, that includes roles that are unknown here."""
     if not set(staying):
         return EVERYTHING
-    found = Belongings()
+    found = RoleBelongings()
     for role in sorted(set(leaving) - set(staying)):
         found |= _ROLE[role]
     return found

@@ -5,17 +5,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, CommandError, Machine
+from gpuaas_sdk.owned.snapshot import SNAPSHOT
 from slurm_app.errors import RefusedError
+from slurm_app.slurm import owned
 from slurm_app.slurm.config import SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT
 from slurm_app.slurm.dpkg import DPKG_FUNCTIONS, POLICY_FUNCTIONS
+from slurm_app.slurm.owned import EVERYTHING, RECORD
 from slurm_app.slurm.roles import Role
-from slurm_app.slurm.script import quoted, step
-from slurm_app.slurm.snapshot import BASELINE, SNAPSHOT
+from slurm_app.slurm.script import BASELINE, PEOPLE_ONLY, quoted, step
 
 DOES_NOT_FIT = 65
 """The exit status of an install whose packages miss something that the machine does not have: it changed nothing."""
 PORTS = (SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT)
 FOREIGN_PACKAGES = re.compile(r"^(slurm|munge\b|mariadb-server|mysql-server|default-mysql-server)")
+# The packages would run daemons as that person, or fail, and their removal would fail.
+PEOPLE_NAMED_LIKE_DAEMONS = f"""
+{PEOPLE_ONLY}
+for name in {quoted(*owned.EVERYTHING.users)}; do
+    {{ getent passwd "$name" || true; getent group "$name" || true; }} | people_only
+done | sort -u | sed 's/^/person /'
+"""
+ANOTHER_NAME = "revoke all grants of that person and give them anew: the name is another one then"
 # Whole trees: a file of somebody else's anywhere below would be in the way, or we in its.
 FOREIGN_TREES = ("/etc/slurm", "/etc/slurm-llnl", "/etc/munge", "/var/lib/mysql", "/var/lib/slurm")
 
@@ -27,32 +37,42 @@ class Baseline:
     packages: frozenset[str]
     ports: frozenset[int]
     paths: frozenset[str]
+    people: frozenset[str] = frozenset()
+    """Accounts of people that have the name of one of the daemons."""
 
 
 async def ensure_baseline_recorded(machine: Machine) -> Baseline:
-    """Record it once, before anything else; a later run only reads it back."""
+    """Record it once, before anything else; a later run only reads it back. The names of what the app brings are
+    recorded with it: those that were there already are left out, and `refuse_foreign` says which of them matter."""
     script = step(
         SNAPSHOT,
         'mkdir -p "$state"',
         'chmod 0700 "$state"',
         f"[ -d {BASELINE} ] || snapshot {BASELINE}",
+        RECORD.bring_script(EVERYTHING, refuse=False),
         f"sed 's/^/package /' {BASELINE}/package_names",
         f"sed 's/^/port /' {BASELINE}/ports",
         f"for tree in {quoted(*FOREIGN_TREES)}; do",
         # The directories that contain what is named already would say nothing new.
         f"    grep -E \"^$tree(/|$)\" {BASELINE}/paths | tail -n 3 | sed 's/^/path /' || true",
         "done",
+        PEOPLE_NAMED_LIKE_DAEMONS,
     )
     return parse_baseline((await machine.run_step("record-baseline", script)).stdout)
 
 
 def parse_baseline(text: str) -> Baseline:
-    values: dict[str, set[str]] = {"package": set(), "port": set(), "path": set()}
+    values: dict[str, set[str]] = {"package": set(), "port": set(), "path": set(), "person": set()}
     for line in text.splitlines():
         kind, _, value = line.partition(" ")
         if kind in values and value:
             values[kind].add(value)
-    return Baseline(frozenset(values["package"]), frozenset(int(p) for p in values["port"]), frozenset(values["path"]))
+    return Baseline(
+        packages=frozenset(values["package"]),
+        ports=frozenset(int(port) for port in values["port"]),
+        paths=frozenset(values["path"]),
+        people=frozenset(values["person"]),
+    )
 
 
 def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
@@ -60,6 +80,7 @@ def refuse_foreign(machine: Machine, baseline: Baseline) -> None:
     found = sorted(name for name in baseline.packages if FOREIGN_PACKAGES.match(name))
     found += sorted(baseline.paths)
     found += [f"port {port}" for port in sorted(baseline.ports & set(PORTS))]
+    found += [f"{name}, the account of a person ({ANOTHER_NAME})" for name in sorted(baseline.people)]
     if found:
         raise RefusedError(
             "machine_not_clean",

@@ -1,25 +1,23 @@
 """The probe after a removal, and the receipt made of it. Each check is a command that prints what is left."""
 
-from dataclasses import replace
-
-from gpuaas_sdk import Machine, MachineReceipt, ReceiptCheck, probe
+from gpuaas_sdk import Machine, MachineReceipt, probe
 from gpuaas_sdk.machines.base import COPIED_ARTIFACTS
+from gpuaas_sdk.owned.record import EXEMPT_KEPT, judge_by_record
+from gpuaas_sdk.owned.snapshot import SNAPSHOT
 from slurm_app.slurm import owned
 from slurm_app.slurm.quick_route import KEPT_ROUTE
 from slurm_app.slurm.role_removal import EVERYTHING, OWNED_PATHS, RoleRemoval
 from slurm_app.slurm.roles import PACKAGES
-from slurm_app.slurm.script import STATE_DIRECTORY, quoted
-from slurm_app.slurm.snapshot import BASELINE, SNAPSHOT
+from slurm_app.slurm.script import BASELINE, DAEMONS_ONLY, STATE_DIRECTORY, quoted
 
 EXEMPT_LOGS = "exempt: logs stay and are listed"
 EXEMPT_FENCES = "exempt: the platform's fences stay, so that a controller without a lease changes nothing later"
-EXEMPT_KEPT = "exempt: files that the app did not bring stay"
-_BASELINE = "baseline"
 
 # not_before LIST: of the lines on standard input, those that the baseline does not have.
 _FUNCTIONS = f"""
 export LC_ALL=C
 state={STATE_DIRECTORY}
+{DAEMONS_ONLY}
 not_before() {{
     if [ -d {BASELINE} ]; then sort -u | comm -13 {BASELINE}/"$1" -; else sort -u; fi
 }}
@@ -55,9 +53,9 @@ def checks(removal: RoleRemoval) -> dict[str, str]:
         "units": f"for unit in {quoted(*mine.units)}; do "
         '[ "$(systemctl show --property=LoadState --value "$unit")" = not-found ] || echo "$unit"; done | '
         "not_before units",
-        "users": f'for name in {quoted(*mine.users)}; do getent passwd "$name" | cut -d: -f1 || true; done | '
+        "users": f'for name in {quoted(*mine.users)}; do getent passwd "$name" | daemons_only || true; done | '
         "not_before users",
-        "groups": f'for name in {quoted(*mine.users)}; do getent group "$name" | cut -d: -f1 || true; done | '
+        "groups": f'for name in {quoted(*mine.users)}; do getent group "$name" | daemons_only || true; done | '
         "not_before groups",
         "ports": f"listening_ports | grep -Ex '{'|'.join(map(str, mine.ports))}' | not_before ports || true",
         "paths": f"printf '%s\\n' {quoted(*mine.trees, *mine.files)} | existing | not_before paths",
@@ -98,33 +96,23 @@ RECORD = {"record": f"ls -d {STATE_DIRECTORY} 2>/dev/null || true"}
 
 
 def functions(removal: RoleRemoval) -> str:
-    return "\n".join([SNAPSHOT, _FUNCTIONS, _packages_function(removal)])
+    record = owned.RECORD.functions(removal.belongings)
+    return "\n".join([SNAPSHOT, record, _FUNCTIONS, _packages_function(removal)])
 
 
 def commands(removal: RoleRemoval) -> dict[str, str]:
-    """All that is asked of the machine: whether there is a baseline, the checks, and the listings."""
-    baseline = {_BASELINE: f"if [ -d {BASELINE} ]; then echo yes; fi"}
-    return {**baseline, **checks(removal), **{key: command for key, (command, _) in listings(removal).items()}}
+    """All that is asked of the machine: which record there is, the checks, and the listings."""
+    # A cluster that an earlier version deployed, and that was never worked on since, has no list of names yet.
+    recorded = f"if [ -d {BASELINE} ]; then recorded; [ -e {STATE_DIRECTORY}/brought ] || echo a snapshot; fi"
+    listed = {key: command for key, (command, _) in listings(removal).items()}
+    return {"recorded": recorded, **checks(removal), **listed}
 
 
-async def read_receipt(machine: Machine, removal: RoleRemoval = EVERYTHING) -> MachineReceipt:
-    return judge(await probe(machine, commands(removal), functions=functions(removal)), removal)
+async def read_receipt(machine: Machine, removal: RoleRemoval = EVERYTHING, *, came: bool = True) -> MachineReceipt:
+    return judge(await probe(machine, commands(removal), functions=functions(removal)), removal, came=came)
 
 
-def judge(seen: MachineReceipt, removal: RoleRemoval = EVERYTHING) -> MachineReceipt:
-    """Judge what was found. Without a baseline it may be somebody else's: that is unknown, not a no. What the listings
-    find may stay."""
-    by_name = {check.check: check for check in seen.checks}
-    recorded = by_name.pop(_BASELINE).found == "yes"
-    exempt = {key: why for key, (_, why) in listings(removal).items()}
-
-    def judged(check: ReceiptCheck) -> ReceiptCheck:
-        if check.ok is not False:
-            return replace(check, expected=exempt.get(check.check, check.expected))
-        if check.check in exempt:
-            return replace(check, expected=exempt[check.check], ok=True)
-        if recorded:
-            return check
-        return replace(check, ok=None, found=f"unknown whose, as nothing was recorded before: {check.found}")
-
-    return replace(seen, checks=tuple(judged(check) for check in by_name.values()))
+def judge(seen: MachineReceipt, removal: RoleRemoval = EVERYTHING, *, came: bool = True) -> MachineReceipt:
+    """Judge what was found. Without a record it may be somebody else's: that is unknown, not a no, unless the app never
+    came. What the listings find may stay."""
+    return judge_by_record(seen, {key: why for key, (_, why) in listings(removal).items()}, came=came)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from slurm_app.slurm.owned import Belongings, belongings
+from slurm_app.slurm.owned import RoleBelongings, belongings
 from slurm_app.slurm.roles import Role
 from slurm_app.slurm.script import STATE_DIRECTORY
 
@@ -16,7 +16,7 @@ class RoleRemoval:
     staying: frozenset[Role] = frozenset()
 
     @property
-    def belongings(self) -> Belongings:
+    def belongings(self) -> RoleBelongings:
         return belongings(self.leaving, self.staying)
 
     @property

@@ -4,10 +4,16 @@ import shlex
 from collections.abc import Iterable
 
 STATE_DIRECTORY = "/var/lib/gpuaas-slurm"
+BASELINE = f"{STATE_DIRECTORY}/baseline"
+"""The snapshot of the machine before the app came."""
 _END_OF_FILE = "GPUAAS_END_OF_FILE"
+DAEMONS_ONLY = "daemons_only() { awk -F: '$3 < 1000 || $3 >= 60000 { print $1 }'; }"
+PEOPLE_ONLY = "people_only() { awk -F: '$3 >= 1000 && $3 < 60000 { print $1 }'; }"
 
 # put PATH MODE OWNER: replace a file by standard input, atomically, and only if it differs.
 # wait_for SECONDS WHAT COMMAND…: poll; on the deadline say what was waited for and what the command says.
+# daemons_only: of entries of passwd or group, those with the number of a daemon. The others are people's, whatever
+#   they are called: an account of theirs is neither used nor removed.
 # ensure_enabled UNIT: from the next boot on.
 # ensure_reloaded: systemd reads its units anew, which takes 0.2 s, only where a mark asks for it. systemd's own
 #   NeedDaemonReload stays "no" for a drop-in directory that is new.
@@ -17,6 +23,7 @@ _END_OF_FILE = "GPUAAS_END_OF_FILE"
 PRELUDE = f"""\
 export LC_ALL=C
 state={STATE_DIRECTORY}
+{DAEMONS_ONLY}
 put() {{
     local new="$1.gpuaas-new"
     (umask 077 && cat >"$new")

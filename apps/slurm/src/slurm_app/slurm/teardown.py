@@ -10,8 +10,7 @@ from slurm_app.slurm.dpkg import DPKG_FUNCTIONS, POLICY_FUNCTIONS
 from slurm_app.slurm.nodes import delete_node_script
 from slurm_app.slurm.quick_route import RESTORE_ROUTE
 from slurm_app.slurm.role_removal import OWNED_PATHS, RoleRemoval
-from slurm_app.slurm.script import STATE_DIRECTORY, quoted, step
-from slurm_app.slurm.snapshot import BASELINE
+from slurm_app.slurm.script import BASELINE, STATE_DIRECTORY, quoted, step
 
 _ONLY_IF_OURS = f"""
 if [ ! -d {BASELINE} ] || [ ! -d "$state/bundle" ]; then
@@ -111,6 +110,14 @@ leaving_packages() {{
     if [ -n "$staying" ]; then (cd "$state/bundle" && sort -u $leaving | comm -23 - <(sort -u $staying))
     else cat "$state/bundle/names"; fi
 }}
+# mend_postrm PACKAGE PATTERN: what fits does nothing.
+mend_postrm() {{
+    local script=/var/lib/dpkg/info/$1.postrm
+    grep -qs "$2" "$script" || return 0
+    sed "s#$2#:#" "$script" >"$state/postrm"
+    chmod 0755 "$state/postrm"
+    mv "$state/postrm" "$script"
+}}
 added=$(comm -13 {BASELINE}/package_names <(dpkg-query -W -f '${{binary:Package}}\\n' | sort) |
     while read -r package; do
         if leaving_packages | grep -Fxq "${{package%%:*}}"; then echo "$package"; fi
@@ -136,12 +143,9 @@ if [ -n "$added" ]; then
     forbid_daemon_starts
     trap 'allow_daemon_starts' EXIT
     # Debian's purge would take all of /etc/slurm along, also what people put there; ours goes by its names below.
-    script=/var/lib/dpkg/info/slurm-wlm-basic-plugins.postrm
-    if grep -qs 'rm -rf /etc/slurm$' "$script"; then
-        sed '\\#rm -rf /etc/slurm$#d' "$script" >"$state/postrm"
-        chmod 0755 "$state/postrm"
-        mv "$state/postrm" "$script"
-    fi
+    mend_postrm slurm-wlm-basic-plugins 'rm -rf /etc/slurm$'
+    # It also deletes the user munge, also one who was there before, and fails where that is a person.
+    mend_postrm munge 'deluser .* munge$'
     run_dpkg --force-remove-reinstreq --purge $added
     allow_daemon_starts
 fi
@@ -156,16 +160,8 @@ if [ -z "$staying" ]; then
         if [ -L "$link" ] && ! before paths "$link"; then rm -f "$link"; fi
     done
 fi
-for path in "${{trees[@]}}"; do
-    if ! before paths "$path"; then rm -rf --one-file-system "$path"; fi
-done
-for path in "${{files[@]}}"; do
-    if ! before paths "$path"; then rm -f "$path"; fi
-done
-for user in "${{users[@]}}"; do
-    if getent passwd "$user" >/dev/null && ! before users "$user"; then userdel "$user"; fi
-    if getent group "$user" >/dev/null && ! before groups "$user"; then groupdel "$user"; fi
-done
+remove_paths
+remove_users
 system_path() {{ case $1 in {"|".join(owned.SYSTEM_PATHS)}) return 0 ;; *) return 1 ;; esac; }}
 removed=0
 if [ -e {OWNED_PATHS} ]; then
@@ -184,24 +180,21 @@ if [ -e {OWNED_PATHS} ]; then
         fi
     done < <(sort -r {OWNED_PATHS})
 fi
-for path in "${{directories[@]}}"; do
-    if [ -d "$path" ] && ! before paths "$path"; then rmdir "$path" 2>/dev/null || true; fi
-done
+remove_directories
 systemctl daemon-reload
 echo "paths=$removed"
 """
 
 
 def clean_script(removal: RoleRemoval) -> str:
-    mine = removal.belongings
-    arrays = {"trees": mine.trees, "files": mine.files, "directories": mine.directories, "users": mine.users}
     return step(
         POLICY_FUNCTIONS,
         DPKG_FUNCTIONS,
         f"leaving={quoted(removal.leaving_lists)} staying={quoted(removal.staying_lists)}",
         _REMOVE_COPIES,
         _ONLY_IF_OURS,
-        *(f"{name}=({quoted(*values)})" for name, values in arrays.items()),
+        owned.RECORD.functions(removal.belongings),
+        "hold_record\nensure_listed\nrelease_record",
         _PURGE,
         _REMOVE,
     )

@@ -48,7 +48,7 @@ async def show(
     version: Annotated[str, Parameter(help="Version.")] = "latest",
     options: Options = DEFAULTS,
 ) -> None:
-    """Show an app: its components, inputs and operations."""
+    """Show an app: its components, modes, inputs and operations. A star marks what is primary or the default."""
     async with open_session(options) as session:
         found = await session.client.app_versions.get(slug, version)
     _show(found)
@@ -75,6 +75,13 @@ def _show(found: "AppVersion") -> None:
         for c in manifest.components
     ]
     output.table(rows, ["key", "title", "count", "may share with"])
+    if manifest.modes:
+        output.heading("Modes (--mode KEY)")
+        modes = [
+            [m.key + (" *" if m.key == manifest.default_mode else ""), m.title, output.text(m.actions), m.description]
+            for m in manifest.modes
+        ]
+        output.table(modes, ["key", "title", "actions", "description"])
     properties: dict[str, Any] = manifest.inputs.get("properties", {})
     if properties:
         output.heading("Inputs (--input KEY=VALUE)")

@@ -24,6 +24,7 @@ def list_(*, options: Options = DEFAULTS) -> None:
             "api_url": context.api_url,
             "email": context.email or context.service_account_file,
             "project": context.project,
+            "ca_file": context.ca_file,
             "logged_in": bool(context.token or context.service_account_file),
         }
         for name, context in config.contexts.items()
@@ -46,10 +47,11 @@ def use(
     gpuaas context use --project research
     ```
     """
-    config = configuration.load()
-    target = find_target(replace(options, context=name or options.context), config)
-    context = target.context or configuration.Context(api_url=target.api_url)
-    context = replace(context, project=options.project or context.project)
-    configuration.save(config.with_context(target.name, context))
+    with configuration.changing():
+        config = configuration.load()
+        target = find_target(replace(options, context=name or options.context), config)
+        context = target.context or configuration.Context(api_url=target.api_url)
+        context = replace(context, project=options.project or context.project)
+        configuration.save(config.with_context(target.name, context))
     if not output.document({"context": target.name, "api_url": context.api_url, "project": context.project}):
         print(f"Context {target.name}: {context.api_url}, project {context.project or 'not chosen'}")

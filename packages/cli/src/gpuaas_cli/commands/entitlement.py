@@ -74,7 +74,7 @@ async def revoke(
     yes: Yes = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Revoke a tenant's entitlement. Instances keep running; nothing new is deployed."""
+    """Revoke a tenant's entitlement. Instances keep running and can be taken apart; none is deployed or upgraded."""
     confirm(f"Revoke {entitlement}?", entitlement, yes=yes)
     async with open_session(options) as session:
         _show(await session.client.entitlements.revoke(await _find(session, entitlement)))

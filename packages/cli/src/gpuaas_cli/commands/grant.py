@@ -29,6 +29,7 @@ def _show(grant: "Grant") -> None:
             "login": grant.login,
             "uid": str(grant.uid),
             "sudo": grant.sudo,
+            "remote_forwarding": grant.remote_forwarding,
             "status": grant.status,
             "reason": grant.reason,
             "expires": grant.expires_at,
@@ -59,6 +60,10 @@ async def create(
     /,
     *,
     sudo: Annotated[bool | None, Parameter(negative="", help="Allow sudo.")] = None,
+    remote_forwarding: Annotated[
+        bool | None,
+        Parameter(negative="", help="Allow `ssh -R`, which leads out of the machine's network."),
+    ] = None,
     expires: Annotated[str | None, Parameter(help="When it expires: 30m, 8h, 14d, or a time.")] = None,
     wait: Wait = False,
     timeout: Timeout = WAIT_SECONDS,
@@ -72,7 +77,7 @@ async def create(
     gpuaas grant create one bob@example.org --sudo --expires 8h
     ```
     """
-    fields = merge(from_file, sudo=sudo)
+    fields = merge(from_file, sudo=sudo, remote_forwarding=remote_forwarding)
     if person is not None:
         fields.pop("email" if person.startswith("usr_") else "user_id", None)
         fields["user_id" if person.startswith("usr_") else "email"] = person
@@ -84,7 +89,11 @@ async def create(
         body = GrantCreate.model_validate(fields)
         found = await resolve.allocation(session, machine)
         made = await session.client.grants.create(
-            found.id, body.user_id or body.email or "", sudo=body.sudo, expires_at=body.expires_at
+            found.id,
+            body.user_id or body.email or "",
+            sudo=body.sudo,
+            remote_forwarding=body.remote_forwarding,
+            expires_at=body.expires_at,
         )
         if wait:
             made = await _wait_until_applied(session, made, timeout)

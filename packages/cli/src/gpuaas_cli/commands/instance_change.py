@@ -1,4 +1,4 @@
-"""Change a deployed app: start, stop, restart, upgrade, configure, abandon."""
+"""Change a deployed app: start, stop, restart, upgrade, configure, its mode, abandon."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -155,6 +155,26 @@ async def configure(
         wanted = {"inputs": {**found.inputs, **changed}}
         operation = await session.client.instances.request(found.id, "configure", input=wanted, queue=queue)
         await show_or_wait(session, operation, wait, timeout)
+
+
+async def set_mode(
+    instance: str,
+    mode: Annotated[str, Parameter(help="One of the app's modes: gpuaas app show APP.")],
+    /,
+    *,
+    options: Options = DEFAULTS,
+) -> None:
+    """Change the mode of an instance; its members and machines must fit the other one.
+
+    ```
+    gpuaas instance set-mode first multi_node
+    ```
+    """
+    from gpuaas_cli.commands.instance import show_instance
+
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        await show_instance(session, await session.client.instances.update(found.id, mode=mode))
 
 
 async def abandon(

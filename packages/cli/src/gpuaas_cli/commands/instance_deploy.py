@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from gpuaas_contract.manifest import Component, Manifest
 
 
+Mode = Annotated[
+    str | None, Parameter(help="One of the app's modes: gpuaas app show APP. Default: the app's own choice.")
+]
+Access = Annotated[
+    str | None,
+    Parameter(
+        help="Access credential, by name or id, that the app's controller enters its machines with; "
+        "default: certificates of the platform."
+    ),
+]
+
+
 async def deploy(
     app: Annotated[str | None, Parameter(help="The app's slug: gpuaas app list.")] = None,
     /,
@@ -28,6 +40,8 @@ async def deploy(
         Parameter(name=["--place", "--allocation"], negative="", help="COMPONENT=MACHINE, by name or id. Repeatable."),
     ] = None,
     version: Annotated[str | None, Parameter(help="Version; default: the newest.")] = None,
+    mode: Mode = None,
+    access: Access = None,
     input: InputWords = None,
     inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins.")] = None,
     from_file: FromFile = None,
@@ -52,18 +66,19 @@ async def deploy(
     gpuaas app show APP
     gpuaas instance deploy APP --name first --place controller=one --place worker=one --wait
     gpuaas instance deploy APP --name two --place controller=one --input size=3 --dry-run
+    gpuaas instance deploy APP --name three --place controller=one --mode small --access my-key
     gpuaas instance deploy APP
     gpuaas instance deploy --from-file deploy.json -o json
     ```
     """
-    fields = merge(from_file, app_slug=app, name=name, version=version)
+    fields = merge(from_file, app_slug=app, name=name, version=version, mode=mode)
     inputs = read_inputs(input, inputs_file)
     if inputs:
         fields["inputs"] = {**fields.get("inputs", {}), **inputs}
     async with open_session(options) as session:
         if can_ask() and not no_input and from_file is None:
             place = await _ask(session, fields, place or [])
-        request = await deploy_request(session, fields, place or [], options)
+        request = await deploy_request(session, fields, place or [], options, access)
         if dry_run:
             await _dry_run(session, request)
             return
@@ -74,6 +89,8 @@ async def deploy(
         if made.versions.app_status != "published":
             why = made.versions.app_status_reason or "no reason given"
             output.note(f"warning: {made.app_slug} {made.versions.app} is {made.versions.app_status}: {why}")
+        if made.mode is not None:
+            output.note(f"Mode: {made.mode}")
         if wait:
             made = await wait_for(session, made, {InstanceStatus.RUNNING}, timeout)
         else:
@@ -137,7 +154,7 @@ def _ask_machines(component: "Component", names: list[str]) -> list[str]:
 
 
 async def deploy_request(
-    session: Session, fields: dict[str, Any], place: list[str], options: Options
+    session: Session, fields: dict[str, Any], place: list[str], options: Options, access: str | None = None
 ) -> "InstanceDeploy":
     from gpuaas_contract.instances import InstanceDeploy
 
@@ -146,6 +163,8 @@ async def deploy_request(
             {"component_key": key, "allocation_id": (await resolve.allocation(session, wanted)).id}
             for key, wanted in (split_pair(text, "--place COMPONENT=MACHINE") for text in place)
         ]
+    if access is not None:
+        fields["access"] = {"credential_id": (await resolve.credential(session, access)).id}
     for required, flag in (("app_slug", "APP"), ("name", "--name"), ("placement_intent", "--place")):
         if required not in fields:
             raise CliError(f"{flag} is missing", USAGE, hint="gpuaas instance deploy --help")

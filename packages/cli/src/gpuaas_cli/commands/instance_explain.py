@@ -1,6 +1,7 @@
 """Explain the state of an instance in one answer."""
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from gpuaas_cli import output, resolve
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from gpuaas_contract.history import Explanation
 
 MOST_LINES = 12
+_PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 
 
 async def explain(instance: str, /, *, options: Options = DEFAULTS) -> None:
@@ -53,6 +55,10 @@ def _show(found: "Explanation") -> None:
         fields["evidence"] = _lines(found.failed_step.evidence)
     fields["adapter says"] = _lines(found.adapter_detail) or "nothing"
     output.pairs(fields)
+    if said := _conditions(found):
+        output.heading("Conditions")
+        for line in said:
+            print(f"  {output.clean(line)}")
     if found.waiting:
         output.heading("Waiting for")
         for finding in found.waiting:
@@ -60,12 +66,30 @@ def _show(found: "Explanation") -> None:
                 f"  {output.clean(finding.message)}" + (f" → {output.clean(finding.action)}" if finding.action else "")
             )
     commands = _commands(found)
-    if commands:
-        output.heading("What to do next")
-        width = min(max(len(command) for command, _ in commands), 90)
-        for command, title in commands:
-            print(f"  {command:<{width}}  {output.clean(title)}")
+    _show_commands("What to do next", [each for each in commands if not _PLACEHOLDER.search(each[0])])
+    _show_commands("With words of yours for those in capitals", [c for c in commands if _PLACEHOLDER.search(c[0])])
     output.note(f"\nMore: gpuaas instance events {found.instance.name}, gpuaas trace {found.correlation_id}")
+
+
+def _show_commands(heading: str, commands: list[tuple[str, str]]) -> None:
+    if not commands:
+        return
+    output.heading(heading)
+    width = min(max(len(command) for command, _ in commands), 90)
+    for command, title in commands:
+        print(f"  {command:<{width}}  {output.clean(title)}")
+
+
+def _conditions(found: "Explanation") -> list[str]:
+    """Say what was reported of the instance and of the member that is shown, in their own words."""
+    sources = [("", found.instance.conditions)]
+    if found.member is not None:
+        sources.append((f"{found.member.component_key} {found.member.id}: ", found.member.conditions))
+    return [
+        f"{whose}{condition.type} is {condition.status}" + (f": {condition.message}" if condition.message else "")
+        for whose, conditions in sources
+        for condition in conditions
+    ]
 
 
 def _commands(found: "Explanation") -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
+from gpuaas_cli.commands.instance_deploy import Access, Mode
 from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.inputs import merge, read_inputs
 from gpuaas_cli.options import DEFAULTS, FromFile, InputWords, Options, Timeout
@@ -27,6 +28,8 @@ async def preflight(
         list[str] | None, Parameter(negative="", help="COMPONENT=MACHINE, by name or id. Repeatable.")
     ] = None,
     version: Annotated[str | None, Parameter(help="Version; default: the newest.")] = None,
+    mode: Mode = None,
+    access: Access = None,
     input: InputWords = None,
     inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins.")] = None,
     from_file: FromFile = None,
@@ -43,12 +46,12 @@ async def preflight(
     """
     from gpuaas_cli.commands.instance_deploy import deploy_request
 
-    fields = merge(from_file, app_slug=app, name=name, version=version)
+    fields = merge(from_file, app_slug=app, name=name, version=version, mode=mode)
     inputs = read_inputs(input, inputs_file)
     if inputs:
         fields["inputs"] = {**fields.get("inputs", {}), **inputs}
     async with open_session(options) as session:
-        request = await deploy_request(session, fields, place or [], options)
+        request = await deploy_request(session, fields, place or [], options, access)
         await finish(session, await session.client.preflights.deploy(request), timeout)
 
 

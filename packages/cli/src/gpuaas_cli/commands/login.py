@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
@@ -45,64 +46,105 @@ async def login(
     name = options.context or config.current or configuration.DEFAULT_CONTEXT
     known = config.contexts.get(name)
     if service_account is not None:
-        context = await _login_account(service_account, options.api_url)
+        context = await _login_account(service_account, options.api_url, _absolute(options.ca_file))
     else:
         api_url = options.api_url or (known.api_url if known else None)
         if api_url is None:
             raise CliError("no platform given", USAGE, hint="gpuaas login --api-url URL")
+        api_url = api_url.rstrip("/")
+        _warn_of_plain_http(api_url)
+        kept_file = known.ca_file if known and known.api_url == api_url else None
+        ca_file = _absolute(options.ca_file) or kept_file
         with_password = email is not None or password_stdin or "GPUAAS_PASSWORD" in os.environ
         if device or (not with_password and sys.stdin.isatty()):
-            context = await _login_device(api_url.rstrip("/"))
+            context = await _login_device(api_url, ca_file)
         else:
             email = email or (known.email if known else None)
             if email is None:
                 raise CliError("no account given", USAGE, hint="--email EMAIL, or --device to approve in a browser")
             password = read_password(f"Password of {email}: ", "GPUAAS_PASSWORD", from_stdin=password_stdin)
-            context = await _login_person(api_url.rstrip("/"), email, password)
+            context = await _login_person(api_url, ca_file, email, password)
     kept = known.project if known and known.api_url == context.api_url else None
-    logins.keep(config, name, replace(context, project=options.project or kept))
+    logins.keep(name, replace(context, project=options.project or kept))
+    await _save_receipt_keys(context)
     if not output.document({"context": name, "api_url": context.api_url, "email": context.email}):
         who = context.email or service_account
         print(f"Logged in to {context.api_url} as {who} (context {name}).")
 
 
-async def _login_person(api_url: str, email: str, password: str) -> Context:
+async def _save_receipt_keys(context: Context) -> None:
+    """Trust the keys that the platform signs receipts with. A login does not fail for want of them."""
+    from gpuaas_sdk.client import GpuaasClient
+    from gpuaas_sdk.credentials import StaticToken
+    from gpuaas_sdk.errors import GpuaasError
+    from gpuaas_sdk.profile import receipt_keys
+    from gpuaas_sdk.profile.errors import ProfileError
+    from gpuaas_sdk.retry import NO_RETRY
+
+    with suppress(GpuaasError, ProfileError, OSError):
+        async with GpuaasClient(
+            context.api_url, StaticToken(""), retry=NO_RETRY, user_agent=CLIENT, ca_file=context.ca_file
+        ) as client:
+            receipt_keys.save(context.api_url, (await client.receipts.keys()).items)
+
+
+def _warn_of_plain_http(api_url: str) -> None:
+    from gpuaas_contract.trust import is_loopback
+
+    parts = urlsplit(api_url)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        output.note(f"warning: {api_url} is plain http: your password and tokens can be read on the way")
+
+
+def _absolute(ca_file: str | None) -> str | None:
+    """The context keeps the file's whole path, so that it is found from any directory."""
+    from gpuaas_contract.trust import ca_file_of
+
+    found = ca_file_of(ca_file)
+    return None if found is None else str(found)
+
+
+async def _login_person(api_url: str, ca_file: str | None, email: str, password: str) -> Context:
     from gpuaas_sdk.client import GpuaasClient
     from gpuaas_sdk.credentials import PasswordCredentials
 
-    async with GpuaasClient(api_url, PasswordCredentials(email, password), user_agent=CLIENT) as client:
+    credentials = PasswordCredentials(email, password, renewable_login=True)
+    async with GpuaasClient(api_url, credentials, user_agent=CLIENT, ca_file=ca_file) as client:
         token = await client.fetch_token()
-    return logins.with_token(Context(api_url=api_url, email=email), token)
+    return logins.with_token(Context(api_url=api_url, email=email, ca_file=ca_file), token)
 
 
-async def _login_device(api_url: str) -> Context:
+async def _login_device(api_url: str, ca_file: str | None) -> Context:
     from gpuaas_sdk.client import GpuaasClient
     from gpuaas_sdk.credentials import StaticToken
     from gpuaas_sdk.device import DeviceLogin
     from gpuaas_sdk.errors import NotFoundError
 
     try:
-        async with DeviceLogin(api_url, CLIENT) as device:
+        async with DeviceLogin(api_url, CLIENT, ca_file=ca_file) as device:
             asked = await device.start()
             output.note(f"Open {asked.verification_uri_complete}")
             output.note(f"and approve the code {output.style(asked.user_code, 'bold', sys.stderr)}.")
+            output.note(f"In a browser elsewhere: open {asked.verification_uri} and type the code.")
             token = await device.wait(asked)
     except NotFoundError:
         raise CliError(
             "this platform has no login through a browser", USAGE, hint="gpuaas login --email EMAIL"
         ) from None
-    async with GpuaasClient(api_url, StaticToken(token.access_token), user_agent=CLIENT) as client:
+    credentials = StaticToken(token.access_token)
+    async with GpuaasClient(api_url, credentials, user_agent=CLIENT, ca_file=ca_file) as client:
         principal = await client.principal()
-    return logins.with_token(Context(api_url=api_url, email=principal.name), token)
+    return logins.with_token(Context(api_url=api_url, email=principal.name, ca_file=ca_file), token)
 
 
-async def _login_account(file: Path, api_url: str | None) -> Context:
+async def _login_account(file: Path, api_url: str | None, ca_file: str | None) -> Context:
     from gpuaas_sdk.client import GpuaasClient
 
     path = file.expanduser().resolve()  # noqa: ASYNC240 - local disk
-    async with GpuaasClient.from_service_account_file(path, api_url=api_url) as client:
+    async with GpuaasClient.from_service_account_file(path, api_url=api_url, ca_file=ca_file) as client:
         await client.principal()
-        return Context(api_url=client.api_url, service_account_file=str(path))
+        trusted = None if client.ca_file is None else str(client.ca_file)
+        return Context(api_url=client.api_url, service_account_file=str(path), ca_file=trusted)
 
 
 async def logout(*, options: Options = DEFAULTS) -> None:
@@ -112,7 +154,7 @@ async def logout(*, options: Options = DEFAULTS) -> None:
     target = find_target(options, config)
     if target.context is not None:
         await _revoke(target.name, target.context)
-        logins.forget(config, target.name, target.context)
+        logins.forget(target.name)
     if not output.document({"context": target.name, "logged_in": False}):
         print(f"Logged out of {target.api_url} (context {target.name}).")
 
@@ -127,7 +169,9 @@ async def _revoke(name: str, context: Context) -> None:
     with suppress(CliError, GpuaasError):
         kept = logins.load_tokens(name, context)
         if token := kept.refresh_token or kept.token:
-            async with GpuaasClient(context.api_url, StaticToken(""), retry=NO_RETRY, user_agent=CLIENT) as client:
+            async with GpuaasClient(
+                context.api_url, StaticToken(""), retry=NO_RETRY, user_agent=CLIENT, ca_file=context.ca_file
+            ) as client:
                 await client.revoke_token(token)
 
 

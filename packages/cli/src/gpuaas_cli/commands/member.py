@@ -45,6 +45,7 @@ async def list_(
         "component": lambda m: m.component_key,
         "machine": lambda m: machines.get(m.allocation_id, m.allocation_id),
         "status": lambda m: m.status,
+        "conditions": lambda m: [f"{condition.type}={condition.status}" for condition in m.conditions],
         "actions": lambda m: [action.action for action in m.allowed_actions],
         "last operation": lambda m: m.last_operation_id,
         "id": lambda m: m.id,
@@ -252,7 +253,7 @@ async def _finish(session: Session, bulk: "Bulk", wait: bool, timeout: float) ->
 
     if wait:
         bulk = await wait_for_bulk(session, bulk, timeout)
-    _show(bulk)
+    show_bulk(bulk)
     if wait:
         check_bulk(bulk)
     else:
@@ -261,7 +262,7 @@ async def _finish(session: Session, bulk: "Bulk", wait: bool, timeout: float) ->
             output.note(f"Next: gpuaas operation watch {first}")
 
 
-def _show(bulk: "Bulk") -> None:
+def show_bulk(bulk: "Bulk") -> None:
     from gpuaas_contract.bulk import AtLeast
 
     if output.document(bulk):

@@ -54,7 +54,7 @@ async def _fetch(options: Options) -> Any:
     from gpuaas_sdk.credentials import StaticToken
 
     target = find_target(options, configuration.load())
-    async with GpuaasClient(target.api_url, StaticToken(""), user_agent="gpuaas-cli") as client:
+    async with GpuaasClient(target.api_url, StaticToken(""), user_agent="gpuaas-cli", ca_file=target.ca_file) as client:
         return await client.openapi()
 
 

@@ -16,6 +16,7 @@ from gpuaas_sdk.profile.config import write_private
 
 if TYPE_CHECKING:
     from gpuaas_contract.identity import ServiceAccount, ServiceAccountKey
+    from gpuaas_sdk.profile.target import Target
 
 app = noun(__name__, __doc__)
 
@@ -115,7 +116,7 @@ async def create(
             app_slug=body.app_slug,
             role=body.role,
         )
-        _write_credentials(path, made.id, private_pem, session.target.api_url)
+        _write_credentials(path, made.id, private_pem, session.target)
     if not output.document({**made.model_dump(mode="json"), "file": str(path)}):
         output.pairs({**_fields(made), "credentials": path})
 
@@ -126,8 +127,12 @@ def _new_file(path: Path) -> Path:
     return path
 
 
-def _write_credentials(path: Path, account_id: str, private_pem: str, api_url: str) -> None:
-    credentials = {"service_account_id": account_id, "private_key_pem": private_pem, "api_url": api_url}
+def _write_credentials(path: Path, account_id: str, private_pem: str, target: "Target") -> None:
+    credentials = {"service_account_id": account_id, "private_key_pem": private_pem, "api_url": target.api_url}
+    if target.ca_file is not None:
+        from gpuaas_contract.trust import ca_file_of
+
+        credentials["ca_file"] = str(ca_file_of(target.ca_file))
     write_private(path, json.dumps(credentials, indent=2) + "\n")
 
 
@@ -194,7 +199,7 @@ async def add_key(account: str, /, *, tenant: InTenant = None, file: File = None
         found = await _find(session, account, tenant)
         path = _new_file(file or Path(f"{found.name}.json"))
         key = await session.client.service_accounts.add_key(found.id, public_pem)
-        _write_credentials(path, found.id, private_pem, session.target.api_url)
+        _write_credentials(path, found.id, private_pem, session.target)
     if not output.document({**key.model_dump(mode="json"), "file": str(path)}):
         output.pairs({**_key_fields(key), "credentials": path})
 

@@ -65,6 +65,8 @@ async def ssh(
             write_token(directory, await session.client.token())
             # The proxy is this program again, started by ssh; the token is in a file, for others can read environments.
             environment = {**os.environ, "GPUAAS_API_URL": session.target.api_url}
+            if session.target.ca_file is not None:
+                environment["GPUAAS_CA_FILE"] = session.target.ca_file
             environment.pop("GPUAAS_TOKEN", None)
             return _run([*arguments, *command], environment)
 

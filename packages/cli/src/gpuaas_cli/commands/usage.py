@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuaas_cli import output
+from gpuaas_cli import output, resolve
 from gpuaas_cli.options import DEFAULTS, Options, noun
 from gpuaas_cli.session import open_session
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpuaas_contract.usage import UsageRecord
 
 app = noun(__name__, __doc__)
+InTenant = Annotated[str | None, Parameter(help="Of this tenant's own machines instead of the project's.")]
 
 
 def show_records(records: "Sequence[UsageRecord]") -> None:
@@ -33,14 +34,19 @@ def show_records(records: "Sequence[UsageRecord]") -> None:
 async def list_(
     *,
     occupied: Annotated[bool, Parameter(negative="", help="Time on nodes instead of charged time.")] = False,
+    tenant: InTenant = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """List the charged time of each machine of the project."""
+    """List the charged time of each machine of the project, or of a tenant itself."""
     from gpuaas_contract.usage import UsageKind
 
     kind = UsageKind.OCCUPIED if occupied else UsageKind.CHARGED
     async with open_session(options) as session:
-        show_records(await session.client.usage.list(project_id=await session.project_id(), kind=kind).all())
+        if tenant is not None:
+            found = session.client.usage.list(tenant_id=(await resolve.tenant(session, tenant)).id, kind=kind)
+        else:
+            found = session.client.usage.list(project_id=await session.project_id(), kind=kind)
+        show_records(await found.all())
 
 
 @app.command(name="app")
@@ -53,8 +59,6 @@ async def app_(
     options: Options = DEFAULTS,
 ) -> None:
     """List the usage that apps reported for the project's instances."""
-    from gpuaas_cli import resolve
-
     async with open_session(options) as session:
         instance_id = None if instance is None else (await resolve.instance(session, instance)).id
         found = await session.client.app_usage.list(

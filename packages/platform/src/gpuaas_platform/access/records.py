@@ -66,6 +66,7 @@ class GrantRecord(Record):
     login: str
     uid: int
     sudo: bool
+    remote_forwarding: bool
     expires_at: datetime | None
     status: GrantStatus
     reason: str
@@ -79,6 +80,25 @@ class GrantRecord(Record):
 @dataclass(frozen=True, slots=True)
 class GrantView(GrantRecord):
     allocation_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePrincipalRecord(Record):
+    """A principal that a machine lets in for as long as a lease lasts."""
+
+    allocation_id: str
+    principal: str
+    login: str
+    told: bool
+    """Whether the machine's node has confirmed it on its present link."""
+
+
+@dataclass(frozen=True, slots=True)
+class UntoldMachine(Record):
+    """A machine whose node has not confirmed a principal yet."""
+
+    name: str
+    node_name: str
 
 
 class KeyState(StrEnum):

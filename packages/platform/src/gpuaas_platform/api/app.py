@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import psycopg
+import structlog
 from fastapi import FastAPI
+from psycopg_pool import PoolTimeout
 from starlette.types import Lifespan
 
 from gpuaas_platform.access.routes import authorities as ssh_authorities
 from gpuaas_platform.access.routes import grants, terminals
 from gpuaas_platform.access.routes.streams import StreamBroker
-from gpuaas_platform.accounts.routes import oauth, service_accounts, sessions, users
+from gpuaas_platform.accounts.routes import device_page, oauth, service_accounts, sessions, users
 from gpuaas_platform.allocations import routes as allocations
 from gpuaas_platform.api.links import AgentLinks
 from gpuaas_platform.api.middleware import RequestMiddleware
@@ -25,32 +28,41 @@ from gpuaas_platform.identity.routes import quotas
 from gpuaas_platform.identity.routes import tenants as identity
 from gpuaas_platform.instances.routes import app_usage, instances, reconcile
 from gpuaas_platform.jobs.background import (
+    close_leases,
     follow_feed,
     for_ever,
+    keep_receipt_key,
     keep_token_key,
     place,
     renew_vault_token,
     seal_audit,
     sequence_changes,
+    sign_receipts,
     sweep,
     sweep_feed,
     sweep_history,
     sweep_secrets,
+    write_failed_logins,
     write_requests,
 )
 from gpuaas_platform.nodes.routes import agents, nodes
 from gpuaas_platform.observability import routes as health
 from gpuaas_platform.observability.metrics import Metrics
-from gpuaas_platform.operations.routes import operations, preflights
+from gpuaas_platform.operations.routes import operations, preflights, receipts
 from gpuaas_platform.platform import Platform
 from gpuaas_platform.secrets import routes as secrets
 from gpuaas_platform.vault import routes as credentials
 from gpuaas_platform.volumes import routes as volumes
 
+log = structlog.get_logger()
+LAST_WRITE_SECONDS = 2
+"""The process ends without what cannot be written in so long."""
+
 ROUTES = [
     sessions.routes,
     oauth.routes,
     oauth.well_known,
+    device_page.routes,
     identity.routes,
     users.routes,
     service_accounts.routes,
@@ -63,6 +75,7 @@ ROUTES = [
     preflights.routes,
     instances.routes,
     operations.routes,
+    receipts.routes,
     reconcile.routes,
     app_usage.routes,
     credentials.routes,
@@ -87,8 +100,12 @@ def create_app(platform: Platform) -> FastAPI:
             "feed": for_ever("feed", lambda: follow_feed(platform)),
             "feed sweeper": for_ever("feed sweeper", lambda: sweep_feed(platform)),
             "audit": for_ever("audit", lambda: seal_audit(platform)),
+            "receipts": for_ever("receipts", lambda: sign_receipts(platform)),
+            "receipt key": for_ever("receipt key", lambda: keep_receipt_key(platform)),
             "sweeper": for_ever("sweeper", lambda: sweep(platform)),
+            "leases": for_ever("leases", lambda: close_leases(platform)),
             "requests": for_ever("requests", lambda: write_requests(platform)),
+            "failed logins": for_ever("failed logins", lambda: write_failed_logins(platform)),
             "history sweeper": for_ever("history sweeper", lambda: sweep_history(platform)),
             "placement": for_ever("placement", lambda: place(platform)),
             "secrets sweeper": for_ever("secrets sweeper", lambda: sweep_secrets(platform)),
@@ -101,12 +118,21 @@ def create_app(platform: Platform) -> FastAPI:
         for loop in loops:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
+        await _write_last_failures(platform)
 
     app = declare_app(lifespan)
     app.state.platform = platform
     app.state.links = AgentLinks(platform)
     app.state.streams = StreamBroker(platform, app.state.links, app.state.metrics)
     return app
+
+
+async def _write_last_failures(platform: Platform) -> None:
+    try:
+        async with asyncio.timeout(LAST_WRITE_SECONDS):
+            await platform.failed_logins.write(all_of_them=True)
+    except (TimeoutError, psycopg.Error, PoolTimeout):
+        log.warning("failed_logins_lost")
 
 
 def declare_app(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:

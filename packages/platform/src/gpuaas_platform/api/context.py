@@ -3,9 +3,9 @@
 import hmac
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import psycopg
 from fastapi import Depends, Query, Request, Response
@@ -18,6 +18,8 @@ from gpuaas_contract.sessions import CSRF_HEADER, SESSION_COOKIE
 from gpuaas_platform.api.bodies import fingerprint_of
 from gpuaas_platform.api.queries import check_query
 from gpuaas_platform.api.routing import PERMISSION_ATTRIBUTE
+from gpuaas_platform.catalogue.service.replays import require_again
+from gpuaas_platform.core.checks import Verdicts
 from gpuaas_platform.core.database import Transaction, request_fingerprint
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.idempotency import begin_request
@@ -75,15 +77,24 @@ class Context:
 
     async def mutate(self, effect: Callable[[Transaction], Awaitable[Resource]], status: int = 200) -> Response:
         """Run an effect once per idempotency key: its answer is stored in the same transaction."""
-        return await run_mutation(self.platform, self.request, self.caller.id, self.correlation_id, effect, status)
+        verdicts = Verdicts(self.platform.checks)
+
+        async def attempt() -> Response:
+            async with self.write() as tx:
+                if (answer := await self._begin(tx)) is not None:
+                    return answer
+                tx.verdicts = verdicts
+                return self._answer(tx, await effect(tx), status)
+
+        return await verdicts.until_known(attempt)
 
     async def mutate_outside(self, effect: OutsideEffect, status: int = 200) -> Response:
         """The same for an effect outside of the database: its intent before it, its answer with its end."""
         async with self.write() as tx:
-            if (answer := await _begin(tx, self.request)) is not None:
+            if (answer := await self._begin(tx)) is not None:
                 return answer
             if (resource := await effect.intend(tx)) is not None:
-                return _answer(tx, self.request, resource, status)
+                return self._answer(tx, resource, status)
         try:
             await effect.act()
             return await self.mutate(effect.finish, status)
@@ -94,51 +105,36 @@ class Context:
                     await effect.abandon(tx)
             raise
 
+    async def _begin(self, tx: Transaction) -> Response | None:
+        """Note what the request says about itself; return the first answer, where one with its key was answered."""
+        key = self.request.headers.get(IDEMPOTENCY_HEADER)
+        if key is not None and not 1 <= len(key) <= KEY_LIMIT:
+            raise Refusal(Code.INVALID_REQUEST, f"{IDEMPOTENCY_HEADER} has between 1 and {KEY_LIMIT} characters")
+        tx.expected_revision = _expected_revision(self.request)
+        if key is None:
+            return None
+        tx.request_key = f"{tx.principal_id}/{key}"
+        stored = await begin_request(tx, key)
+        if not stored.held:
+            raise Refusal(Code.IDEMPOTENCY_IN_FLIGHT, "the first request with this key is still running", retry_after=1)
+        if stored.status is None:
+            return None
+        if stored.fingerprint != tx.fingerprint:
+            raise Refusal(Code.IDEMPOTENCY_CONFLICT, "this key was used for another request; take a new one")
+        await require_again(tx, self.caller, stored.rights)
+        headers = {"Idempotency-Replayed": "true"}
+        return Response(stored.body, stored.status, headers, media_type="application/json")
 
-async def run_mutation(
-    platform: Platform,
-    request: Request,
-    principal_id: str,
-    correlation_id: str,
-    effect: Callable[[Transaction], Awaitable[Resource]],
-    status: int,
-) -> Response:
-    async with platform.database.transaction(principal_id, correlation_id) as tx:
-        if (answer := await _begin(tx, request)) is not None:
-            return answer
-        return _answer(tx, request, await effect(tx), status)
-
-
-async def _begin(tx: Transaction, request: Request) -> Response | None:
-    """What the request says about itself; the first answer, where one with its key was answered before."""
-    key = request.headers.get(IDEMPOTENCY_HEADER)
-    if key is not None and not 1 <= len(key) <= KEY_LIMIT:
-        raise Refusal(Code.INVALID_REQUEST, f"{IDEMPOTENCY_HEADER} has between 1 and {KEY_LIMIT} characters")
-    tx.expected_revision = _expected_revision(request)
-    if key is None:
-        return None
-    tx.request_key = f"{tx.principal_id}/{key}"
-    stored = await begin_request(tx, key)
-    if not stored.held:
-        raise Refusal(Code.IDEMPOTENCY_IN_FLIGHT, "the first request with this key is still running", retry_after=1)
-    if stored.status is None:
-        return None
-    if stored.fingerprint != tx.fingerprint:
-        raise Refusal(Code.IDEMPOTENCY_CONFLICT, "this key was used for another request; take a new one")
-    headers = {"Idempotency-Replayed": "true"}
-    return Response(stored.body, stored.status, headers, media_type="application/json")
-
-
-def _answer(tx: Transaction, request: Request, resource: Resource, status: int) -> Response:
-    """Kept for the request's key in the transaction of the effect."""
-    if (key := request.headers.get(IDEMPOTENCY_HEADER)) is not None:
-        # What is shown once is not shown to whoever repeats the request, nor kept here.
-        kept = resource.model_dump_json(by_alias=True, exclude=set(resource.ONE_TIME))
-        tx.keep_answer(key, status, kept)
-    headers = {"ETag": etag_of(resource)} if isinstance(resource, OwnedResource) else {}
-    if resource.ONE_TIME:
-        headers["Cache-Control"] = "no-store"
-    return Response(resource.model_dump_json(by_alias=True), status, headers, media_type="application/json")
+    def _answer(self, tx: Transaction, resource: Resource, status: int) -> Response:
+        """Answer, and keep the answer for the request's key in the transaction of the effect."""
+        if (key := self.request.headers.get(IDEMPOTENCY_HEADER)) is not None:
+            # What is shown once is not shown to whoever repeats the request, nor kept here.
+            kept = resource.model_dump_json(by_alias=True, exclude=set(resource.ONE_TIME))
+            tx.keep_answer(key, status, kept, [asdict(right) for right in self.caller.used])
+        headers = {"ETag": etag_of(resource)} if isinstance(resource, OwnedResource) else {}
+        if resource.ONE_TIME:
+            headers["Cache-Control"] = "no-store"
+        return Response(resource.model_dump_json(by_alias=True), status, headers, media_type="application/json")
 
 
 def etag_of(resource: OwnedResource) -> str:
@@ -176,16 +172,42 @@ def is_same_origin(connection: HTTPConnection) -> bool | None:
     return origin is None or (urlsplit(origin).netloc or "no origin") in own
 
 
-def _check_csrf(request: Request, csrf_token: str) -> None:
+def _check_csrf(request: Request, csrf_token: str, given: str) -> None:
     """A browser sends its cookie whichever page asks it to. Only our own page knows the token."""
     if not is_same_origin(request):
         raise Refusal(Code.CSRF_INVALID, "with a session cookie, changes come from this origin only", denied=True)
-    if not hmac.compare_digest(request.headers.get(CSRF_HEADER, "").encode(), csrf_token.encode()):
+    if not hmac.compare_digest(given.encode(), csrf_token.encode()):
         detail = f"with a session cookie, changes need the session's token in {CSRF_HEADER}"
         raise Refusal(Code.CSRF_INVALID, detail, denied=True)
 
 
 async def authenticated_context(request: Request) -> Context:
+    return await _context_of(request, request.headers.get(CSRF_HEADER, ""))
+
+
+Form = dict[str, str]
+MOST_FIELDS = 10
+
+
+async def form_of(request: Request) -> Form:
+    """Read the form of a page without script. Fields that cannot be read as text are refused as a whole."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise Refusal(Code.INVALID_REQUEST, "this page takes the forms that it shows, and nothing else")
+    try:
+        text = (await request.body()).decode("ascii")
+        return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS))
+    except ValueError:
+        raise Refusal(Code.INVALID_REQUEST, "the form cannot be read; open the page again") from None
+
+
+async def page_context(request: Request) -> Context:
+    """For a page's own forms, which send the session's token as a field: they have no header of their own."""
+    sent = request.headers.get(CSRF_HEADER) or (await form_of(request)).get("csrf_token", "")
+    return await _context_of(request, sent)
+
+
+async def _context_of(request: Request, given_csrf_token: str) -> Context:
     platform = platform_of(request)
     authenticated = await authenticate(request)
     request.state.caller = authenticated.caller
@@ -193,7 +215,7 @@ async def authenticated_context(request: Request) -> Context:
         request_fingerprint.set(await fingerprint_of(request))
     platform.limits.requests.take(authenticated.caller.id)
     if authenticated.csrf_token is not None and request.method not in _READS:
-        _check_csrf(request, authenticated.csrf_token)
+        _check_csrf(request, authenticated.csrf_token, given_csrf_token)
     permission = getattr(request.scope["route"].endpoint, PERMISSION_ATTRIBUTE)
     if permission in {Permission.PERSON, Permission.OWN_LOGIN} and authenticated.session_id is None:
         raise not_a_person()
@@ -211,6 +233,7 @@ async def authenticated_agent(connection: HTTPConnection) -> Caller:
 
 
 Ctx = Annotated[Context, Depends(authenticated_context)]
+PageCtx = Annotated[Context, Depends(page_context)]
 Agent = Annotated[Caller, Depends(authenticated_agent)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
 """How many items a page of a list holds at most."""

@@ -1,6 +1,8 @@
 """The WebSocket links of the node agents that are connected to this process."""
 
 import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import structlog
 from fastapi import WebSocket, WebSocketDisconnect
@@ -10,6 +12,8 @@ from gpuaas_contract import ids
 from gpuaas_contract.agent_link import (
     Heartbeat,
     Hello,
+    LeasesSet,
+    NodeConditions,
     RotateIdentity,
     StreamRefused,
     TaskAcknowledged,
@@ -18,8 +22,11 @@ from gpuaas_contract.agent_link import (
     from_agent_adapter,
 )
 from gpuaas_contract.base import Resource
+from gpuaas_platform.access.service.leases import LeaseTeller
 from gpuaas_platform.allocations.service.placement import place_waiting
+from gpuaas_platform.core.origins import current_origin
 from gpuaas_platform.core.wakeups import NODE_TASKS
+from gpuaas_platform.nodes.rules import refuse_hello, refuse_text
 from gpuaas_platform.nodes.service import nodes
 from gpuaas_platform.nodes.service import truth as node_truth
 from gpuaas_platform.platform import Platform
@@ -27,111 +34,198 @@ from gpuaas_platform.platform import Platform
 log = structlog.get_logger()
 RECHECK_SECONDS = 30
 """A notification that was lost is made up for after this time at the latest."""
+POLICY_CLOSE = 1008
+MOST_REASON_BYTES = 120
+"""WebSocket allows no more for the reason of a close."""
+
+
+@dataclass(eq=False, slots=True)
+class _Link:
+    """One connection of an agent."""
+
+    id: str
+    node_id: str
+    websocket: WebSocket
+    address: str
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there may be something to tell the node."""
+    leases: LeaseTeller = field(default_factory=LeaseTeller)
+    greeted: bool = False
+    """Its hello is stored: from then on it is the node's link, until a newer one says hello."""
+
+    async def send(self, message: Resource) -> None:
+        await self.websocket.send_text(message.model_dump_json())
+
+    async def close(self, reason: str) -> None:
+        with suppress(RuntimeError, WebSocketDisconnect):
+            short = reason.encode()[:MOST_REASON_BYTES].decode(errors="ignore")
+            await self.websocket.close(code=POLICY_CLOSE, reason=short)
 
 
 class AgentLinks:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self._sockets: dict[str, WebSocket] = {}
-        self._news: dict[asyncio.Event, str] = {}
-        """Set when there may be something to tell the node. One for each link: a task wakes its own node only."""
+        self._newest: dict[str, _Link] = {}
+        self._links: set[_Link] = set()
         platform.wakeups.on(NODE_TASKS, self._heard)
         self.refused_streams: dict[str, asyncio.Future[WebSocket]] = {}
         """Filled by the stream broker: who waits for the agent to open which stream."""
 
     @property
     def count(self) -> int:
-        return len(self._sockets)
+        return len(self._newest)
 
     def is_connected(self, node_id: str) -> bool:
-        return node_id in self._sockets
+        return node_id in self._newest
 
     def _heard(self, node_id: str) -> None:
         """Of news for one node; for all of them after a lost connection."""
-        for news, id in self._news.items():
-            if node_id in (id, ""):
-                news.set()
+        for link in self._links:
+            if node_id in (link.node_id, ""):
+                link.news.set()
 
     async def send(self, node_id: str, message: Resource) -> None:
-        await self._sockets[node_id].send_text(message.model_dump_json())
+        await self._newest[node_id].send(message)
 
     async def serve(self, node_id: str, websocket: WebSocket) -> None:
-        """Stay with the agent until it goes. A newer connection of the same node replaces the older one."""
+        """Stay with the agent until it goes, or until a newer link of the same node has said hello."""
         await websocket.accept()
-        link_id = ids.new_id(ids.STREAM)
-        self._sockets[node_id] = websocket
-        log.info("agent_connected", node_id=node_id)
-        news = asyncio.Event()
-        self._news[news] = node_id
-        sender = asyncio.create_task(self._send_tasks(node_id, websocket, news))
+        address = current_origin.get().address or "an unknown address"
+        link = _Link(ids.new_id(ids.STREAM), node_id, websocket, address)
+        self._links.add(link)
+        log.info("agent_connected", node_id=node_id, address=address)
+        sender = asyncio.create_task(self._send_orders(link))
         try:
             while True:
-                await self._receive(node_id, link_id, await websocket.receive_text())
+                await self._receive(link, await websocket.receive_text())
         except (WebSocketDisconnect, RuntimeError):
             log.info("agent_disconnected", node_id=node_id)
         finally:
             sender.cancel()
-            del self._news[news]
-            if self._sockets.get(node_id) is websocket:
-                del self._sockets[node_id]
-            await self._hung_up(node_id, link_id)
+            self._links.discard(link)
+            if self._newest.get(node_id) is link:
+                del self._newest[node_id]
+            await self._hung_up(link)
 
-    async def _hung_up(self, node_id: str, link_id: str) -> None:
+    async def _hung_up(self, link: _Link) -> None:
         try:
             async with self._platform.database.system_transaction() as tx:
-                await nodes.node_hung_up(tx, node_id, link_id)
+                await nodes.node_hung_up(tx, link.node_id, link.id)
         except Exception:
-            log.exception("cannot_mark_offline", node_id=node_id)
+            log.exception("cannot_mark_offline", node_id=link.node_id)
 
-    async def _send_tasks(self, node_id: str, websocket: WebSocket, news: asyncio.Event) -> None:
-        """Every open task once per connection: after a reconnect the agent hears of all of them again."""
+    async def _send_orders(self, link: _Link) -> None:
+        """Send each open task once per link that said hello: after a reconnect the agent hears of all of them again."""
+        node_id = link.node_id
         sent: set[str] = set()
-        asked_to_rotate = False
+        asked_to_rotate = began = False
         while True:
-            news.clear()
+            link.news.clear()
+            # Before the look at the database: a hello that is stored meanwhile is not seen there yet.
+            greeted = link.greeted
             try:
+                if greeted and not began:
+                    await self._platform.doors.link_began(node_id)
+                    began = True
                 orders = await self._platform.tasks.orders(node_id, sent)
+                doors = await self._platform.doors.list_of_node(node_id) if greeted else []
             except Exception:
                 log.exception("cannot_read_tasks", node_id=node_id)
                 await asyncio.sleep(1)
                 continue
             if not orders.welcome:
                 log.info("agent_cut_off", node_id=node_id)
-                await websocket.close(code=1008, reason="the identity of this node was revoked")
+                await link.close("the identity of this node was revoked")
                 return
+            if not greeted:
+                # Whoever has not said hello replaces nobody, and nobody is told of it: it hears nothing either.
+                await self._platform.wakeups.wait(link.news, RECHECK_SECONDS)
+                continue
+            if orders.link_id != link.id:
+                await self._cut_older(link, orders.link_address)
+                return
+            if (leases := link.leases.next_message(doors)) is not None:
+                await link.send(leases)
             if orders.rotate and not asked_to_rotate:
-                await websocket.send_text(RotateIdentity().model_dump_json())
+                await link.send(RotateIdentity())
             asked_to_rotate = orders.rotate
             for task in orders.tasks:
                 sent.add(task.task_id)
-                await websocket.send_text(task.model_dump_json())
-            await self._platform.wakeups.wait(news, RECHECK_SECONDS)
+                await link.send(task)
+            await self._platform.wakeups.wait(link.news, RECHECK_SECONDS)
 
-    async def _receive(self, node_id: str, link_id: str, text: str) -> None:
+    async def _cut_older(self, link: _Link, newer_address: str) -> None:
+        """Close a link that a newer one of the same identity has replaced. Whoever has the older one says so, since
+        only then both were open at once."""
+        log.warning("agent_link_replaced", node_id=link.node_id, older=link.address, newer=newer_address)
+        try:
+            async with self._platform.database.system_transaction() as tx:
+                await nodes.link_replaced(tx, link.node_id, link.address, newer_address)
+        except Exception:
+            log.exception("cannot_note_replaced_link", node_id=link.node_id)
+        # Last: with the link, this task ends.
+        await link.close("a newer link with this node's identity took over")
+
+    async def _receive(self, link: _Link, text: str) -> None:
+        node_id = link.node_id
         try:
             message = from_agent_adapter.validate_json(text)
         except ValidationError as error:
             log.warning("agent_message_refused", node_id=node_id, error=str(error))
+            if sentence := refuse_text(text, error):
+                await self._refuse(link, sentence)
+            return
+        if not link.greeted and not isinstance(message, Hello):
+            log.warning("agent_without_hello", node_id=node_id, address=link.address, message=message.type)
+            await link.close("the first message of an agent is its hello")
             return
         match message:
             case Hello():
-                async with self._platform.database.system_transaction() as tx:
-                    await nodes.node_said_hello(tx, node_id, link_id, message.inventory)
-                if message.slices is not None:
-                    async with self._platform.database.system_transaction() as tx:
-                        await node_truth.compare(tx, node_id, message.slices, message.volume_ids)
-                # Not in the same transaction: who places holds no node before.
-                async with self._platform.database.system_transaction() as tx:
-                    await place_waiting(tx, self._platform.plan)
+                await self._greet(link, message)
             case Heartbeat():
                 async with self._platform.database.system_transaction() as tx:
                     await nodes.node_is_alive(tx, node_id)
+            case NodeConditions():
+                async with self._platform.database.system_transaction() as tx:
+                    await nodes.node_has_conditions(tx, node_id, link.id, message.conditions)
+                if not message.conditions:
+                    async with self._platform.database.system_transaction() as tx:
+                        await place_waiting(tx, self._platform.plan)
             case TaskProgress():
                 await self._platform.tasks.progress(node_id, message)
             case TaskResult():
                 await self._platform.tasks.finish(node_id, message)
-                await self.send(node_id, TaskAcknowledged(task_id=message.task_id))
+                await link.send(TaskAcknowledged(task_id=message.task_id))
+            case LeasesSet():
+                await self._platform.doors.heard(link.leases.heard(message.sequence))
+                link.news.set()
             case StreamRefused():
                 waiting = self.refused_streams.get(message.stream_id)
                 if waiting is not None and not waiting.done():
                     waiting.set_exception(ConnectionRefusedError(message.message))
+
+    async def _greet(self, link: _Link, hello: Hello) -> None:
+        if sentence := refuse_hello(hello):
+            await self._refuse(link, sentence)
+            return
+        async with self._platform.database.system_transaction() as tx:
+            # Said again on a link that was replaced meanwhile, it takes nothing back.
+            ours = not link.greeted or await nodes.is_newest_link(tx, link.node_id, link.id)
+            if ours:
+                await nodes.node_said_hello(tx, link.node_id, link.id, link.address, hello.inventory, hello.conditions)
+        if not ours:
+            return
+        link.greeted = True
+        link.news.set()
+        self._newest[link.node_id] = link
+        if hello.slices is not None:
+            async with self._platform.database.system_transaction() as tx:
+                await node_truth.compare(tx, link.node_id, hello.slices, hello.volume_ids)
+        # Not in the same transaction: who places holds no node before.
+        async with self._platform.database.system_transaction() as tx:
+            await place_waiting(tx, self._platform.plan)
+
+    async def _refuse(self, link: _Link, sentence: str) -> None:
+        async with self._platform.database.system_transaction() as tx:
+            await nodes.inventory_refused(tx, link.node_id, sentence)
+        await link.close(sentence)

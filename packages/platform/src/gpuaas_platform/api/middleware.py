@@ -3,6 +3,7 @@
 import re
 import secrets
 import time
+from urllib.parse import urlsplit
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -10,9 +11,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuaas_contract import ids
 from gpuaas_contract.problems import CORRELATION_HEADER, Code
+from gpuaas_contract.trust import is_loopback
 from gpuaas_platform.api.problems import internal_error, problem_response
+from gpuaas_platform.api.routing import SERVICE_ATTRIBUTE
 from gpuaas_platform.core.database import touched
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.core.origins import (
+    PLATFORM_SERVICE,
+    Origin,
+    client_address,
+    current_origin,
+    is_proxy,
+    readable_user_agent,
+)
 from gpuaas_platform.core.pages import current_list
 from gpuaas_platform.observability.metrics import Metrics
 
@@ -21,6 +32,8 @@ _CORRELATION_ID = re.compile(r"^[A-Za-z0-9._:-]{8,64}$")
 _TRACEPARENT = re.compile(r"^00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})$")
 BODY_LIMIT = 2 * 1024 * 1024
 """Files go to the registry, past this process."""
+HSTS = "max-age=31536000"
+"""A year, over TLS only. Never for loopback names, which other programs on a person's machine serve without it."""
 
 
 class RequestMiddleware:
@@ -34,9 +47,13 @@ class RequestMiddleware:
             return
         headers = Headers(scope=scope)
         answer_headers, correlation_id = _correlate(headers)
+        scope["scheme"] = _scheme_of(scope, headers)
+        if scope["scheme"] in {"https", "wss"} and not is_loopback(host_of(headers)):
+            answer_headers["Strict-Transport-Security"] = HSTS
         scope.setdefault("state", {})["correlation_id"] = correlation_id
         structlog.contextvars.bind_contextvars(correlation_id=correlation_id)
         current_list.set(scope["path"])
+        current_origin.set(_origin_of(scope, headers))
         place: dict[str, str | None] = {}
         touched.set(place)
         started, status = time.perf_counter(), 0
@@ -85,6 +102,16 @@ class RequestMiddleware:
         platform.request_log.note(method, route, status, seconds, principal, state["correlation_id"], place)
 
 
+def _origin_of(scope: Scope, headers: Headers) -> Origin:
+    peer = (scope.get("client") or (None,))[0]
+    proxies = scope["app"].state.platform.trusted_proxies
+    return Origin(
+        client_address(peer, headers.getlist("x-forwarded-for"), proxies),
+        readable_user_agent(headers.get("user-agent", "")),
+        lambda: getattr(getattr(scope.get("route"), "endpoint", None), SERVICE_ATTRIBUTE, PLATFORM_SERVICE),
+    )
+
+
 def _correlate(headers: Headers) -> tuple[dict[str, str], str]:
     """The caller's correlation id, else its trace id, else a new one; and what the answer carries of both."""
     given = headers.get(CORRELATION_HEADER, "")
@@ -100,6 +127,23 @@ def _correlate(headers: Headers) -> tuple[dict[str, str], str]:
         answer["traceparent"] = f"00-{trace[1]}-{secrets.token_hex(8)}-{trace[2]}"
         structlog.contextvars.bind_contextvars(trace_id=trace[1])
     return answer, correlation_id
+
+
+def _scheme_of(scope: Scope, headers: Headers) -> str:
+    """How the client speaks with us: a proxy that is trusted says so where it has the certificate."""
+    own: str = scope.get("scheme", "http")
+    said, peer = headers.get("x-forwarded-proto", "").strip().lower(), (scope.get("client") or ("",))[0]
+    if said not in {"http", "https"} or not is_proxy(peer, scope["app"].state.platform.trusted_proxies):
+        return own
+    return said if scope["type"] == "http" else said.replace("http", "ws")
+
+
+def host_of(headers: Headers) -> str:
+    """The name that the client asked for, without its port."""
+    try:
+        return urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _limited(receive: Receive, announced: str) -> Receive:

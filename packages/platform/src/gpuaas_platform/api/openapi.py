@@ -59,7 +59,7 @@ def _build(app: FastAPI) -> Json:
     components["responses"] = {f"Refused{status}": _refusal(status) for status in _REFUSALS if status != 400}
     components["responses"] |= {f"OAuthRefused{status}": _oauth_refusal(status) for status in _OAUTH_REFUSALS}
     for route in app.routes:
-        if isinstance(route, APIRoute):
+        if isinstance(route, APIRoute) and route.include_in_schema:
             for method in route.methods or ():
                 _complete(document["paths"][route.path][method.lower()], route, method, components["schemas"])
     return document

@@ -11,10 +11,13 @@ from gpuaas_platform.identity.rules.policy import Permission
 
 Endpoint = Callable[..., Any]
 PERMISSION_ATTRIBUTE = "__gpuaas_permission__"
+SERVICE_ATTRIBUTE = "__gpuaas_service__"
+"""The table of routes that an endpoint is in: the audit trail names it as the service that was asked."""
 
 
 class Routes:
     def __init__(self, tag: str, prefix: str = API_PREFIX) -> None:
+        self._tag = tag
         self.router = APIRouter(prefix=prefix, tags=[tag])
 
     def get(self, path: str, permission: Permission, **options: Any) -> Callable[[Endpoint], Endpoint]:
@@ -37,6 +40,7 @@ class Routes:
     ) -> Callable[[Endpoint], Endpoint]:
         def decorate(endpoint: Endpoint) -> Endpoint:
             setattr(endpoint, PERMISSION_ATTRIBUTE, permission)
+            setattr(endpoint, SERVICE_ATTRIBUTE, self._tag)
             self.router.add_api_route(
                 path,
                 endpoint,
@@ -52,6 +56,7 @@ class Routes:
     def websocket(self, path: str, permission: Permission) -> Callable[[Endpoint], Endpoint]:
         def decorate(endpoint: Endpoint) -> Endpoint:
             setattr(endpoint, PERMISSION_ATTRIBUTE, permission)
+            setattr(endpoint, SERVICE_ATTRIBUTE, self._tag)
             self.router.add_api_websocket_route(path, endpoint)
             return endpoint
 

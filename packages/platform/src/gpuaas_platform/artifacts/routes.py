@@ -135,11 +135,19 @@ async def get_registry_token(
         raise
     platform.limits.requests.take(caller.id)
     asked = read_scopes(scope or [])
+    pushes = any(PUSH in access.actions for access in asked)
     if _is_basic(request):
         # Some programs ask once, to look, and then push with the same token: they get all that they may.
         asked = [Access(access.repository, (PULL, PUSH)) for access in asked]
     async with platform.database.reading(caller.id, str(request.state.correlation_id)) as tx:
         granted = await registry.allowed(tx, caller, asked)
+        to_push = [access.repository for access in granted if PUSH in access.actions]
+        registered = {repository: await platform.registry.registered(tx, repository) for repository in to_push}
+    no_room = await platform.registry.push_refusal(registered)
+    if no_room is not None and pushes:
+        raise no_room
+    if no_room is not None:
+        granted = [Access(access.repository, tuple(a for a in access.actions if a != PUSH)) for access in granted]
     token = await platform.registry.token(caller.id, *granted)
     return JSONResponse(token.model_dump(mode="json"), headers={"Cache-Control": "no-store"})
 
@@ -164,7 +172,7 @@ async def _authenticated(request: Request) -> Authenticated:
     if _is_basic(request):
         name, bearer = _basic(bearer)
         if ids.is_id(name, ids.SERVICE_ACCOUNT) and bearer.count(".") != 2:
-            bearer = (await platform.oauth.client_with_secret(name, bearer)).access_token
+            bearer = (await platform.oauth.client_with_secret(name, bearer, correlation_id)).access_token
     elif scheme.lower() != "bearer":
         raise Refusal(Code.UNAUTHENTICATED, "log in with HTTP basic: an access token is the password")
     found = await platform.tokens.authenticate(bearer, correlation_id)

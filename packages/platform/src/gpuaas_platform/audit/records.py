@@ -25,6 +25,10 @@ class AuditEntryRecord(Record):
     correlation_id: str
     fingerprint: str
     detail: JsonObject
+    address: str
+    user_agent: str
+    service: str
+    form: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,13 +59,16 @@ async def last_batch(tx: Transaction, chain: str) -> AuditBatchRecord | None:
     )
 
 
-async def seal(tx: Transaction, chain: str, number: int, first: int, last: int, hash: str, ids: list[str]) -> None:
+async def seal(
+    tx: Transaction, chain: str, number: int, first: int, last: int, hash: str, ids: list[str], form: int
+) -> None:
     await tx.run(
-        """UPDATE audit_entries e SET position = %(first)s + o.number - 1, batch = %(number)s
+        """UPDATE audit_entries e SET position = %(first)s + o.number - 1, batch = %(number)s, form = %(form)s
            FROM unnest(%(ids)s::text[]) WITH ORDINALITY AS o(id, number) WHERE e.id = o.id""",
         first=first,
         number=number,
         ids=ids,
+        form=form,
     )
     await tx.run(
         """INSERT INTO audit_batches (chain, number, first_position, last_position, hash)
@@ -86,6 +89,15 @@ async def list_batches(tx: Transaction, chain: str, after_number: int, limit: in
         chain=chain,
         after=after_number,
         limit=limit,
+    )
+
+
+async def get_batch(tx: Transaction, chain: str, number: int) -> AuditBatchRecord | None:
+    return await tx.find(
+        AuditBatchRecord,
+        "SELECT * FROM audit_batches WHERE chain = %(chain)s AND number = %(number)s",
+        chain=chain,
+        number=number,
     )
 
 

@@ -101,5 +101,5 @@ async def get_entitlement(ctx: Ctx, entitlement_id: str) -> Response:
 
 @routes.delete("/entitlements/{entitlement_id}", Permission.ENTITLEMENT_MANAGE, response_model=Entitlement)
 async def delete_entitlement(ctx: Ctx, entitlement_id: str) -> Response:
-    """What runs stays; nothing new is deployed."""
+    """At once: what runs stays and can be taken apart; nothing is deployed, upgraded, added or pulled any more."""
     return await ctx.mutate(lambda tx: entitlements.delete_entitlement(tx, ctx.caller, entitlement_id))

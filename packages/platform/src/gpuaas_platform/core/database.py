@@ -1,7 +1,7 @@
 """The connection pool, and a transaction that writes its change and audit rows along with its effect."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, LiteralString, TypeVar
@@ -15,7 +15,9 @@ from gpuaas_contract import ids
 from gpuaas_contract.events import AgentStep, Event
 from gpuaas_contract.nouns import Noun
 from gpuaas_contract.problems import Code
+from gpuaas_platform.core.checks import Check, CheckNeededError, Verdict, Verdicts
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.core.origins import Origin, current_origin
 from gpuaas_platform.core.outbox import WRITE, Outbox
 from gpuaas_platform.core.records import Owned, Record, Revised, record_row
 from gpuaas_platform.core.wakeups import OUTBOX
@@ -53,7 +55,23 @@ class Transaction:
         """Principal and idempotency key of that request: an intent carries it, so that a duplicate finds it."""
         self.expected_revision: int | None = None
         """From `If-Match`: what the caller took the target of its request to be."""
+        self.verdicts: Verdicts | None = None
+        """What the request has found out about others' schemas, outside of its transactions."""
         self._outbox = Outbox()
+
+    def verdict(self, check: Check) -> Verdict:
+        """Return what a check has found. Where it has not been run, begin again after it was."""
+        self.need_verdicts([check])
+        assert self.verdicts is not None
+        found = self.verdicts.get(check)
+        assert found is not None
+        return found
+
+    def need_verdicts(self, checks: Sequence[Check]) -> None:
+        """Have all of them run at once, where they are going to be asked for one by one."""
+        assert self.verdicts is not None, "only a request that mutates can wait for checks"
+        if missing := [check for check in checks if self.verdicts.get(check) is None]:
+            raise CheckNeededError(missing)
 
     async def one(self, sql: LiteralString, **params: Any) -> Row | None:
         cursor = await self._connection.execute(sql, _adapt(params))
@@ -145,9 +163,13 @@ class Transaction:
         project_id: str | None = None,
         outcome: str = "succeeded",
         detail: Mapping[str, Any] | None = None,
+        origin: Origin | None = None,
     ) -> None:
-        """Write an audit entry into the chain of the tenant, of the project's tenant, or of the platform."""
+        """Write an audit entry into the chain of the tenant, of the project's tenant, or of the platform.
+
+        `origin` is that of the present request, unless the entry is about one that is over."""
         touch(tenant_id, project_id)
+        origin = origin or current_origin.get()
         self._outbox.audits.append(
             {
                 "id": ids.new_id(ids.AUDIT_ENTRY),
@@ -159,6 +181,9 @@ class Transaction:
                 "fingerprint": self.fingerprint,
                 "detail": dict(detail or {}),
                 "correlation": self.correlation_id,
+                "address": origin.address,
+                "user_agent": origin.user_agent,
+                "service": origin.service,
             }
         )
 
@@ -178,9 +203,15 @@ class Transaction:
     async def notify(self, channel: str, payload: str = "") -> None:
         self._outbox.notices[channel, payload] = None
 
-    def keep_answer(self, key: str, status: int, body: str) -> None:
-        """For whoever repeats the request with its idempotency key."""
-        self._outbox.answer = {"key": key, "fingerprint": self.fingerprint, "status": status, "body": body}
+    def keep_answer(self, key: str, status: int, body: str, rights: list[dict[str, Any]]) -> None:
+        """For whoever repeats the request with its idempotency key, and still has the rights that it needed."""
+        self._outbox.answer = {
+            "key": key,
+            "fingerprint": self.fingerprint,
+            "status": status,
+            "body": body,
+            "rights": Jsonb(rights),
+        }
 
     async def flush_outbox(self) -> None:
         """Write the gathered changes, audit entries, wake-ups and answer. The last statement before the commit."""

@@ -1,6 +1,7 @@
 """Idempotency keys: the answer to a request is kept with its effect, for whoever repeats the request."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.records import Record
@@ -16,13 +17,15 @@ class KeptAnswer(Record):
     """Of the first request; this and what follows is None where there was none."""
     status: int | None
     body: str | None
+    rights: list[dict[str, Any]] | None
+    """That the first request needed; None where a version of the platform answered it that did not note them."""
 
 
 async def begin_request(tx: Transaction, key: str) -> KeptAnswer:
     """Whether the key is `held` from now on, and the answer that was given for it before. A try-lock, not a wait: a
     duplicate that arrives while the first is in flight is told so at once."""
     return await tx.fetch(
-        KeptAnswer, "SELECT * FROM begin_request(%(principal)s, %(key)s)", principal=tx.principal_id, key=key
+        KeptAnswer, "SELECT * FROM open_request(%(principal)s, %(key)s)", principal=tx.principal_id, key=key
     )
 
 

@@ -1,5 +1,6 @@
-"""Rate limits: a token bucket per principal in every process."""
+"""Rate limits: a token bucket per principal in every process; delays that grow with failures."""
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -31,6 +32,59 @@ class RateLimit:
         self._buckets[key] = (level - 1, now)
         if len(self._buckets) > MOST_KEYS:
             self._buckets.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """So many failures cost nothing; each one more doubles the wait for the next attempt."""
+
+    free: int
+    first_seconds: float
+    most_seconds: float
+
+    def delay_after(self, failures: int) -> float:
+        if failures < self.free or failures < 1:
+            return 0
+        # Bounded before it is computed: nobody's counter may become a number without end.
+        return min(self.most_seconds, self.first_seconds * 2.0 ** min(failures - self.free, 32))
+
+
+def slow_down(seconds: float, what: str) -> Refusal:
+    wait = max(1, math.ceil(seconds))
+    return Refusal(Code.RATE_LIMITED, f"too many failed attempts {what}; try again in {wait} s", retry_after=wait)
+
+
+class GrowingDelay:
+    """Failures of each key in this process. For what cannot be guessed anyway, or costs nothing to check."""
+
+    def __init__(
+        self,
+        allowance: Allowance,
+        what: str,
+        forget_seconds: float = 3_600,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._allowance = allowance
+        self._what = what
+        self._forget = forget_seconds
+        self._clock = clock
+        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def check(self, key: str) -> None:
+        count, last = self._failures.get(key, (0, 0.0))
+        left = last + self._allowance.delay_after(count) - self._clock()
+        if left > 0:
+            raise slow_down(left, self._what)
+
+    def failed(self, key: str) -> None:
+        now = self._clock()
+        count, last = self._failures.pop(key, (0, now))
+        self._failures[key] = (1 if now - last > self._forget else count + 1, now)
+        if len(self._failures) > MOST_KEYS:
+            self._failures.popitem(last=False)
+
+    def succeeded(self, key: str) -> None:
+        self._failures.pop(key, None)
 
 
 @dataclass(frozen=True, slots=True)

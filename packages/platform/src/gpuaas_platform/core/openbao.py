@@ -13,6 +13,7 @@ from gpuaas_platform.core.errors import Refusal
 
 TOKEN_KEY = "gpuaas-tokens"  # noqa: S105 - the name of a key
 REGISTRY_KEY = "gpuaas-registry"
+RECEIPT_KEY = "gpuaas-receipts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ _SSH_ROLES: dict[str, dict[str, Any]] = {
         "allowed_domains": "*",
         "allow_bare_domains": True,
         "allow_user_key_ids": True,
-        "max_ttl": "87600h",
+        "max_ttl": "720h",
     },
 }
 
@@ -103,7 +104,10 @@ class OpenBao:
         return {version: base64.b64decode(key["public_key"]) for version, key in answer["data"]["keys"].items()}
 
     async def token_key_versions(self) -> list[KeyVersion]:
-        answer = await self._call("GET", f"transit/keys/{TOKEN_KEY}")
+        return await self._versions_of(TOKEN_KEY)
+
+    async def _versions_of(self, name: str) -> list[KeyVersion]:
+        answer = await self._call("GET", f"transit/keys/{name}")
         return [
             KeyVersion(version, datetime.fromisoformat(key["creation_time"]), base64.b64decode(key["public_key"]))
             for version, key in answer["data"]["keys"].items()
@@ -127,6 +131,23 @@ class OpenBao:
         answer = await self._call("POST", f"transit/sign/{TOKEN_KEY}", body)
         _, version, signature = answer["data"]["signature"].split(":", 2)
         return version.removeprefix("v"), base64.b64decode(signature)
+
+    # Teardown receipts: a key of their own, whose versions all stay
+
+    async def ensure_receipt_key(self) -> None:
+        if not await self._call("GET", f"transit/keys/{RECEIPT_KEY}"):
+            await self._call("POST", f"transit/keys/{RECEIPT_KEY}", {"type": "ed25519"})
+
+    async def receipt_key_versions(self) -> list[KeyVersion]:
+        return await self._versions_of(RECEIPT_KEY)
+
+    async def rotate_receipt_key(self) -> None:
+        await self._call("POST", f"transit/keys/{RECEIPT_KEY}/rotate", {})
+
+    async def sign_receipt(self, message: bytes, version: str) -> bytes:
+        body = {"input": base64.b64encode(message).decode(), "key_version": int(version)}
+        answer = await self._call("POST", f"transit/sign/{RECEIPT_KEY}", body)
+        return base64.b64decode(answer["data"]["signature"].split(":", 2)[2])
 
     # Tokens for the registry, which knows no ed25519
 
@@ -207,8 +228,8 @@ class OpenBao:
     ) -> str:
         return await self._sign(_mount(owner_id, version), "user", public_key, principals, f"{seconds}s", key_id)
 
-    async def sign_host_key(self, owner_id: str, version: int, public_key: str, principal: str) -> str:
-        return await self._sign(_mount(owner_id, version), "host", public_key, [principal], "87600h", principal)
+    async def sign_host_key(self, owner_id: str, version: int, public_key: str, principal: str, seconds: int) -> str:
+        return await self._sign(_mount(owner_id, version), "host", public_key, [principal], f"{seconds}s", principal)
 
     async def _sign(self, mount: str, role: str, public_key: str, principals: list[str], ttl: str, key_id: str) -> str:
         answer = await self._call(

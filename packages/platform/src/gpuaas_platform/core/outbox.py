@@ -30,14 +30,17 @@ WRITE = """
            FROM told t WHERE t.instance IS NOT NULL ORDER BY t.number),
          audited AS (
            INSERT INTO audit_entries (id, chain, principal_id, action, target, outcome, project_id, correlation_id,
-                                      fingerprint, detail)
+                                      fingerprint, detail, address, user_agent, service)
            SELECT a.id, coalesce(a.tenant, (SELECT tenant_id FROM projects WHERE id = a.project), 'platform'),
-                  %(principal)s, a.action, a.target, a.outcome, a.project, a.correlation, a.fingerprint, a.detail
+                  %(principal)s, a.action, a.target, a.outcome, a.project, a.correlation, a.fingerprint, a.detail,
+                  a.address, a.user_agent, a.service
            FROM jsonb_to_recordset(%(audits)s) AS a(number int, id text, tenant text, action text, target text,
-                outcome text, project text, fingerprint text, detail jsonb, correlation text) ORDER BY a.number),
+                outcome text, project text, fingerprint text, detail jsonb, correlation text, address text,
+                user_agent text, service text) ORDER BY a.number),
          answered AS (
-           INSERT INTO idempotency_keys (principal_id, key, fingerprint, status, body)
-           SELECT %(principal)s, %(key)s, %(fingerprint)s, %(status)s::int, %(body)s WHERE %(key)s::text IS NOT NULL)
+           INSERT INTO idempotency_keys (principal_id, key, fingerprint, status, body, rights)
+           SELECT %(principal)s, %(key)s, %(fingerprint)s, %(status)s::int, %(body)s, %(rights)s::jsonb
+           WHERE %(key)s::text IS NOT NULL)
     SELECT pg_notify(n.channel, n.payload)
     FROM jsonb_to_recordset(%(notices)s) AS n(channel text, payload text)
 """
@@ -55,7 +58,7 @@ class Outbox:
         return bool(self.changes or self.audits or self.notices or self.answer)
 
     def parameters(self) -> dict[str, Any]:
-        answer = self.answer or {"key": None, "fingerprint": None, "status": None, "body": None}
+        answer = self.answer or {"key": None, "fingerprint": None, "status": None, "body": None, "rights": None}
         return {
             "changes": _numbered(self.changes),
             "audits": _numbered(self.audits),

@@ -16,11 +16,13 @@ FEED = "feed"
 NODE_TASKS = "node_tasks"
 ACCESS = "access"
 """A grant ended."""
+LEASES = "leases"
+"""Machines let the holder of a lease in."""
 TOKEN_KEYS = "token_keys"  # noqa: S105 - the name of a channel
 """The key that signs tokens has a new version."""
 PRINCIPALS = "principals"
 """What a principal is or may do was changed; the payload is its id. Triggers send it, whoever made the change."""
-CHANNELS = (OUTBOX, FEED, NODE_TASKS, ACCESS, TOKEN_KEYS, PRINCIPALS)
+CHANNELS = (OUTBOX, FEED, NODE_TASKS, ACCESS, LEASES, TOKEN_KEYS, PRINCIPALS)
 
 
 class Wakeups:

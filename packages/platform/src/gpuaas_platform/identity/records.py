@@ -151,10 +151,17 @@ class DeviceAuthorizationRecord(Record):
     id: str
     user_code: str
     client_id: str
+    address: str
+    """From which the program asked; empty where it was not noted."""
     status: DeviceStatus
     revision: int
     created_at: datetime
     expires_at: datetime
+    expired: bool
+    used_at: datetime | None
+    """When its command line was let in."""
+    user_id: str | None
+    """Who decided; None while nobody has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +180,15 @@ class PolledDevice(Record):
     epoch: int | None
     """Of that user."""
     user_gone: bool
-    """Whether there is no such user, or only a disabled one."""
+    """Whether there is no such user, only a disabled one, or one whose logins were ended after the approval."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshTokenView(Record):
     """A refresh token with its login."""
 
-    used_at: datetime | None
+    used_seconds_ago: float | None
+    """None where it was not used yet."""
     session_id: str
     client: str
     user_id: str

@@ -66,7 +66,7 @@ class InstanceView(InstanceRecord):
     """Its deploy has succeeded once."""
     last_operation: LastOperation | None
     failed: bool
-    """The newest operation of some target failed and left it unusable."""
+    """The newest operation of some target failed, left it unusable, and it is not well since."""
     last_failure: str | None
     """The words of the operation that failed last."""
 

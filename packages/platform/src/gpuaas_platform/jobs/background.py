@@ -7,7 +7,8 @@ import structlog
 
 from gpuaas_contract.history import EVENT_DAYS, REQUEST_DAYS
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS
-from gpuaas_platform.access.service import grants
+from gpuaas_platform.access.service import grants, rotations
+from gpuaas_platform.accounts.storage import guesses as guess_store
 from gpuaas_platform.accounts.storage import sessions as session_store
 from gpuaas_platform.allocations.service.placement import place_waiting
 from gpuaas_platform.core.database import Transaction
@@ -22,6 +23,7 @@ from gpuaas_platform.platform import Platform
 
 log = structlog.get_logger()
 SWEEP_SECONDS = 2
+LEASE_SWEEP_SECONDS = 0.5
 PLACE_SECONDS = 2
 SEAL_SECONDS = 1
 FEED_SWEEP_SECONDS = 5
@@ -67,6 +69,17 @@ async def seal_audit(platform: Platform) -> None:
     await asyncio.sleep(SEAL_SECONDS)
 
 
+async def sign_receipts(platform: Platform) -> None:
+    """Sign what ended since, and what a crash left without a signature."""
+    await platform.receipts.sign_pending()
+    await asyncio.sleep(SEAL_SECONDS)
+
+
+async def keep_receipt_key(platform: Platform) -> None:
+    await platform.receipts.rotate_if_due()
+    await asyncio.sleep(TOKEN_KEY_SECONDS)
+
+
 async def sweep(platform: Platform) -> None:
     """Each for itself: where one fails, the others are done all the same."""
     sweeps: dict[str, Callable[[Transaction], Awaitable[object]]] = {
@@ -74,9 +87,11 @@ async def sweep(platform: Platform) -> None:
         "overdue_operations": work.fail_overdue,
         "expired_leases": work.notice_expired,
         "grants": grants.sweep,
+        "host_certificates": lambda tx: rotations.renew_due(tx, platform.host_certificate_seconds),
         "idempotency_keys": lambda tx: sweep_keys(tx, IDEMPOTENCY_HOURS),
         "sessions": session_store.sweep,
         "oauth": oauth_store.sweep,
+        "failed_attempts": guess_store.sweep,
     }
     for name, once in sweeps.items():
         try:
@@ -85,6 +100,12 @@ async def sweep(platform: Platform) -> None:
         except Exception:
             log.exception("sweep_failed", sweep=name)
     await asyncio.sleep(SWEEP_SECONDS)
+
+
+async def close_leases(platform: Platform) -> None:
+    """Have machines refuse the holders of leases that have run out: nobody else says so when a controller is gone."""
+    await platform.doors.close_expired()
+    await asyncio.sleep(LEASE_SWEEP_SECONDS)
 
 
 async def place(platform: Platform) -> None:
@@ -97,6 +118,11 @@ async def place(platform: Platform) -> None:
 async def write_requests(platform: Platform) -> None:
     if not await platform.request_log.write():
         await asyncio.sleep(REQUEST_LOG_SECONDS)
+
+
+async def write_failed_logins(platform: Platform) -> None:
+    await platform.failed_logins.write()
+    await asyncio.sleep(REQUEST_LOG_SECONDS)
 
 
 async def sweep_history(platform: Platform) -> None:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from gpuaas_contract.agent_link import AnyTask, task_spec_adapter
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.nodes import Capacity, Inventory, NodeDifference, NodeStatus
+from gpuaas_contract.nodes import Capacity, Inventory, NodeCondition, NodeDifference, NodeStatus
 from gpuaas_platform.core.records import Record
 
 
@@ -34,6 +34,9 @@ class NodeIdentity(Record):
     next_public_key_pem: str | None
     revoked_at: datetime | None
     rotation_requested_at: datetime | None
+    link_id: str | None
+    """Its newest link that has said hello, and where that comes from."""
+    link_address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,24 @@ class NodeRecord(Record):
     intent: NodeStatus
     inventory: Inventory | None
     """None until its agent has connected for the first time."""
+    inventory_refused: str
+    """Why the last inventory was refused; empty where it was not."""
+    link_replaced_at: datetime | None
     differences: tuple[NodeDifference, ...]
+    conditions: tuple[NodeCondition, ...]
     last_seen_at: datetime | None
     revoked_at: datetime | None
     rotation_requested_at: datetime | None
     revision: int
     created_at: datetime
     updated_at: datetime
+
+    @property
+    def shown_status(self) -> NodeStatus:
+        """The status that people and placement see: what is wrong with the host shows in a node that would be ready.
+
+        It is not stored, so that a version that does not know of conditions goes on serving."""
+        return NodeStatus.IMPAIRED if self.status == NodeStatus.READY and self.conditions else self.status
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from psycopg.types.json import Jsonb
+
 from gpuaas_contract import ids
 from gpuaas_contract.base import Resource
-from gpuaas_contract.nodes import Inventory, NodeDifference
+from gpuaas_contract.nodes import Inventory, NodeCondition, NodeDifference
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.core.database import Transaction, json_list
 from gpuaas_platform.core.wakeups import NODE_TASKS
@@ -118,7 +120,7 @@ async def find_with_room(
         "SELECT n.id"
         + _WITH_USE
         + """
-           WHERE n.status = 'ready'
+           WHERE n.status = 'ready' AND n.conditions = '[]'
              AND coalesce(n.inventory->'offers', '["slice"]') ? %(kind)s
              AND (%(image)s::text IS NULL OR n.inventory->'images' ? %(image)s)
              AND (%(among)s::text[] IS NULL OR n.id = ANY(%(among)s)) AND n.id <> ALL(%(passed_over)s)
@@ -138,7 +140,7 @@ async def find_with_room(
 
 
 async def list_ready(tx: Transaction) -> list[NodeView]:
-    return await tx.fetch_all(NodeView, _ALLOCATED + " WHERE n.status = 'ready' ORDER BY n.id")
+    return await tx.fetch_all(NodeView, _ALLOCATED + " WHERE n.status = 'ready' AND n.conditions = '[]' ORDER BY n.id")
 
 
 async def lock(tx: Transaction, id: str) -> NodeView | None:
@@ -155,18 +157,40 @@ async def try_lock(tx: Transaction, id: str) -> NodeView | None:
     return await get(tx, id) if await tx.one(query, id=id) else None
 
 
-async def connected(tx: Transaction, id: str, inventory: Inventory) -> NodeRecord | None:
+async def connected(
+    tx: Transaction, id: str, inventory: Inventory, conditions: Sequence[NodeCondition]
+) -> NodeRecord | None:
     """Give it the status that operators want of it; None where nothing is new."""
     return await tx.find(
         NodeRecord,
-        """UPDATE nodes SET status = intent, inventory = %(inventory)s, last_seen_at = now(),
-               revision = revision + 1, updated_at = now()
+        """UPDATE nodes SET status = intent, inventory = %(inventory)s, conditions = %(conditions)s,
+               inventory_refused = '', last_seen_at = now(), revision = revision + 1, updated_at = now()
            WHERE id = %(id)s AND revoked_at IS NULL AND intent <> 'retired'
-             AND (status <> intent OR inventory IS DISTINCT FROM %(inventory)s)
+             AND (status <> intent OR inventory IS DISTINCT FROM %(inventory)s OR conditions <> %(conditions)s
+                  OR inventory_refused <> '')
            RETURNING *""",
         id=id,
         inventory=inventory.model_dump(mode="json"),
+        conditions=_json_of(conditions),
     )
+
+
+async def set_conditions(
+    tx: Transaction, id: str, link_id: str, conditions: Sequence[NodeCondition]
+) -> NodeRecord | None:
+    """None where nothing is new, or where the agent has a newer connection, which has said it, too."""
+    return await tx.find(
+        NodeRecord,
+        """UPDATE nodes SET conditions = %(conditions)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s AND link_id = %(link)s AND conditions <> %(conditions)s RETURNING *""",
+        id=id,
+        link=link_id,
+        conditions=_json_of(conditions),
+    )
+
+
+def _json_of(conditions: Sequence[NodeCondition]) -> Jsonb | None:
+    return json_list([condition.model_dump(mode="json") for condition in conditions])
 
 
 async def disconnected(tx: Transaction, id: str) -> NodeRecord | None:
@@ -256,9 +280,34 @@ async def set_differences(tx: Transaction, id: str, differences: Sequence[NodeDi
     )
 
 
-async def set_link(tx: Transaction, id: str, link_id: str) -> None:
+async def set_link(tx: Transaction, id: str, link_id: str, address: str) -> None:
     """Remember which connection is the newest: only its end makes the node offline."""
-    await tx.run("UPDATE nodes SET link_id = %(link)s, last_seen_at = now() WHERE id = %(id)s", id=id, link=link_id)
+    await tx.run(
+        """UPDATE nodes SET link_id = %(link)s, link_address = %(address)s, last_seen_at = now() WHERE id = %(id)s""",
+        id=id,
+        link=link_id,
+        address=address,
+    )
+
+
+async def note_replaced_link(tx: Transaction, id: str) -> NodeRecord:
+    return await tx.fetch(
+        NodeRecord,
+        """UPDATE nodes SET link_replaced_at = now(), revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+    )
+
+
+async def note_refused_inventory(tx: Transaction, id: str, sentence: str) -> NodeRecord | None:
+    """None where the same was said before."""
+    return await tx.find(
+        NodeRecord,
+        """UPDATE nodes SET inventory_refused = %(sentence)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s AND inventory_refused <> %(sentence)s RETURNING *""",
+        id=id,
+        sentence=sentence,
+    )
 
 
 async def has_link(tx: Transaction, id: str, link_id: str) -> bool:

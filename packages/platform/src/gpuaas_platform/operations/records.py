@@ -5,7 +5,7 @@ from datetime import datetime
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.bulk import AtLeast, BulkPolicy, BulkResult, Policy
-from gpuaas_contract.instances import DesiredState, MemberStatus
+from gpuaas_contract.instances import DesiredState, MemberStatus, Unverified
 from gpuaas_contract.operations import OperationError, OperationState, RemoteCommand, StepStatus
 from gpuaas_platform.core.records import Record
 
@@ -193,3 +193,64 @@ class OperationFilter:
     app_slug: str | None = None
     claimable: bool = False
     """Only those that nobody holds and whose turn has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptOwner(Record):
+    """An instance that has ended, with the names that its receipt says."""
+
+    id: str
+    name: str
+    app_slug: str
+    app_version: str
+    project_id: str
+    project_name: str
+    tenant_id: str
+    tenant_name: str
+    unverified: Unverified | None
+    created_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptMember(Record):
+    id: str
+    component_key: str
+    allocation_id: str
+    last_operation_id: str | None
+    unverified: Unverified | None
+    removed_before: bool
+    """By a removal of its own, which succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformCheck(Record):
+    """What the platform itself knows of an instance that has ended."""
+
+    check: str
+    question: str
+    found: str
+    ok: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptRecord(Record):
+    instance_id: str
+    document: JsonObject
+    correlation_id: str
+    key_id: str | None
+    signature: str | None
+    created_at: datetime
+    signed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnsignedReceipt(Record):
+    """A receipt whose audit entry is below a checkpoint: it can be signed."""
+
+    instance_id: str
+    document: JsonObject
+    chain: str
+    entry_id: str
+    position: int
+    batch: int

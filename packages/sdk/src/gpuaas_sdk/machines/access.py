@@ -15,7 +15,7 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.machines.base import MachineUnreachableError
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
 
-RENEW_BEFORE = timedelta(seconds=60)
+RENEW_BEFORE = timedelta(seconds=30)
 """No new command starts under a grant with less time left than this."""
 
 

@@ -12,6 +12,10 @@ class MachineUnreachableError(Exception):
     """The machine did not answer. Nothing is known about its state: never take this for a "no"."""
 
 
+class NotObservableError(MachineUnreachableError):
+    """The platform has no observer on the machine, as on external ones: only operations get there."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandResult:
     exit_status: int

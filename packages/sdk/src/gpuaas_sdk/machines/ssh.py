@@ -15,6 +15,7 @@ from gpuaas_contract.operations import Claim
 from gpuaas_contract.reconcile import ReconcileClaim
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import (
+    ANSWERS_LATER,
     ApiError,
     DeliveryFailedError,
     InvalidStateError,
@@ -31,6 +32,7 @@ from gpuaas_sdk.machines.base import (
     CommandResult,
     Machine,
     MachineUnreachableError,
+    NotObservableError,
     ObservedMachine,
 )
 from gpuaas_sdk.machines.connection import Answer, MachineConnection, Pieces, connect_directly, open_connection
@@ -198,9 +200,14 @@ class SshMachine(ObservedSshMachine):
 
     async def deliver(self, digest: str) -> str:
         client, claim = self._access.client, self.claim
-        delivery = await client.operations.deliver(
-            claim.operation.id, claim.fencing_token, allocation_id=self.allocation_id, digest=digest
-        )
+        try:
+            delivery = await client.operations.deliver(
+                claim.operation.id, claim.fencing_token, allocation_id=self.allocation_id, digest=digest
+            )
+        except (LeaseLostError, *ANSWERS_LATER):
+            raise
+        except ApiError as error:
+            raise DeliveryFailedError(f"cannot deliver {digest} to {self.hostname}: {error}") from None
         if delivery.source is not None:
             return await self._copy(delivery.source)
         while delivery.status == DeliveryStatus.PENDING:
@@ -256,7 +263,7 @@ class SshObservers:
         if allocation_id not in self._machines:
             address = self._access.address_in(self._known, allocation_id) if self._known is not None else None
             if address is None:
-                raise MachineUnreachableError(f"{allocation_id} is not a machine that can be observed")
+                raise NotObservableError(f"{allocation_id} is not a machine that can be observed")
             self._machines[allocation_id] = ObservedSshMachine(self._access, address)
         return self._machines[allocation_id]
 

@@ -1,8 +1,11 @@
 """Named contexts in a file that only its owner can read."""
 
+import fcntl
 import json
 import os
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,9 @@ from typing import Any
 from gpuaas_sdk.profile.errors import ProfileError, Wrong
 
 DEFAULT_CONTEXT = "default"
+TURN_SECONDS = 60
+"""Longer than a platform that is away keeps the program that renews a token."""
+RETRY_SECONDS = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +29,8 @@ class Context:
     """The tokens lie in the keyring of the desktop, not in this file."""
     service_account_file: str | None = None
     project: str | None = None
+    ca_file: str | None = None
+    """Authorities that are trusted for this platform, beside those of the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +91,67 @@ def save(config: Config) -> None:
 def write_private(file: Path, text: str) -> None:
     """Replaced atomically, and never readable by others, not even for a moment."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    new = file.with_name(f".{file.name}.{os.getpid()}")
+    # A name of its own: what a killed process left behind is in nobody's way.
+    new = file.with_name(f".{file.name}.{os.getpid()}.{os.urandom(6).hex()}")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as out:
             out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
         new.replace(file)
     finally:
         new.unlink(missing_ok=True)
+
+
+class _Turn:
+    """One attempt after the other at the lock beside the file, until it is ours or the time is over."""
+
+    def __init__(self) -> None:
+        file = path()
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = file.with_name(f".{file.name}.lock")
+        self._descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
+        self._deadline = time.monotonic() + TURN_SECONDS
+
+    def take(self) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > self._deadline:
+                raise ProfileError(
+                    f"another program has been changing {path()} for {TURN_SECONDS} s",
+                    Wrong.USAGE,
+                    hint=f"end it (fuser {self._lock} shows it), and try again",
+                ) from None
+            return False
+        return True
+
+    def give_back(self) -> None:
+        os.close(self._descriptor)
+
+
+@contextmanager
+def changing() -> Iterator[None]:
+    """Take turns with all who change the file: read it again inside, or another's renewed token is lost."""
+    turn = _Turn()
+    try:
+        while not turn.take():
+            time.sleep(RETRY_SECONDS)
+        yield
+    finally:
+        turn.give_back()
+
+
+@asynccontextmanager
+async def changing_async() -> AsyncIterator[None]:
+    """The same where the holder may be another task of this process, which must go on meanwhile."""
+    import asyncio
+
+    turn = _Turn()
+    try:
+        while not turn.take():  # noqa: ASYNC110 - the holder is another process
+            await asyncio.sleep(RETRY_SECONDS)
+        yield
+    finally:
+        turn.give_back()

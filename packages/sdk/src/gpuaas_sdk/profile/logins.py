@@ -4,12 +4,10 @@ A login from the device flow renews its token. The refresh token works once, so 
 the others find what it kept."""
 
 import asyncio
-import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
 
 KEYRING_SERVICE = "gpuaas"
 STILL_GOOD_SECONDS = 30
+FINISH_SECONDS = 5
+"""How long a cancelled command waits for the answer to a renewal that it has sent."""
 _TOKENS = ("token", "token_expires_at", "refresh_token")
 
 
@@ -35,7 +35,13 @@ def with_token(context: Context, token: "Token") -> Context:
     )
 
 
-def keep(config: Config, name: str, context: Context, *, current: bool = True) -> None:
+def keep(name: str, context: Context) -> None:
+    """Make it the current context, whatever others have changed in the file meanwhile."""
+    with configuration.changing():
+        _keep(configuration.load(), name, context, current=True)
+
+
+def _keep(config: Config, name: str, context: Context, *, current: bool) -> None:
     """Tokens go where they are safest; the rest of the context goes into the file."""
     keyring = _find_keyring()
     if keyring is not None and context.token is not None:
@@ -62,7 +68,14 @@ def load_tokens(name: str, context: Context) -> Context:
     return replace(context, **json.loads(secret))
 
 
-def forget(config: Config, name: str, context: Context) -> None:
+def forget(name: str) -> None:
+    with configuration.changing():
+        config = configuration.load()
+        if (context := config.contexts.get(name)) is not None:
+            _forget(config, name, context)
+
+
+def _forget(config: Config, name: str, context: Context) -> None:
     if context.in_keyring and (keyring := _find_keyring()) is not None:
         keyring.delete_password(KEYRING_SERVICE, _entry(name, context))
     empty = replace(
@@ -86,18 +99,6 @@ def _find_keyring() -> Any:
     return keyring if keyring.get_keyring().priority >= 1 else None
 
 
-@contextmanager
-def _in_turn() -> Iterator[None]:
-    file = configuration.path()
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 class StoredLogin:
     """The kept token while it is good, else a new one where the login can be renewed."""
 
@@ -110,10 +111,7 @@ class StoredLogin:
     async def fetch(self, routes: "TokenRoutes") -> "Token":
         context = self._read()
         if not self._is_good(context):
-            with _in_turn():
-                context = self._read()
-                if not self._is_good(context):
-                    context = await self._renew(routes, context)
+            context = await _finished(self._renew_in_turn(routes))
         from gpuaas_contract.identity import Token
 
         assert context.token is not None
@@ -122,7 +120,10 @@ class StoredLogin:
         return Token(access_token=context.token, expires_in=max(1, int(left)))
 
     def _read(self) -> Context:
-        return load_tokens(self._name, configuration.load().contexts[self._name])
+        context = configuration.load().contexts.get(self._name)
+        if context is None or not (context.token or context.in_keyring):
+            raise ProfileError(f"context {self._name} was logged out", Wrong.NOT_LOGGED_IN, hint="gpuaas login")
+        return load_tokens(self._name, context)
 
     def _is_good(self, context: Context) -> bool:
         """One that was handed out before came back refused: it is not good, whatever its time says."""
@@ -133,11 +134,25 @@ class StoredLogin:
             return True
         return expires_at - time.time() > STILL_GOOD_SECONDS
 
+    async def _renew_in_turn(self, routes: "TokenRoutes") -> Context:
+        async with configuration.changing_async():
+            context = self._read()
+            return context if self._is_good(context) else await self._renew(routes, context)
+
     async def _renew(self, routes: "TokenRoutes", context: Context) -> Context:
         if context.refresh_token is None:
             raise ProfileError(f"your login to {context.api_url} has ended", Wrong.NOT_LOGGED_IN, hint="gpuaas login")
-        # Shielded: a refresh token whose answer was not kept has ended the login.
-        token = await asyncio.shield(routes.exchange_refresh_token(context.refresh_token))
+        token = await routes.exchange_refresh_token(context.refresh_token)
         renewed = with_token(context, token)
-        keep(configuration.load(), self._name, renewed, current=False)
+        _keep(configuration.load(), self._name, renewed, current=False)
         return renewed
+
+
+async def _finished(renewal: Coroutine[Any, Any, Context]) -> Context:
+    """Wait for a renewal also when cancelled: a refresh token whose answer was not kept ends the login."""
+    task = asyncio.ensure_future(renewal)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=FINISH_SECONDS)
+        raise

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuaas_contract.trust import CA_FILE_SETTING
 from gpuaas_sdk.profile.config import DEFAULT_CONTEXT, Config, Context
 from gpuaas_sdk.profile.errors import ProfileError, Wrong
 
@@ -19,10 +20,16 @@ class Target:
     context: Context | None
     api_url: str
     project: str | None
+    ca_file: str | None = None
 
 
 def find_target(
-    config: Config, *, context: str | None = None, api_url: str | None = None, project: str | None = None
+    config: Config,
+    *,
+    context: str | None = None,
+    api_url: str | None = None,
+    project: str | None = None,
+    ca_file: str | None = None,
 ) -> Target:
     name = context or config.current or DEFAULT_CONTEXT
     found = config.contexts.get(name)
@@ -36,7 +43,14 @@ def find_target(
         raise ProfileError(
             "no platform is known", Wrong.USAGE, hint="gpuaas login --api-url URL --email EMAIL (or set GPUAAS_API_URL)"
         )
-    return Target(name, found, url.rstrip("/"), project or (found.project if found else None))
+    url = url.rstrip("/")
+    chosen = ca_file or os.environ.get(CA_FILE_SETTING) or _ca_file_of(found, url)
+    return Target(name, found, url, project or (found.project if found else None), chosen)
+
+
+def _ca_file_of(context: Context | None, url: str) -> str | None:
+    """A context's authorities are trusted for its own platform only."""
+    return context.ca_file if context is not None and context.api_url.rstrip("/") == url else None
 
 
 def find_credentials(target: Target) -> "Credentials":

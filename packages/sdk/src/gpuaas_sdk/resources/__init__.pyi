@@ -25,6 +25,7 @@ from .operations import Deliveries as Deliveries
 from .operations import Operations as Operations
 from .preflights import Preflights as Preflights
 from .quotas import Quotas as Quotas
+from .receipts import Receipts as Receipts
 from .reconcile import ReconcileLeases as ReconcileLeases
 from .secrets import SecretDeliveries as SecretDeliveries
 from .secrets import Secrets as Secrets

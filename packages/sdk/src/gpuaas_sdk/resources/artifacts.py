@@ -18,7 +18,7 @@ from gpuaas_contract.artifacts import (
     TrustedKeyCreate,
     TrustedKeyPage,
 )
-from gpuaas_contract.trees import check_tar, is_tree
+from gpuaas_contract.trees import check_file
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
 
@@ -55,7 +55,7 @@ class Registries(ResourceRoutes):
         async def fetch() -> str:
             return (await self.token(repository)).token
 
-        return RegistryClient((await self.get()).url, repository, fetch)
+        return RegistryClient((await self.get()).url, repository, fetch, ca_file=self._transport.ca_file)
 
     async def upload(self, upload_id: str, repository: str) -> RegistryUpload:
         """Return where an interrupted upload continues, if the platform knows."""
@@ -113,13 +113,13 @@ class Artifacts(ResourceRoutes):
         on_progress: Callable[[int], None] = lambda sent: None,
     ) -> Artifact:
         """Send a file to the registry, sign it where a key is given (PEM), and make it known. To do it again, also
-        after an interruption, sends only what is missing. UnsafeTreeError for a tar with something that leads out."""
+        after an interruption, sends only what is missing. UnsafeTreeError for a tar with something that leads out of it
+        or that gives rights away, unless its media type declares that."""
         from gpuaas_sdk.registry import RegistryClient, UploadNotes, digest_of_file
 
         owner = _owner(app_slug, project_id)
         repository = oci.repository_of(name, **owner)
-        if is_tree(media_type):
-            check_tar(path)
+        check_file(path, media_type)
         url = (await Registries(self._transport).get()).url
         async with RegistryClient(
             url,
@@ -127,6 +127,7 @@ class Artifacts(ResourceRoutes):
             self._token_of(repository),
             find_upload=self._upload_of(repository),
             notes=UploadNotes(resume_dir),
+            ca_file=self._transport.ca_file,
         ) as registry:
             content_digest = digest_of_file(path)
             await registry.push_file(path, content_digest, on_progress)
@@ -147,7 +148,8 @@ class Artifacts(ResourceRoutes):
 
         repository = oci.repository_of(name, **_owner(app_slug, project_id))
         url = (await Registries(self._transport).get()).url
-        async with RegistryClient(url, repository, self._token_of(repository)) as registry:
+        token, ca_file = self._token_of(repository), self._transport.ca_file
+        async with RegistryClient(url, repository, token, ca_file=ca_file) as registry:
             await registry.push_bytes(oci.EMPTY_CONTENT)
 
     async def sign(self, artifact_id: str, private_key_pem: str) -> None:
@@ -156,7 +158,8 @@ class Artifacts(ResourceRoutes):
 
         found = await self.get(artifact_id)
         url = (await Registries(self._transport).get()).url
-        async with RegistryClient(url, found.repository, self._token_of(found.repository)) as registry:
+        token, ca_file = self._token_of(found.repository), self._transport.ca_file
+        async with RegistryClient(url, found.repository, token, ca_file=ca_file) as registry:
             await _sign(registry, found.repository, found.digest, private_key_pem)
 
     def _upload_of(self, repository: str) -> Callable[[str], Awaitable[tuple[str, int] | None]]:

@@ -16,12 +16,13 @@ class Grants(ResourceRoutes):
         person: str,
         *,
         sudo: bool = False,
+        remote_forwarding: bool = False,
         expires_at: datetime | None = None,
         idempotency_key: str | None = None,
     ) -> Grant:
         """Grant a person, by id or e-mail address, a user on the machine; `active` when the machine has the user."""
         named = {"user_id" if ids.is_id(person, ids.USER) else "email": person}
-        body = GrantCreate(**named, sudo=sudo, expires_at=expires_at)
+        body = GrantCreate(**named, sudo=sudo, remote_forwarding=remote_forwarding, expires_at=expires_at)
         path = f"/allocations/{allocation_id}/grants"
         return await self._transport.post(path, Grant, body, idempotency_key=idempotency_key)
 

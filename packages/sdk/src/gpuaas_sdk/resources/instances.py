@@ -12,6 +12,7 @@ from gpuaas_contract.instances import (
     InstanceDeploy,
     InstancePage,
     InstanceReport,
+    InstanceUpdate,
     Member,
     MemberPage,
     MemberReport,
@@ -44,6 +45,11 @@ class Instances(ResourceRoutes):
 
     async def get(self, instance_id: str) -> Instance:
         return await self._transport.get(f"/app-instances/{instance_id}", Instance)
+
+    async def update(self, instance_id: str, *, mode: str, idempotency_key: str | None = None) -> Instance:
+        """Change the mode of an instance; its members and machines must fit the other one."""
+        path, body = f"/app-instances/{instance_id}", InstanceUpdate(mode=mode)
+        return await self._transport.patch(path, Instance, body, idempotency_key=idempotency_key)
 
     def members(self, instance_id: str, *, removed: bool | None = None, limit: int | None = None) -> Pager[Member]:
         """List members, including removed ones; `removed` selects those that are removed or not."""

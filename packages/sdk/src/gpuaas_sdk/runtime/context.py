@@ -1,8 +1,9 @@
 """The context that a handler gets of its operation."""
 
+import asyncio
 import json
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Protocol, runtime_checkable
@@ -26,6 +27,7 @@ from gpuaas_sdk.machines.base import CommandError, Machine, MachineUnreachableEr
 from gpuaas_sdk.machines.noted import NotedMachine
 from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
+from gpuaas_sdk.runtime.waits import Found, wait_for
 from gpuaas_sdk.secret_value import SecretValue
 
 MESSAGE_LIMIT = 4_000
@@ -82,7 +84,14 @@ def bounded(text: str) -> str:
 
 
 class StepHandle:
-    """Set `message` and `evidence` while the step runs; they are reported when it ends."""
+    """One step while it runs.
+
+    Attributes:
+        key: its name within the operation.
+        title: what people read.
+        message: set it; it is reported when the step ends, and at once by `progress`.
+        evidence: set it; at most 64 KiB as JSON, reported when the step ends. Never a secret.
+    """
 
     def __init__(self, context: "OperationContext", key: str, title: str) -> None:
         self._context = context
@@ -145,7 +154,16 @@ def _failure_of(error: Exception, *, member_usable: bool) -> Exception:
 
 
 class OperationContext:
-    """One claimed operation: its facts, its steps, its machines and its reports."""
+    """One claimed operation: its facts, its steps, its machines and its reports.
+
+    Attributes:
+        client: the API, under the controller's own account.
+        operation: the operation as it was when it was claimed: its kind, input, member_id and deadline.
+        fencing_token: the number of this claim; every write under the lease carries it.
+        statuses_on_success: member statuses by member id, which take effect together with the success of the
+            operation, or not at all.
+        cancel_requested: whether somebody has called it off: the next step, `wait_for` and `check_cancelled` raise.
+    """
 
     def __init__(self, client: GpuaasClient, claim: Claim, machines: MachineAccess) -> None:
         self.client = client
@@ -159,29 +177,56 @@ class OperationContext:
             else LeaseSecrets(client, claim.operation.id, claim.fencing_token)
         )
         self.statuses_on_success: dict[str, MemberStatus] = {}
-        """Member statuses that take effect together with the success of the operation, or not at all."""
         self.cancel_requested = claim.operation.cancel_requested
+        self._cancelled = asyncio.Event()
         self._looks: Counter[str] = Counter()
 
     def request_cancel(self) -> None:
-        """Cancel the operation: no further step begins."""
+        """Cancel the operation: no further step begins, and waits end."""
         self.cancel_requested = True
+        self._cancelled.set()
 
     def check_cancelled(self) -> None:
         """Raise if the operation is being cancelled: for handlers that work long within one step."""
         if self.cancel_requested:
             raise OperationCancelled("the operation is being cancelled")
 
+    async def wait_for(
+        self,
+        what: str,
+        condition: Callable[[], Awaitable[Found | None]],
+        *,
+        every: float = 1.0,
+        seconds: float | None = None,
+    ) -> Found:
+        """Wait inside a step until the condition answers something other than None, and return that.
+
+        The lease stays held, so no phase runs again. A condition that raises RetryLater, and a machine or platform that
+        does not answer, mean "not yet". Ends at once with OperationCancelled where the operation is called off; after
+        `seconds` with OperationFailed(`wait_timed_out`); without `seconds`, at the operation's deadline.
+        """
+        return await wait_for(
+            what,
+            condition,
+            every=every,
+            seconds=seconds,
+            cancelled=self._cancelled,
+            check_cancelled=self.check_cancelled,
+        )
+
     @property
     def operation_id(self) -> str:
+        """The id of the operation."""
         return self.operation.id
 
     @property
     def correlation_id(self) -> str:
+        """The id that ties all traces of the request together, from the API's audit to the machines' journals."""
         return self.operation.correlation_id
 
     @property
     def instance_id(self) -> str:
+        """The id of the instance that it is about; a preflight has none, and raises ValueError."""
         if self.operation.instance_id is None:
             raise ValueError(f"{self.operation.kind} has no instance yet")
         return self.operation.instance_id
@@ -209,6 +254,18 @@ class OperationContext:
             return False
         state = (await self.client.operations.get(last)).state
         return state.is_final and state != OperationState.SUCCEEDED
+
+    async def members_before(self, key: str) -> set[str]:
+        """Ids of the members that never came to the step of that key, or to one named after it (`key-…`): none of their
+        operations has announced it, and a step is announced before its effect. A member without known operations is
+        not among them."""
+        known, announced = set(), set()
+        for operation in await self.client.operations.list(instance_id=self.instance_id).all():
+            about = {operation.member_id, operation.replacement_member_id} - {None}
+            known |= about
+            if any(step.key == key or step.key.startswith(f"{key}-") for step in operation.steps):
+                announced |= about or {member.id for member in await self.members()}
+        return {member_id for member_id in known - announced if member_id is not None}
 
     async def app_version(self) -> AppVersion:
         """The version that the instance was deployed with: its manifest names the artifacts by digest."""

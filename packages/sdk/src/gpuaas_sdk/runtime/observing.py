@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from gpuaas_contract.base import JsonObject
@@ -16,6 +16,8 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.correlation import correlation, current_correlation_id
 from gpuaas_sdk.errors import ConflictError, GpuaasError, LeaseLostError, NotFoundError
 from gpuaas_sdk.machines.base import MachineUnreachableError, ObservedMachine
+from gpuaas_sdk.machines.parallel import AT_ONCE
+from gpuaas_sdk.observations import Observation, unknown
 from gpuaas_sdk.runtime.errors import RetryLater
 from gpuaas_sdk.runtime.lease import KeptReconcileLease
 
@@ -25,6 +27,7 @@ OBSERVE_SECONDS = 30.0
 SHORTEST_PAUSE = 1.0
 """Between two looks at the same instance, however much happens to it."""
 HAND_BACK_SECONDS = 5.0
+LOOK_SECONDS = 60.0
 OUR_OPERATION_EVENTS = frozenset(
     {
         OperationEvent.CLAIMED,
@@ -50,10 +53,17 @@ class ObservedMachines(Protocol):
 
 class ObserveContext:
     """The context that an `observe` handler gets of one instance. The handler can look and report; to change something,
-    it requests an operation, which then runs like any other."""
+    it requests an operation, which then runs like any other.
+
+    Attributes:
+        client: the API, under the controller's own account.
+        fencing_token: the number of this claim of the reconcile lease.
+        instance: the instance as it was when this look began.
+        members: all of its members then, also removed ones.
+        operation_id: always None, since reports under this context go under the reconcile lease.
+    """
 
     operation_id = None
-    """Reports under this context go under the reconcile lease."""
 
     def __init__(
         self,
@@ -66,24 +76,58 @@ class ObserveContext:
         self.client = client
         self.fencing_token = fencing_token
         self.instance = instance
-        """As it was when this look began."""
         self.members = members
-        """All of them, also removed ones."""
         self._machines = machines
         self._told: set[str] = set()
         """The ids that were reported in this look: those resources are no longer as they were read."""
 
     @property
     def instance_id(self) -> str:
+        """The id of the instance."""
         return self.instance.id
 
     @property
     def live_members(self) -> list[Member]:
+        """Those that are not removed."""
         return [member for member in self.members if member.status != MemberStatus.REMOVED]
 
     def machine(self, allocation_id: str) -> ObservedMachine:
         """Raises MachineUnreachableError where there is no observer on it: on an external machine, for example."""
         return self._machines.machine(allocation_id)
+
+    async def observe_members(
+        self,
+        members: Iterable[Member],
+        look: Callable[[ObservedMachine, Member], Awaitable[Observation]],
+        *,
+        at_once: int = AT_ONCE,
+        seconds: float = LOOK_SECONDS,
+    ) -> dict[str, Observation]:
+        """Look at the machines of these members, at most `at_once` at a time; return what was seen by member id.
+
+        A machine without an observer, one that does not answer, and a look that takes longer than `seconds` are
+        unknown: one machine neither holds up the others nor ends the round."""
+        if at_once < 1:
+            raise ValueError("cannot observe machines: at_once is at least 1")
+        free = asyncio.Semaphore(at_once)
+
+        async def one(member: Member) -> Observation:
+            async with free:
+                try:
+                    async with asyncio.timeout(seconds):
+                        return await look(self.machine(member.allocation_id), member)
+                except MachineUnreachableError as error:
+                    return unknown(str(error))
+                except TimeoutError:
+                    return unknown(f"the look at {member.allocation_id} took longer than {seconds:g} s")
+
+        chosen = list(members)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(member)) for member in chosen]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return {member.id: task.result() for member, task in zip(chosen, tasks, strict=True)}
 
     async def report_instance(
         self, *, conditions: Sequence[Condition] | None = None, observed_runtime: str | None = None

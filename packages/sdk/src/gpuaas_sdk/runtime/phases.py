@@ -43,15 +43,18 @@ async def run_phases(
 async def member_in_work(
     operation: OperationContext, member: Member, status: MemberStatus = MemberStatus.CONFIGURING
 ) -> AsyncIterator[None]:
-    """Show that the member is being worked on, and that it failed where the operation does; its other detail stays."""
+    """Show that the member is being worked on, and that it failed where the operation does. Of its `adapter_detail`
+    only `error` and `operation_id` change with a failure."""
     await operation.report_member(member.id, status=status)
     try:
         yield
     except COMES_BACK:
         raise
     except Exception as error:
+        # As it is by now: the work, or an observer, may have reported more than the caller knows.
+        known = (await operation.client.members.get(member.id)).adapter_detail
         detail = {
-            **member.adapter_detail,
+            **known,
             "error": words_for(error)[:_DETAIL_LIMIT],
             "operation_id": operation.operation_id,
         }

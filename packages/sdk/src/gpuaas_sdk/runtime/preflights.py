@@ -11,19 +11,24 @@ from gpuaas_sdk.runtime.context import OperationContext
 
 
 class PreflightContext:
-    """The request, and read-only access to the machines that it names."""
+    """The request, and read-only access to the machines that it names.
+
+    Attributes:
+        preflight: `request` is the body that would be sent, `kind` the operation that it would start.
+    """
 
     def __init__(self, context: OperationContext, preflight: Preflight) -> None:
         self._context = context
         self.preflight = preflight
-        """`request` is the body that would be sent, `kind` the operation that it would start."""
 
     @property
     def client(self) -> GpuaasClient:
+        """The API, under the controller's own account."""
         return self._context.client
 
     @property
     def allocation_ids(self) -> list[str]:
+        """The machines that may be looked at."""
         return self.preflight.allocation_ids
 
     def machine(self, allocation_id: str) -> ObservedMachine:

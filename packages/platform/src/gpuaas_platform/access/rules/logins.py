@@ -3,24 +3,29 @@
 import re
 
 MOST_CHARACTERS = 24
-_SYSTEM = (
-    "root daemon bin sys sync games man lp mail news uucp proxy backup list irc gnats nobody nogroup "
-    "operator admin adm sudo wheel staff users shadow utmp disk kmem tty dialout fax voice cdrom floppy "
-    "tape audio video plugdev netdev crontab input render kvm docker lxd incus ssh sshd ftp postgres "
-    "mysql messagebus polkitd tss uuidd ntp dnsmasq gpuaas test guest "
-)
-"""Users and groups that machines have, or may get from a package."""
+PREFIX = "u-"
+"""Of the names of people: no package makes users or groups that begin so, and no app may. Whatever is installed on a
+machine later finds its name free."""
 
 
 def login_for(email: str, uid: int, *, taken: bool) -> str:
-    """The part before the @; with the person's number where that is taken, or is none to be given to people."""
+    """The part before the @, in the namespace of people; with the person's number where that is taken."""
     local = email.partition("@")[0].lower()
     name = re.sub(r"[^a-z0-9]+", "-", local).strip("-")[:MOST_CHARACTERS].strip("-")
-    if not name or not name[0].isalpha():
-        name = f"u{name}"
-    if taken or len(name) < 2 or name in _SYSTEM.split() or name.startswith(("systemd", "gpuaas")):
-        return f"{name}-{uid}"
-    return name
+    if not name:
+        return f"{PREFIX}{uid}"
+    return f"{PREFIX}{name}-{uid}" if taken else f"{PREFIX}{name}"
+
+
+def is_of_people(login: str) -> bool:
+    """Whether no package can want the name. Names from before there was a namespace may be those of a daemon."""
+    return login.startswith(PREFIX)
+
+
+def lease_principal(leased_id: str, fencing_token: int) -> str:
+    """Name the principal of one holder of a lease on an operation or an instance. The ids of its certificates begin
+    with it, by which a machine knows whose session is whose."""
+    return f"{leased_id}/{fencing_token}"
 
 
 def certificate_principal(login: str, allocation_id: str) -> str:

@@ -6,7 +6,13 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-from gpuaas_contract.access import CERTIFICATE_SECONDS, AccessGrant, DirectAccess, MachineAddress
+from gpuaas_contract.access import (
+    CERTIFICATE_SECONDS,
+    HOST_CERTIFICATE_SECONDS,
+    AccessGrant,
+    DirectAccess,
+    MachineAddress,
+)
 from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
 from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.problems import Code, FieldError
@@ -25,9 +31,11 @@ from gpuaas_platform.identity.rules.policy import Caller
 class Authorities:
     """Signing happens in OpenBao, outside of transactions: the grant first, then its certificate."""
 
-    def __init__(self, database: Database, openbao: OpenBao) -> None:
+    def __init__(self, database: Database, openbao: OpenBao, host_seconds: int = HOST_CERTIFICATE_SECONDS) -> None:
         self._database = database
         self._openbao = openbao
+        self._host_seconds = host_seconds
+        """Life of a host certificate."""
 
     async def _active(self, owner_id: str) -> list[AuthorityVersionRecord]:
         """The valid versions of the SSH authority of a project or tenant, oldest first; one is made on first use."""
@@ -63,13 +71,15 @@ class Authorities:
         key_id: str,
         seconds: int = CERTIFICATE_SECONDS,
         chosen: Mapping[str, str] | None = None,
+        lease_principal: str | None = None,
     ) -> AccessGrant:
         """Sign a certificate for the machines that trust one; the others are opened by the access credential of an
-        external machine, or by the one that is chosen for an allocation."""
+        external machine, or by the one that is chosen for an allocation. Under a lease, its principal is let in."""
         owner_id, chosen = grant.owner_id, chosen or {}
         active = await self._active(owner_id)
-        certified = [row for row in machines if row.shape.kind != ShapeKind.EXTERNAL and row.id not in chosen]
-        principals = [grant.grant_id or certificate_principal(grant.login, row.id) for row in certified]
+        certified = list_certified(machines, chosen)
+        ending = lease_principal or grant.grant_id
+        principals = sorted({ending or certificate_principal(grant.login, row.id) for row in certified})
         certificate = ""
         if principals:
             version = _version_for(certified, active)
@@ -79,7 +89,10 @@ class Authorities:
             login=grant.login,
             certificate=certificate,
             host_authority=_public_keys(active),
-            machines=[_address_of(row, chosen.get(row.id)) for row in machines],
+            machines=[
+                _address_of(row, chosen.get(row.id), closed_at_end=ending is not None and row in certified)
+                for row in machines
+            ],
             expires_at=grant.expires_at,
         )
 
@@ -92,12 +105,20 @@ class Authorities:
             await tx.audit_owned("access.certify_host", row)
         active = await self._active(row.owner_id)
         oldest, newest = active[0].version, active[-1].version
-        certificate = await self._openbao.sign_host_key(row.owner_id, newest, body.public_key, row.id)
-        if row.status != AllocationStatus.ACTIVE:
-            # It is being made, with exactly these; one that is there says so when it has them.
-            async with self._database.transaction(node.id, correlation_id) as tx:
+        certificate = await self._openbao.sign_host_key(
+            row.owner_id, newest, body.public_key, row.id, self._host_seconds
+        )
+        async with self._database.transaction(node.id, correlation_id) as tx:
+            await store.set_certified(tx, row.id, self._host_seconds)
+            if row.status != AllocationStatus.ACTIVE:
+                # It is being made, with exactly these; one that is there says so when it has them.
                 await store.set_known(tx, row.id, oldest, newest)
         return HostCertificate(certificate=certificate, user_authority=_public_keys(active))
+
+
+def list_certified(machines: Sequence[AllocationView], chosen: Mapping[str, str]) -> list[AllocationView]:
+    """List the machines that a certificate opens, and not a stored key."""
+    return [row for row in machines if row.shape.kind != ShapeKind.EXTERNAL and row.id not in chosen]
 
 
 def _public_keys(active: Sequence[AuthorityVersionRecord]) -> str:
@@ -110,7 +131,7 @@ def _version_for(machines: Sequence[AllocationRecord], active: Sequence[Authorit
     return max(active[0].version, min(known, active[-1].version))
 
 
-def _address_of(row: AllocationView, chosen_credential_id: str | None) -> MachineAddress:
+def _address_of(row: AllocationView, chosen_credential_id: str | None, *, closed_at_end: bool) -> MachineAddress:
     external = row.shape.external
     assert row.address is not None, "an active machine has an address"
     return MachineAddress(
@@ -120,6 +141,7 @@ def _address_of(row: AllocationView, chosen_credential_id: str | None) -> Machin
         host_principal=row.id,
         direct=None if external is None else DirectAccess.model_validate(external.model_dump()),
         credential_id=chosen_credential_id if external is None else None,
+        closed_at_end=closed_at_end,
     )
 
 

@@ -9,7 +9,7 @@ from gpuaas_contract.events import GrantEvent
 from gpuaas_contract.grants import LIVE_STATUSES, Grant, GrantCreate, GrantPage, GrantStatus
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.access.records import GrantRecord, GrantView, UnixUserRecord
-from gpuaas_platform.access.rules.logins import login_for
+from gpuaas_platform.access.rules.logins import is_of_people, login_for
 from gpuaas_platform.access.service.streams import require_active
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.access.storage import grants as store
@@ -44,6 +44,7 @@ async def order_users(tx: Transaction, allocation: AllocationRecord) -> None:
                 login=grant.login,
                 uid=grant.uid,
                 sudo=grant.sudo,
+                remote_forwarding=grant.remote_forwarding,
                 principal=grant.id,
                 public_keys=keys[grant.user_id],
             )
@@ -142,12 +143,20 @@ async def create_grant(tx: Transaction, caller: Caller, allocation_id: str, body
     await _end_expired(tx, allocation_id, user.id)
     unix = await _ensure_unix_user(tx, user)
     row = await store.insert(
-        tx, ids.new_id(ids.GRANT), allocation, user, unix, sudo=body.sudo, expires_at=body.expires_at
+        tx,
+        ids.new_id(ids.GRANT),
+        allocation,
+        user,
+        unix,
+        sudo=body.sudo,
+        remote_forwarding=body.remote_forwarding,
+        expires_at=body.expires_at,
     )
     if row is None:
         detail = f"{user.email} has a grant on {allocation.name} already; revoke it first to change it"
         raise Refusal(Code.NAME_TAKEN, detail)
-    await tell(tx, row, GrantEvent.CREATED, "create", user_id=user.id, login=row.login, sudo=row.sudo)
+    rights = {"sudo": row.sudo, "remote_forwarding": row.remote_forwarding}
+    await tell(tx, row, GrantEvent.CREATED, "create", user_id=user.id, login=row.login, **rights)
     await order_users(tx, allocation)
     return to_wire(Grant, row)
 
@@ -177,14 +186,28 @@ async def _ensure_unix_user(tx: Transaction, user: UserRecord) -> UnixUserRecord
     found = await store.get_unix_user(tx, user.id)
     if found is None:
         uid = await store.next_uid(tx)
-        login = login_for(user.email, uid, taken=False)
-        if await store.is_login_taken(tx, login):
-            login = login_for(user.email, uid, taken=True)
-        await store.insert_unix_user(tx, user.id, login, uid)
+        await store.insert_unix_user(tx, user.id, await _choose_login(tx, user, uid), uid)
         found = await store.get_unix_user(tx, user.id)
+    elif not is_of_people(found.login) and not await store.is_person_anywhere(tx, user.id):
+        # A name from before there was a namespace is kept for as long as any machine knows the person by it.
+        found = await _rename_unix_user(tx, user)
     if found is None:
         raise Refusal(Code.UNAVAILABLE, "somebody of the same name is being given a number; try again", retry_after=1)
     return found
+
+
+async def _rename_unix_user(tx: Transaction, user: UserRecord) -> UnixUserRecord:
+    await store.lock_logins(tx)
+    found = await store.get_unix_user(tx, user.id)
+    assert found is not None
+    if is_of_people(found.login):
+        return found
+    return await store.rename_unix_user(tx, user.id, await _choose_login(tx, user, found.uid))
+
+
+async def _choose_login(tx: Transaction, user: UserRecord, uid: int) -> str:
+    login = login_for(user.email, uid, taken=False)
+    return login_for(user.email, uid, taken=True) if await store.is_login_taken(tx, login) else login
 
 
 async def require_grant(tx: Transaction, caller: Caller, grant_id: str, permission: Permission) -> GrantView:

@@ -34,6 +34,8 @@ from gpuaas_platform.nodes import storage as node_store
 from gpuaas_platform.nodes.storage import order
 
 NOUN = "ssh_authority"
+_ASK_AGAIN = 0.05
+"""Where a machine could not renew its host certificate, it is asked again after this part of a certificate's life."""
 
 
 async def _require_owner(tx: Transaction, caller: Caller, owner_id: str, permission: Permission) -> AuthorityOwner:
@@ -170,6 +172,13 @@ async def _order(tx: Transaction, machine: AllocationRecord) -> None:
     spec = RenewTrust(allocation_id=machine.id, oldest=active[0], newest=active[-1])
     await node_store.cancel_tasks(tx, machine.id, kind=spec.kind)
     await order(tx, machine, spec)
+
+
+async def renew_due(tx: Transaction, host_seconds: int) -> None:
+    """Have machines whose host certificate is past half of its life get another. A node that is away hears of it when
+    it is back, however long that takes."""
+    for machine in await store.list_due(tx, host_seconds * _ASK_AGAIN):
+        await _order(tx, machine)
 
 
 async def catch_up(tx: Transaction, machine: AllocationRecord) -> None:

@@ -1,6 +1,7 @@
 """Access grants."""
 
 from gpuaas_platform.access.records import AccessGrantRecord, AccessGrantView, NewAccessGrant
+from gpuaas_platform.access.storage import leases
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.wakeups import ACCESS
 
@@ -34,7 +35,8 @@ async def get(tx: Transaction, id: str) -> AccessGrantView | None:
 
 
 async def end_of_operation(tx: Transaction, operation_id: str) -> None:
-    """The lease is gone, so is the access that it gave; streams that are open are cut."""
+    """The lease is gone, so is the access that it gave: streams are cut, and the machines refuse its certificates."""
+    await leases.close_of_operation(tx, operation_id)
     if await tx.run(
         "UPDATE access_grants SET ended_at = now() WHERE operation_id = %(id)s AND ended_at IS NULL",
         id=operation_id,
@@ -44,6 +46,7 @@ async def end_of_operation(tx: Transaction, operation_id: str) -> None:
 
 async def end_of_reconcile(tx: Transaction, instance_id: str) -> None:
     """The same for the reconcile lease of an instance."""
+    await leases.close_of_reconcile(tx, instance_id)
     await tx.run(
         "UPDATE access_grants SET ended_at = now() WHERE reconciled_instance_id = %(id)s AND ended_at IS NULL",
         id=instance_id,
@@ -53,6 +56,8 @@ async def end_of_reconcile(tx: Transaction, instance_id: str) -> None:
 
 async def end_of_principal(tx: Transaction, principal_id: str, project_id: str | None = None) -> None:
     """Everywhere, or in one project: streams that are open are cut."""
+    if project_id is None:
+        await leases.close_of_account(tx, principal_id)
     await tx.run(
         """UPDATE access_grants SET ended_at = now() WHERE principal_id = %(id)s AND ended_at IS NULL
              AND (%(project)s::text IS NULL OR project_id = %(project)s)""",

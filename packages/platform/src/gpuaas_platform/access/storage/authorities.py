@@ -107,6 +107,34 @@ async def list_waiting(tx: Transaction, owner_id: str, oldest: int, newest: int)
     )
 
 
+async def set_certified(tx: Transaction, allocation_id: str, seconds: int) -> None:
+    """Note that a machine was given a host certificate; the next one is due at half of its life."""
+    await tx.run(
+        """UPDATE allocations SET host_certificate_expires_at = now() + make_interval(secs => %(seconds)s),
+               host_certificate_due_at = now() + make_interval(secs => %(seconds)s / 2.0)
+           WHERE id = %(id)s""",
+        id=allocation_id,
+        seconds=seconds,
+    )
+
+
+async def list_due(tx: Transaction, again_seconds: float) -> list[AllocationRecord]:
+    """List machines whose host certificate is to be renewed, locked. Each is listed again only some time later: its
+    node may be away, or fail. What waits for a node already is not asked for twice."""
+    return await tx.fetch_all(
+        AllocationRecord,
+        """UPDATE allocations SET host_certificate_due_at = now() + make_interval(secs => %(seconds)s)
+           WHERE id IN (
+               SELECT a.id FROM allocations a
+               WHERE a.status = 'active' AND a.node_id IS NOT NULL AND a.host_certificate_due_at <= now()
+                 AND NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.allocation_id = a.id AND t.state = 'queued'
+                                 AND t.spec->>'kind' = 'renew_trust')
+               ORDER BY a.id LIMIT 50 FOR UPDATE SKIP LOCKED)
+           RETURNING *""",
+        seconds=again_seconds,
+    )
+
+
 async def set_known(tx: Transaction, allocation_id: str, oldest: int, newest: int) -> None:
     """Note the versions that a machine trusts: from the oldest to the newest."""
     await tx.run(

@@ -35,6 +35,31 @@ async def insert_unix_user(tx: Transaction, user_id: str, login: str, uid: int) 
     )
 
 
+async def is_person_anywhere(tx: Transaction, user_id: str) -> bool:
+    """Whether a machine has the person, or is still being told that it has not."""
+    row = await tx.one(
+        """SELECT 1 FROM grants WHERE user_id = %(user)s AND status IN ('pending', 'active', 'failed', 'revoking')
+           LIMIT 1""",
+        user=user_id,
+    )
+    return row is not None
+
+
+async def lock_logins(tx: Transaction) -> None:
+    """Until the end of the transaction nobody else is given a name, or another one."""
+    await tx.run("LOCK TABLE unix_users IN SHARE ROW EXCLUSIVE MODE")
+
+
+async def rename_unix_user(tx: Transaction, user_id: str, login: str) -> UnixUserRecord:
+    """The number stays: files on volumes and machines have it."""
+    return await tx.fetch(
+        UnixUserRecord,
+        "UPDATE unix_users SET login = %(login)s WHERE user_id = %(user)s RETURNING *",
+        user=user_id,
+        login=login,
+    )
+
+
 async def has_role_in(tx: Transaction, user_id: str, tenant_id: str) -> bool:
     """In the tenant, in one of its projects, or above all of them."""
     row = await tx.one(
@@ -55,14 +80,15 @@ async def insert(
     unix: UnixUserRecord,
     *,
     sudo: bool,
+    remote_forwarding: bool,
     expires_at: datetime | None,
 ) -> GrantView | None:
     """None where the person has a live one on the machine."""
     inserted = await tx.one(
-        """INSERT INTO grants (id, allocation_id, tenant_id, project_id, user_id, email, login, uid, sudo, expires_at,
-                               granted_by)
+        """INSERT INTO grants (id, allocation_id, tenant_id, project_id, user_id, email, login, uid, sudo,
+                               remote_forwarding, expires_at, granted_by)
            VALUES (%(id)s, %(allocation)s, %(tenant)s, %(project)s, %(user)s, %(email)s, %(login)s, %(uid)s, %(sudo)s,
-                   %(expires)s, %(by)s)
+                   %(remote)s, %(expires)s, %(by)s)
            ON CONFLICT DO NOTHING RETURNING id""",
         id=id,
         allocation=allocation.id,
@@ -73,6 +99,7 @@ async def insert(
         login=unix.login,
         uid=unix.uid,
         sudo=sudo,
+        remote=remote_forwarding,
         expires=expires_at,
         by=tx.principal_id,
     )

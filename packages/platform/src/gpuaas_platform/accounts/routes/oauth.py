@@ -26,6 +26,7 @@ from gpuaas_platform.accounts.service import oauth
 from gpuaas_platform.api.context import Ctx, platform_of
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.core.origins import current_origin
 from gpuaas_platform.identity.records import DeviceStatus
 from gpuaas_platform.identity.rules.policy import Permission
 from gpuaas_platform.identity.service.assertions import ALGORITHMS
@@ -66,10 +67,12 @@ async def exchange_token(
     if client_assertion is not None:
         if client_assertion_type != ASSERTION_TYPE:
             raise Refusal(Code.INVALID_REQUEST, f"client_assertion_type must be {ASSERTION_TYPE}")
-        return await service.client_with_assertion(client_assertion)
+        return await service.client_with_assertion(client_assertion, correlation_id)
     if basic is not None:
-        return await service.client_with_secret(*basic)
-    return await service.client_with_secret(_needed("client_id", client_id), _needed("client_secret", client_secret))
+        return await service.client_with_secret(*basic, correlation_id)
+    return await service.client_with_secret(
+        _needed("client_id", client_id), _needed("client_secret", client_secret), correlation_id
+    )
 
 
 def _needed(name: str, value: str | None) -> str:
@@ -93,7 +96,7 @@ def _basic_credentials(request: Request) -> tuple[str, str] | None:
 async def start_device_authorization(request: Request, response: Response, client_id: ClientId) -> DeviceAuthorization:
     """For a command line: a code that a person approves in their browser (RFC 8628)."""
     platform = platform_of(request)
-    platform.limits.logins.take(f"device/{request.client.host if request.client else ''}")
+    platform.limits.logins.take(f"device/{current_origin.get().group}")
     response.headers["Cache-Control"] = "no-store"
     return await platform.oauth.start_device(client_id)
 
@@ -102,8 +105,9 @@ async def start_device_authorization(request: Request, response: Response, clien
 async def get_device_request(ctx: Ctx, user_code: Annotated[str, Query(max_length=20)]) -> DeviceRequest:
     """Which program waits for the approval of this code."""
     ctx.platform.limits.logins.take(f"user_code/{ctx.caller.id}")
-    async with ctx.read() as tx:
-        return await oauth.get_device_request(tx, user_code)
+    with ctx.platform.oauth.typing_code(ctx.caller, ctx.correlation_id):
+        async with ctx.read() as tx:
+            return await oauth.get_device_request(tx, user_code)
 
 
 @routes.post("/oauth/device/approve", Permission.PERSON, response_model=DeviceRequest)
@@ -120,7 +124,8 @@ async def deny_device(ctx: Ctx, body: DeviceDecision) -> Response:
 async def _decide(ctx: Ctx, body: DeviceDecision, status: DeviceStatus) -> Response:
     # A code is short: nobody may try many.
     ctx.platform.limits.logins.take(f"user_code/{ctx.caller.id}")
-    return await ctx.mutate(lambda tx: oauth.decide_device(tx, ctx.caller, body.user_code, status))
+    with ctx.platform.oauth.typing_code(ctx.caller, ctx.correlation_id):
+        return await ctx.mutate(lambda tx: oauth.decide_device(tx, ctx.caller, body.user_code, status))
 
 
 @routes.post("/oauth/revoke", Permission.ANONYMOUS)

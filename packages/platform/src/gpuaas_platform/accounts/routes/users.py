@@ -13,7 +13,7 @@ from gpuaas_contract.identity import (
 )
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.sessions import PasswordChange
-from gpuaas_platform.accounts.service import users
+from gpuaas_platform.accounts.service import passwords, users
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.core.errors import Refusal
@@ -25,7 +25,7 @@ routes = Routes("users")
 @routes.post("/users", Permission.USER_MANAGE, status_code=201, response_model=User)
 async def create_user(ctx: Ctx, body: UserCreate) -> Response:
     ctx.caller.require(Permission.USER_MANAGE, Scope(), "user", body.email)
-    password_hash = await users.hash_password(body.password.get_secret_value())
+    password_hash = await passwords.hash_password(body.password.get_secret_value())
     return await ctx.mutate(lambda tx: users.create_user(tx, ctx.caller, body, password_hash), 201)
 
 
@@ -47,7 +47,7 @@ async def update_user(ctx: Ctx, user_id: str, body: UserUpdate) -> Response:
     ctx.caller.require(Permission.USER_MANAGE, Scope(), "user", user_id)
     password_hash = None
     if body.password is not None:
-        password_hash = await users.hash_password(body.password.get_secret_value())
+        password_hash = await passwords.hash_password(body.password.get_secret_value())
     return await ctx.mutate(lambda tx: users.update_user(tx, ctx.caller, user_id, body, password_hash))
 
 
@@ -59,15 +59,12 @@ async def delete_user(ctx: Ctx, user_id: str) -> Response:
 @routes.post("/auth/password", Permission.OWN_LOGIN, response_model=User)
 async def change_own_password(ctx: Ctx, body: PasswordChange) -> Response:
     """Every other login of the caller ends, and so do the tokens of this one."""
-    ctx.platform.limits.logins.take(ctx.caller.name)
     current, new = body.current_password.get_secret_value(), body.new_password.get_secret_value()
     if current == new:
         detail = "the new password is the old one"
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/new_password", detail=detail)])
-    async with ctx.read() as tx:
-        present_hash = await users.own_password_hash(tx, ctx.caller)
-    right = present_hash is not None and await users.is_password(present_hash, current)
-    password_hash = await users.hash_password(new) if right else None
+    right = await ctx.platform.logins.confirm(ctx.caller, current, ctx.correlation_id)
+    password_hash = await passwords.hash_password(new) if right else None
     return await ctx.mutate(lambda tx: users.change_own_password(tx, ctx.caller, ctx.session_id, password_hash))
 
 

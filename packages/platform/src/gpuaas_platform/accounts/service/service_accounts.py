@@ -22,6 +22,7 @@ from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.accounts.records import ServiceAccountRecord, ServiceAccountView
 from gpuaas_platform.accounts.service.sessions import hash_secret
 from gpuaas_platform.accounts.storage import service_accounts as store
+from gpuaas_platform.catalogue.service.entitlements import require_entitled
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
@@ -32,13 +33,17 @@ from gpuaas_platform.identity.service.tenants import get_tenant, require_project
 
 
 async def create_service_account(tx: Transaction, caller: Caller, body: ServiceAccountCreate) -> ServiceAccount:
+    tenant_id = body.tenant_id
     if body.project_id is not None:
-        await require_project(tx, caller, body.project_id, Permission.SERVICE_ACCOUNT_CREATE)
+        project = await require_project(tx, caller, body.project_id, Permission.SERVICE_ACCOUNT_CREATE)
+        tenant_id = project.tenant_id
     elif body.tenant_id is not None:
         await get_tenant(tx, caller, body.tenant_id)
         # A tenant's account can do what its role can in every project: only who has them all gives that.
         caller.require(Permission.SERVICE_ACCOUNT_CREATE, Scope(tenant_id=body.tenant_id), "tenant", body.tenant_id)
     _check_role(body)
+    if body.app_slug is not None and tenant_id is not None:
+        await require_entitled(tx, caller, tenant_id, body.app_slug)
     if body.public_key_pem is not None:
         check_public_key(body.public_key_pem)
     row = await store.insert(

@@ -9,10 +9,11 @@ from gpuaas_contract import ids
 from gpuaas_contract.identity import LoginRequest, Token
 from gpuaas_contract.sessions import CurrentSession, Session, SessionKind, SessionPage
 from gpuaas_platform.accounts.records import NewSession
-from gpuaas_platform.accounts.service import users
+from gpuaas_platform.accounts.service.logins import Logins
 from gpuaas_platform.accounts.storage import sessions as store
 from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import not_found
+from gpuaas_platform.core.origins import readable_user_agent
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller
@@ -20,16 +21,27 @@ from gpuaas_platform.identity.rules.signing_keys import TOKEN_SECONDS
 from gpuaas_platform.identity.service.assertions import unauthenticated
 from gpuaas_platform.identity.service.principals import Authenticated, caller_of_user
 from gpuaas_platform.identity.service.tokens import TokenService
+from gpuaas_platform.identity.storage import oauth as oauth_store
 from gpuaas_platform.identity.storage import principals as principal_store
 
 HOUR, DAY = 3_600, 86_400
-LIVES: dict[SessionKind, tuple[int, int]] = {
-    SessionKind.BROWSER: (12 * HOUR, 7 * DAY),
-    SessionKind.DEVICE: (30 * DAY, 90 * DAY),
-    SessionKind.PASSWORD: (TOKEN_SECONDS, TOKEN_SECONDS),
-}
-"""Seconds of idleness, and seconds in all, after which a login is over."""
-MOST_CLIENT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Seconds of idleness, and seconds in all, after which a login is over."""
+
+    idle: int
+    most: int
+
+    @classmethod
+    def of_days(cls, idle: float, most: float) -> "Life":
+        return cls(int(min(idle, most) * DAY), int(most * DAY))
+
+
+BROWSER_LIFE = Life(12 * HOUR, 7 * DAY)
+TOKEN_LIFE = Life(TOKEN_SECONDS, TOKEN_SECONDS)
+"""Of a login that cannot be renewed."""
 
 
 def hash_secret(secret: str) -> str:
@@ -48,12 +60,12 @@ async def open_session(
     user_id: str,
     epoch: int,
     kind: SessionKind,
+    life: Life,
     client: str,
     secret_hash: str | None = None,
 ) -> None:
-    idle, most = LIVES[kind]
-    text = "".join(character for character in client if character.isprintable())[:MOST_CLIENT]
-    await store.insert(tx, NewSession(session_id, user_id, epoch, kind, text, idle, most, secret_hash))
+    text = readable_user_agent(client)
+    await store.insert(tx, NewSession(session_id, user_id, epoch, kind, text, life.idle, life.most, secret_hash))
     await tx.audit("auth.login", user_id, detail={"session_id": session_id, "kind": kind.value, "client": text})
 
 
@@ -88,24 +100,31 @@ class Opened:
 
 
 class SessionService:
-    def __init__(self, database: Database, tokens: TokenService) -> None:
+    def __init__(self, database: Database, tokens: TokenService, logins: Logins, terminal_life: Life) -> None:
         self._database = database
+        self._terminal_life = terminal_life
         self._tokens = tokens
+        self._logins = logins
 
     async def log_in_for_token(self, login: LoginRequest, client: str, correlation_id: str) -> Token:
-        user = await users.check_password(self._database, login.email, login.password.get_secret_value())
+        user = await self._logins.check_password(login.email, login.password.get_secret_value(), correlation_id)
         session_id = ids.new_id(ids.SESSION)
         token = await self._tokens.issue(user.id, user.epoch, session_id)
+        refresh_token = secrets.token_urlsafe(32) if login.renewable else None
+        life = self._terminal_life if login.renewable else TOKEN_LIFE
         async with self._database.transaction(user.id, correlation_id) as tx:
-            await open_session(tx, session_id, user.id, user.epoch, SessionKind.PASSWORD, client)
-        return token
+            await open_session(tx, session_id, user.id, user.epoch, SessionKind.PASSWORD, life, client)
+            if refresh_token is not None:
+                await oauth_store.insert_refresh_token(tx, hash_secret(refresh_token), session_id)
+        return token.model_copy(update={"refresh_token": refresh_token})
 
     async def log_in_browser(self, login: LoginRequest, client: str, correlation_id: str) -> Opened:
-        user = await users.check_password(self._database, login.email, login.password.get_secret_value())
+        user = await self._logins.check_password(login.email, login.password.get_secret_value(), correlation_id)
         cookie = secrets.token_urlsafe(32)
         session_id = ids.new_id(ids.SESSION)
         async with self._database.transaction(user.id, correlation_id) as tx:
-            await open_session(tx, session_id, user.id, user.epoch, SessionKind.BROWSER, client, hash_secret(cookie))
+            kind, secret_hash = SessionKind.BROWSER, hash_secret(cookie)
+            await open_session(tx, session_id, user.id, user.epoch, kind, BROWSER_LIFE, client, secret_hash)
             session = await get_current(tx, session_id, csrf_token_of(cookie))
         return Opened(cookie, session)
 

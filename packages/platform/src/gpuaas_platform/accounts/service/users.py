@@ -1,12 +1,6 @@
 """People, their passwords and their memberships."""
 
-import asyncio
-import base64
-import secrets
 from dataclasses import replace
-
-from argon2 import PasswordHasher
-from argon2.exceptions import Argon2Error
 
 from gpuaas_contract import ids
 from gpuaas_contract.events import MembershipEvent, UserEvent
@@ -28,62 +22,17 @@ from gpuaas_platform.accounts.records import ScopedMembership, UserRecord
 from gpuaas_platform.accounts.service import ssh_keys
 from gpuaas_platform.accounts.storage import sessions as session_store
 from gpuaas_platform.accounts.storage import users as store
-from gpuaas_platform.core.database import Database, Transaction
+from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import get_project, get_tenant, require_project
 
-_hasher = PasswordHasher()
-# Hashing takes 64 MiB and a core for a tenth of a second each: a few at a time, and never inside a transaction.
-_hashing = asyncio.Semaphore(2)
 _PROJECT_ROLES = {Role.PROJECT_ADMIN, Role.PROJECT_MEMBER, Role.PROJECT_VIEWER}
 
 
 # Passwords
-
-
-def use_memory(kib: int) -> None:
-    """Hash with this much memory from now on. Hashes that exist stay good: each says how it was made."""
-    global _hasher
-    _hasher = PasswordHasher(memory_cost=kib)
-
-
-def nobodys_hash() -> str:
-    """A hash that no password has, and that takes as long to compare as any: verified against when the e-mail is
-    unknown, so that the time of the answer tells nothing."""
-    lengths = (_hasher.salt_len, _hasher.hash_len)
-    salt, digest = (base64.b64encode(secrets.token_bytes(length)).decode().rstrip("=") for length in lengths)
-    costs = f"m={_hasher.memory_cost},t={_hasher.time_cost},p={_hasher.parallelism}"
-    return f"$argon2id$v=19${costs}${salt}${digest}"
-
-
-async def hash_password(password: str) -> str:
-    async with _hashing:
-        return await asyncio.to_thread(_hasher.hash, password)
-
-
-async def is_password(password_hash: str, password: str) -> bool:
-    try:
-        async with _hashing:
-            return await asyncio.to_thread(_hasher.verify, password_hash, password)
-    except Argon2Error:
-        return False
-
-
-async def check_password(database: Database, email: str, password: str) -> UserRecord:
-    async with database.system_transaction() as tx:
-        user = await store.get_by_email(tx, email.strip().lower())
-    right = await is_password(user.password_hash if user else nobodys_hash(), password)
-    if user is None or not right or user.disabled:
-        raise Refusal(Code.INVALID_CREDENTIALS, "this e-mail and password do not belong together")
-    return user
-
-
-async def own_password_hash(tx: Transaction, caller: Caller) -> str | None:
-    user = await store.get(tx, caller.id)
-    return None if user is None else user.password_hash
 
 
 async def change_own_password(tx: Transaction, caller: Caller, session_id: str, password_hash: str | None) -> User:

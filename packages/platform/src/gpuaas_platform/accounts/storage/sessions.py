@@ -62,8 +62,12 @@ async def delete_of_user(tx: Transaction, user_id: str) -> None:
 
 
 async def keep_only(tx: Transaction, user_id: str, session_id: str, epoch: int) -> None:
-    """After a change of password: the login that made it goes on in the new epoch, all others end."""
-    await tx.run("DELETE FROM sessions WHERE user_id = %(user)s AND id <> %(id)s", user=user_id, id=session_id)
+    """After a change of password: the browser that made it goes on in the new epoch, all other logins end."""
+    await tx.run(
+        "DELETE FROM sessions WHERE user_id = %(user)s AND (id <> %(id)s OR kind <> 'browser')",
+        user=user_id,
+        id=session_id,
+    )
     await tx.run("UPDATE sessions SET epoch = %(epoch)s WHERE id = %(id)s", id=session_id, epoch=epoch)
 
 

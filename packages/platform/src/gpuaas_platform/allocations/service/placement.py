@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 
-from gpuaas_contract.access import OBSERVER_LOGIN, OPERATOR_LOGIN, PERSON_LOGIN
+from gpuaas_contract.access import PERSON_LOGIN
 from gpuaas_contract.agent_link import CreateSlice, PrepareHost, ProjectNetwork
 from gpuaas_contract.allocations import AllocationStatus, Shape, ShapeKind
 from gpuaas_contract.events import AllocationEvent
@@ -91,7 +91,7 @@ class Search:
                 busy.append(id)
             else:
                 self.holds = True
-                if node.status == NodeStatus.READY and not shapes.shortage(node, shape, row.image):
+                if node.shown_status == NodeStatus.READY and not shapes.shortage(node, shape, row.image):
                     return node, busy
             passed_over.append(id)
         return None, busy
@@ -170,7 +170,8 @@ async def order_machine(tx: Transaction, row: AllocationView, plan: AddressPlan)
 
 
 def _principals(row: AllocationRecord) -> dict[str, list[str]]:
-    return {login: [certificate_principal(login, row.id)] for login in (OPERATOR_LOGIN, PERSON_LOGIN, OBSERVER_LOGIN)}
+    """For those who administer the machine. Holders of a lease are let in for as long as it lasts."""
+    return {PERSON_LOGIN: [certificate_principal(PERSON_LOGIN, row.id)]}
 
 
 async def order_slice(tx: Transaction, row: AllocationView, plan: AddressPlan) -> None:

@@ -37,9 +37,11 @@ async def insert(
     """Its name is its host name, too. None where another live allocation of the owner has it."""
     return await tx.find(
         AllocationRecord,
-        """INSERT INTO allocations (id, tenant_id, project_id, name, hostname, shape, image, status, correlation_id)
+        # Its first host certificate comes with the machine; only where it did not, another is due an hour later.
+        """INSERT INTO allocations (id, tenant_id, project_id, name, hostname, shape, image, status, correlation_id,
+                                    host_certificate_due_at)
            VALUES (%(id)s, %(tenant)s, %(project)s, %(name)s, %(name)s, %(shape)s, %(image)s, 'requested',
-                   %(correlation)s)
+                   %(correlation)s, now() + interval '1 hour')
            ON CONFLICT DO NOTHING RETURNING *""",
         id=id,
         tenant=tenant_id,

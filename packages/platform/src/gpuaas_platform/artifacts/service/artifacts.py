@@ -7,6 +7,7 @@ from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.artifacts.records import ArtifactRecord, ArtifactView
 from gpuaas_platform.artifacts.rules import oci as manifests
 from gpuaas_platform.artifacts.rules.registry_access import DELETE, PULL
+from gpuaas_platform.artifacts.rules.room import over_quota, too_large
 from gpuaas_platform.artifacts.rules.signatures import Signature, find_signer, read_key
 from gpuaas_platform.artifacts.service.registry import RegistryService
 from gpuaas_platform.artifacts.storage import artifacts as store
@@ -33,13 +34,15 @@ async def _changed(
 
 
 async def _lock(tx: Transaction, caller: Caller, artifact_id: str) -> ArtifactView:
-    row = require_owned(caller, await store.lock(tx, artifact_id), Permission.ARTIFACT_MANAGE, NOUN, artifact_id)
+    found = await store.lock(tx, artifact_id)
+    row = await require_owned(tx, caller, found, Permission.ARTIFACT_MANAGE, NOUN, artifact_id)
     tx.match(row)
     return row
 
 
 async def get_artifact(tx: Transaction, caller: Caller, artifact_id: str) -> Artifact:
-    row = require_owned(caller, await store.get(tx, artifact_id), Permission.ARTIFACT_READ, NOUN, artifact_id)
+    found = await store.get(tx, artifact_id)
+    row = await require_owned(tx, caller, found, Permission.ARTIFACT_READ, NOUN, artifact_id)
     return to_wire(Artifact, row)
 
 
@@ -65,7 +68,10 @@ class RegisterArtifact:
         body = self._body
         await require_owner_of_artifacts(tx, self._caller, body.app_slug, body.project_id, Permission.ARTIFACT_MANAGE)
         row = await store.find(tx, self._repository, body.digest)
-        return None if row is None else to_wire(Artifact, row)
+        if row is not None:
+            return to_wire(Artifact, row)
+        self._registered = await self._service.registered(tx, self._repository)
+        return None
 
     async def act(self) -> None:
         registry, digest = self._service.registry, self._body.digest
@@ -78,6 +84,13 @@ class RegisterArtifact:
         if size != self._facts.size:
             there = "is not there" if size is None else f"has {size} bytes"
             raise manifests.invalid(f"its manifest announces {self._facts.size} bytes, and the file {there}")
+        room = await self._service.room_of(self._repository, self._registered, self._facts.size)
+        limits = self._service.limits
+        if (refusal := too_large(self._facts.size, limits) or over_quota(room, limits)) is not None:
+            # Nobody could delete what was never made known.
+            own = await self._service.own_token(self._repository, DELETE)
+            await registry.delete_manifest(own, self._repository, digest)
+            raise refusal
 
     async def finish(self, tx: Transaction) -> Artifact:
         body = self._body

@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
@@ -13,15 +14,22 @@ from cryptography.x509.oid import NameOID
 
 from gpuaas_contract import oci
 from gpuaas_contract.artifacts import RegistryToken
+from gpuaas_contract.operations import TEARDOWN_KINDS
 from gpuaas_platform.artifacts.adapters.registry import Registry
+from gpuaas_platform.artifacts.adapters.space import Space
 from gpuaas_platform.artifacts.adapters.uploads import Uploads
 from gpuaas_platform.artifacts.rules.registry_access import PULL, PUSH, Access, key_id
+from gpuaas_platform.artifacts.rules.room import Registered, Room, RoomLimits, find_refusal
+from gpuaas_platform.artifacts.storage import artifacts as store
+from gpuaas_platform.catalogue.storage import entitlements as entitlement_store
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.openbao import OpenBao
 from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.identity.service.apps import tenants_of
 from gpuaas_platform.identity.service.owners import require_owner_of_artifacts
 from gpuaas_platform.identity.service.signing_keys import encode
+from gpuaas_platform.operations.storage import operations as operation_store
 
 ISSUER = "gpuaas"
 TOKEN_SECONDS = 300
@@ -29,10 +37,14 @@ _PERMISSION = {PULL: Permission.ARTIFACT_READ, PUSH: Permission.ARTIFACT_MANAGE}
 
 
 class RegistryService:
-    def __init__(self, openbao: OpenBao, registry: Registry, uploads: Uploads) -> None:
+    def __init__(
+        self, openbao: OpenBao, registry: Registry, uploads: Uploads, space: Space, limits: RoomLimits
+    ) -> None:
         self._openbao = openbao
         self.registry = registry
         self.uploads = uploads
+        self.limits = limits
+        self._space = space
         self._version = ""
         self._key_id = ""
 
@@ -63,6 +75,28 @@ class RegistryService:
         issued = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return RegistryToken(token=token, access_token=token, expires_in=TOKEN_SECONDS, issued_at=issued)
 
+    async def registered(self, tx: Transaction, repository: str) -> Registered:
+        app_slug, project_id = oci.owner_of(repository) or (None, None)
+        used, total = await store.sum_sizes(tx, app_slug, project_id)
+        return Registered(f"app {app_slug}" if app_slug else f"project {project_id}", used, total)
+
+    async def room_of(self, repository: str, registered: Registered, pushed: int = 0) -> Room:
+        """Measure what the owner of a repository has: on the disk where it can be seen, else what is registered and
+        what was just pushed. Never inside of a transaction: there may be many files."""
+        used, total = registered.used + pushed, registered.total + pushed
+        if self._space.is_known:
+            used = await self._space.used_by(repository.rpartition("/")[0])
+            total = await self._space.total()
+        return Room(registered.owner, used, total, await self._space.free())
+
+    async def push_refusal(self, asked: Mapping[str, Registered]) -> Refusal | None:
+        """Why nothing may be pushed to these repositories just now."""
+        for repository, registered in asked.items():
+            refusal = find_refusal(await self.room_of(repository, registered), self.limits)
+            if refusal is not None:
+                return refusal
+        return None
+
     async def own_token(self, repository: str, *actions: str) -> str:
         return (await self.token("platform", Access(repository, actions))).token
 
@@ -83,7 +117,9 @@ async def _may(tx: Transaction, caller: Caller, repository: str, permission: Per
         return False
     # An app's own controller copies what is its app's to machines that have no agent.
     if permission == Permission.ARTIFACT_READ and caller.app_slug is not None and owner == (caller.app_slug, None):
-        return True
+        entitled = await entitlement_store.any_of(tx, tenants_of(caller), caller.app_slug)
+        if entitled or await operation_store.holds_lease(tx, caller.id, caller.app_slug, TEARDOWN_KINDS):
+            return True
     try:
         await require_owner_of_artifacts(tx, caller, *owner, permission)
     except Refusal:

@@ -34,7 +34,8 @@ async def add_key(tx: Transaction, caller: Caller, body: TrustedKeyCreate) -> Tr
 
 
 async def get_key(tx: Transaction, caller: Caller, key_id: str) -> TrustedKey:
-    row = require_owned(caller, await store.get(tx, key_id), Permission.ARTIFACT_READ, "trusted key", key_id)
+    found = await store.get(tx, key_id)
+    row = await require_owned(tx, caller, found, Permission.ARTIFACT_READ, "trusted key", key_id)
     return to_wire(TrustedKey, row)
 
 
@@ -49,7 +50,8 @@ async def list_keys(
 
 async def delete_key(tx: Transaction, caller: Caller, key_id: str) -> TrustedKey:
     """Trust the key no longer. Artifacts that were verified with it stay verified until they are retired."""
-    row = require_owned(caller, await store.lock(tx, key_id), Permission.ARTIFACT_MANAGE, "trusted key", key_id)
+    found = await store.lock(tx, key_id)
+    row = await require_owned(tx, caller, found, Permission.ARTIFACT_MANAGE, "trusted key", key_id)
     tx.match(row)
     deleted = await store.delete(tx, key_id)
     await _changed(tx, deleted, TrustedKeyEvent.DELETED, "delete")

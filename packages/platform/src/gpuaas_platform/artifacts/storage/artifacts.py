@@ -35,6 +35,20 @@ async def insert(
     )
 
 
+async def sum_sizes(tx: Transaction, app_slug: str | None, project_id: str | None) -> tuple[int, int]:
+    """Bytes of the registered files of one owner, and of all; a file that is there twice counts once."""
+    row = await tx.one(
+        """SELECT coalesce(sum(size) FILTER (WHERE own), 0)::bigint AS own, coalesce(sum(size), 0)::bigint AS total
+           FROM (SELECT content_digest, max(size) AS size,
+                        bool_or(app_slug = %(app)s OR project_id = %(project)s) AS own
+                 FROM registry_artifacts WHERE deleted_at IS NULL GROUP BY content_digest) AS files""",
+        app=app_slug,
+        project=project_id,
+    )
+    assert row is not None
+    return row["own"], row["total"]
+
+
 async def get(tx: Transaction, id: str) -> ArtifactView | None:
     return await tx.find(ArtifactView, _SELECT + " AND a.id = %(id)s", id=id)
 

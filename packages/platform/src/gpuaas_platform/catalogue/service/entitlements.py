@@ -13,35 +13,27 @@ from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
-from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+from gpuaas_platform.identity.rules.policy import Caller, Permission, Right, Scope
+from gpuaas_platform.identity.service.apps import sees_app, tenants_of
 from gpuaas_platform.identity.storage import tenants as identity_store
 
 
-def tenants_of(caller: Caller) -> list[str]:
-    return sorted({*caller.tenant_ids, *caller.whole_tenant_ids})
-
-
-def is_own_app(caller: Caller, app_slug: str) -> bool:
-    """Known to the caller whoever is entitled to it: as its publisher, its controller or an operator."""
-    return caller.may(Permission.APP_PUBLISH, Scope(app_slug=app_slug)) or caller.app_slug == app_slug
-
-
-async def sees_app(tx: Transaction, caller: Caller, app_slug: str) -> bool:
-    return is_own_app(caller, app_slug) or await store.any_of(tx, tenants_of(caller), app_slug)
-
-
-async def require_entitled(tx: Transaction, caller: Caller, tenant_id: str, app_slug: str) -> None:
-    """Refuse an app that the tenant may not have: as something that is not there, to those who may not know of it."""
+async def require_entitled(
+    tx: Transaction, caller: Caller, tenant_id: str, app_slug: str, *, known: bool = False
+) -> None:
+    """Refuse an app that the tenant may not have: as something that is not there, to those who may not know of it.
+    Who sees an instance of the app knows it (`known`)."""
     if await store.any_of(tx, [tenant_id], app_slug):
+        caller.used[Right(None, Scope(tenant_id=tenant_id, app_slug=app_slug))] = None
         return
-    if not await sees_app(tx, caller, app_slug):
-        raise not_found("app", app_slug)
+    if not known and caller.app_slug != app_slug and not await sees_app(tx, caller, app_slug):
+        raise not_found("app", app_slug, denied=True)
     grant = AllowedAction(
         action="grant_entitlement", title="Entitle the tenant to the app", method="POST", href="/v1/entitlements"
     )
     raise Refusal(
         Code.NOT_ENTITLED,
-        f"the tenant of this project is not entitled to {app_slug}; the app's publisher or an operator can grant it",
+        f"the tenant is not entitled to {app_slug}; the app's publisher or an operator can grant it",
         allowed_actions=[grant],
         context={"tenant_id": tenant_id, "app_slug": app_slug},
     )
@@ -92,7 +84,7 @@ async def list_entitlements(
 
 
 async def delete_entitlement(tx: Transaction, caller: Caller, entitlement_id: str) -> Entitlement:
-    """Refuse new deployments from now on; instances that run stay."""
+    """Refuse from now on whatever brings the app to a machine; instances that run stay, and can be taken apart."""
     row = await store.lock(tx, entitlement_id)
     if row is None or not _sees(caller, row):
         raise not_found("entitlement", entitlement_id, denied=row is not None)

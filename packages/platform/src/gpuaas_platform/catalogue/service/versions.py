@@ -18,17 +18,18 @@ from gpuaas_contract.catalogue import (
 )
 from gpuaas_contract.events import AppVersionEvent
 from gpuaas_contract.manifest import ArtifactSlot, Manifest
-from gpuaas_contract.manifest_rules import find_manifest_problems
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.artifacts.storage import artifacts as artifact_store
 from gpuaas_platform.catalogue.records import AppVersionRecord
-from gpuaas_platform.catalogue.service.entitlements import require_entitled, sees_app, tenants_of
+from gpuaas_platform.catalogue.service.entitlements import require_entitled
 from gpuaas_platform.catalogue.storage import versions as store
+from gpuaas_platform.core.checks import Check
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+from gpuaas_platform.identity.service.apps import sees_app, tenants_of
 
 _KNOWN_MANIFESTS: OrderedDict[str, Manifest] = OrderedDict()
 MOST_KNOWN = 200
@@ -65,13 +66,14 @@ def _read_once(version_id: str, document: JsonObject) -> Manifest:
 async def publish_version(tx: Transaction, caller: Caller, body: AppVersionPublish) -> AppVersion:
     manifest = body.manifest
     caller.require(Permission.APP_PUBLISH, Scope(app_slug=manifest.slug), "app", manifest.slug)
-    if problems := find_manifest_problems(manifest):
+    document = manifest.model_dump(mode="json", by_alias=True)
+    verdict = tx.verdict(Check(owner=f"apps/{manifest.slug}", document=document))
+    if problems := verdict.problems:
         errors = [FieldError(pointer=f"/manifest{problem.pointer}", detail=problem.detail) for problem in problems]
         words = "; ".join(f"{problem.pointer}: {problem.detail}" for problem in problems[:10])
-        raise Refusal(Code.MANIFEST_INVALID, words, errors=errors)
+        raise verdict.refusal(Code.MANIFEST_INVALID, words, errors)
     for number, slot in enumerate(manifest.artifacts):
         await _check_artifact(tx, manifest.slug, slot, f"/manifest/artifacts/{number}")
-    document = manifest.model_dump(mode="json", by_alias=True)
     row = await store.insert_version(tx, ids.new_id(ids.APP_VERSION), manifest.slug, manifest.version, document)
     if row is None:
         present = await store.get_version(tx, manifest.slug, manifest.version)
@@ -123,18 +125,27 @@ async def end_version(
 
 async def get_version(tx: Transaction, caller: Caller, app_slug: str, version: str) -> AppVersion:
     """`latest` is the one that is deployed where none is named."""
-    if await sees_app(tx, caller, app_slug):
-        row = await _find(tx, app_slug, version)
-        if row is not None:
-            return to_wire(AppVersion, row)
-    raise not_found("app version", f"{app_slug} {version}")
+    row = await _find(tx, app_slug, version)
+    if row is None or not await _sees_version(tx, caller, row):
+        raise not_found("app version", f"{app_slug} {version}")
+    return to_wire(AppVersion, row)
 
 
 async def get_version_by_id(tx: Transaction, caller: Caller, version_id: str) -> AppVersion:
     row = await store.get_version_by_id(tx, version_id)
-    if row is None or not await sees_app(tx, caller, row.app_slug):
+    if row is None or not await _sees_version(tx, caller, row):
         raise not_found("app version", version_id)
     return to_wire(AppVersion, row)
+
+
+async def _sees_version(tx: Transaction, caller: Caller, row: AppVersionRecord) -> bool:
+    """Who may know of the app; and the app's controller while an instance of its own has this very version: what a
+    tenant is no longer entitled to must still be taken apart."""
+    if await sees_app(tx, caller, row.app_slug):
+        return True
+    if caller.app_slug != row.app_slug:
+        return False
+    return await store.is_in_use(tx, row.id, caller.project_ids, caller.whole_tenant_ids)
 
 
 async def _find(tx: Transaction, app_slug: str, version: str | None) -> AppVersionRecord | None:
@@ -165,8 +176,7 @@ def refuse_retired(row: AppVersionRecord) -> None:
 
 async def list_apps(tx: Transaction, caller: Caller, cursor: str | None, limit: int) -> AppPage:
     tenants = None if caller.is_platform_admin else tenants_of(caller)
-    own = [*caller.published_apps, *([caller.app_slug] if caller.app_slug else [])]
-    rows = await store.list_apps(tx, tenants, own, decode_cursor(cursor), limit + 1)
+    rows = await store.list_apps(tx, tenants, caller.published_apps, decode_cursor(cursor), limit + 1)
     rows, after = cut_page(rows, limit)
     apps = [
         App(

@@ -29,6 +29,19 @@ async def get_version(tx: Transaction, app_slug: str, version: str) -> AppVersio
     )
 
 
+async def is_in_use(tx: Transaction, version_id: str, project_ids: list[str], tenant_ids: list[str]) -> bool:
+    """Whether an instance in these projects or tenants has this version, and has not ended."""
+    row = await tx.one(
+        """SELECT 1 FROM instances i JOIN projects p ON p.id = i.project_id
+           WHERE i.app_version_id = %(id)s AND i.ended_at IS NULL
+             AND (i.project_id = ANY(%(projects)s::text[]) OR p.tenant_id = ANY(%(tenants)s::text[])) LIMIT 1""",
+        id=version_id,
+        projects=project_ids,
+        tenants=tenant_ids,
+    )
+    return row is not None
+
+
 async def get_version_by_id(tx: Transaction, id: str) -> AppVersionRecord | None:
     return await tx.find(AppVersionRecord, "SELECT * FROM app_versions WHERE id = %(id)s", id=id)
 

@@ -1,13 +1,14 @@
 """Histories and explanations of instances, and traces of correlation ids."""
 
 from gpuaas_contract.allocations import AllocationStatus
-from gpuaas_contract.audit import PLATFORM_CHAIN, AuditEntry
+from gpuaas_contract.audit import PLATFORM_CHAIN
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.history import Explanation, InstanceEvent, InstanceEventPage, RequestRecord, Trace
-from gpuaas_contract.instances import Instance, Member
+from gpuaas_contract.instances import Instance, InstanceStatus, Member
 from gpuaas_contract.operations import Operation, OperationState, Step, StepStatus
 from gpuaas_contract.problems import AllowedAction
 from gpuaas_platform.audit.records import AuditEntryRecord
+from gpuaas_platform.audit.service import to_entry
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import not_found
 from gpuaas_platform.core.pages import decode_cursor, encode_cursor, foreign_cursor
@@ -26,6 +27,8 @@ from gpuaas_platform.operations.storage import operations as operation_store
 NEWEST = 10
 MOST_MACHINES = 10
 MOST_TRACED = 500
+_DONE = {OperationState.SUCCEEDED, OperationState.CANCELLED}
+_UNWELL = {InstanceStatus.DEGRADED, InstanceStatus.UNKNOWN}
 
 
 async def list_events(
@@ -53,8 +56,7 @@ async def explain(tx: Transaction, caller: Caller, instance_id: str) -> Explanat
     instance = instances.to_model(row)
     operation_id = await store.find_operation(tx, instance_id)
     operation = await operations.read(tx, operation_id) if operation_id is not None else None
-    about = operation.member_id if operation is not None else None
-    member_id = about or await store.find_member(tx, instance_id)
+    member_id = await _member_to_show(tx, instance_id, operation)
     member = await instances.get_member(tx, caller, member_id) if member_id is not None else None
     newest = await store.list_events(tx, instance_id, EventFilter(), None, NEWEST, newest_first=True)
     failed = _failed_step(operation)
@@ -72,6 +74,14 @@ async def explain(tx: Transaction, caller: Caller, instance_id: str) -> Explanat
         actions=_actions(instance, operation, member),
         events=[to_wire(InstanceEvent, event) for event in reversed(newest)],
     )
+
+
+async def _member_to_show(tx: Transaction, instance_id: str, operation: Operation | None) -> str | None:
+    """The member of the operation that failed or is under way, else one that is unwell, else that of the newest."""
+    about = None if operation is None else operation.member_id
+    if about is not None and operation is not None and operation.state not in _DONE:
+        return about
+    return await store.find_unwell_member(tx, instance_id) or about or await store.find_first_member(tx, instance_id)
 
 
 def _failed_step(operation: Operation | None) -> Step | None:
@@ -130,6 +140,8 @@ def _warning(code: str, message: str, action: str) -> Finding:
 
 def _summary(instance: Instance, operation: Operation | None, failed: Step | None, waiting: list[Finding]) -> str:
     said = f"{instance.name} ({instance.app_slug} {instance.versions.app}) is {instance.status.value}"
+    if instance.status in _UNWELL and instance.reason and (operation is None or operation.state in _DONE):
+        return f"{said}: {instance.reason}"
     if operation is None:
         return f"{said}."
     if operation.state == OperationState.FAILED:
@@ -160,7 +172,7 @@ async def trace(tx: Transaction, caller: Caller, correlation_id: str) -> Trace:
     return Trace(
         correlation_id=correlation_id,
         requests=[to_wire(RequestRecord, row) for row in requests],
-        audit=[to_wire(AuditEntry, row) for row in audit],
+        audit=[to_entry(row) for row in audit],
         operations=await operations.to_models(tx, rows),
         events=[to_wire(InstanceEvent, row) for row in events],
         truncated=any(len(found) >= MOST_TRACED for found in (requests, audit, ids, events)),

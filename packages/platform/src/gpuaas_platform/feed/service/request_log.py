@@ -4,12 +4,14 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
+from gpuaas_contract.problems import Code
 from gpuaas_platform.core.database import Database
 from gpuaas_platform.feed.storage import history as store
 
 MOST_WAITING = 10_000
 """Where the database is away, older ones are forgotten: this is for finding things, the audit trail is for proof."""
 BATCH = 500
+TOO_MANY = Code.RATE_LIMITED.status
 _READS = {"GET", "HEAD", "OPTIONS"}
 _NOT_KEPT = ("/heartbeat",)
 """A lease's heart-beats say nothing but that it lives, every few seconds."""
@@ -30,8 +32,10 @@ class RequestLog:
         correlation_id: str,
         place: dict[str, str | None],
     ) -> None:
-        """Reads are kept where they were refused to somebody known; what nobody is known for is in the log only."""
-        kept = method not in _READS or (status >= 400 and principal_id is not None)
+        """Reads are kept where they were refused to somebody known; what nobody is known for is in the log only, and so
+        is what was too much of nobody known: a flood must not fill the disk."""
+        kept = principal_id is not None or status != TOO_MANY
+        kept = kept and (method not in _READS or (status >= 400 and principal_id is not None))
         if route is None or not kept or (route.endswith(_NOT_KEPT) and status < 400):
             return
         self._waiting.append(

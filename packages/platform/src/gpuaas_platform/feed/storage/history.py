@@ -7,6 +7,7 @@ from typing import Any
 from gpuaas_platform.audit.records import AuditEntryRecord
 from gpuaas_platform.core.database import Transaction, json_list
 from gpuaas_platform.feed.records import EventFilter, InstanceEventRecord, RequestLogRecord, SilentMachine, TracedEvent
+from gpuaas_platform.instances.storage.instances import WELL_SINCE
 
 
 async def list_events(
@@ -102,24 +103,43 @@ async def list_traced_events(tx: Transaction, correlation_id: str, limit: int) -
 
 
 async def find_operation(tx: Transaction, instance_id: str) -> str | None:
-    """The one to look at: failed with nothing after it, else under way, else the newest."""
+    """The one to look at: failed with nothing after it and its target not well, else under way, else the newest."""
     row = await tx.one(
-        """SELECT o.id FROM operations o WHERE o.instance_id = %(instance)s AND o.kind NOT IN ('resize', 'preflight')
-           ORDER BY (o.state = 'failed' AND NOT EXISTS (
+        f"""SELECT o.id FROM operations o LEFT JOIN members m ON m.id = o.member_id
+           WHERE o.instance_id = %(instance)s AND o.kind NOT IN ('resize', 'preflight')
+           ORDER BY (o.state = 'failed'
+                    AND {WELL_SINCE} IS NOT TRUE AND NOT EXISTS (
                         SELECT 1 FROM operations later WHERE later.instance_id = o.instance_id
                           AND later.number > o.number AND later.kind NOT IN ('resize', 'preflight')
                           AND (later.kind = 'decommission' OR later.member_id IS NOT DISTINCT FROM o.member_id))) DESC,
-                    (o.state IN ('pending', 'running')) DESC, (o.state = 'running') DESC, o.number DESC LIMIT 1""",
+                    (o.state IN ('pending', 'running')) DESC, (o.state = 'running') DESC, o.number DESC LIMIT 1""",  # noqa: S608 - a constant
         instance=instance_id,
     )
     return None if row is None else str(row["id"])
 
 
-async def find_member(tx: Transaction, instance_id: str) -> str | None:
-    """One that is not well, or the first."""
+async def find_unwell_member(tx: Transaction, instance_id: str) -> str | None:
+    """The member that is worst off: failed, reported as unwell, or not known to be well."""
+    row = await tx.one(
+        """SELECT m.id FROM members m, LATERAL (
+               SELECT coalesce(bool_or((c->>'type', c->>'status') IN (('Degraded', 'true'), ('Ready', 'false'))), false)
+                          AS unwell,
+                      coalesce(bool_or(c->>'type' IN ('Degraded', 'Ready') AND c->>'status' = 'unknown'), false)
+                          AS unknown
+               FROM jsonb_array_elements(m.conditions) c) said
+           WHERE m.instance_id = %(instance)s AND m.status <> 'removed'
+             AND (m.status = 'failed' OR said.unwell OR said.unknown)
+           ORDER BY (m.status = 'failed') DESC, said.unwell DESC, m.id LIMIT 1""",
+        instance=instance_id,
+    )
+    return None if row is None else str(row["id"])
+
+
+async def find_first_member(tx: Transaction, instance_id: str) -> str | None:
+    """The first that is not ready, else the first of all."""
     row = await tx.one(
         """SELECT id FROM members WHERE instance_id = %(instance)s AND status <> 'removed'
-           ORDER BY (status = 'failed') DESC, (status <> 'ready') DESC, id LIMIT 1""",
+           ORDER BY (status <> 'ready') DESC, id LIMIT 1""",
         instance=instance_id,
     )
     return None if row is None else str(row["id"])

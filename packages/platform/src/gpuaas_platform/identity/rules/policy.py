@@ -75,6 +75,7 @@ class Permission(StrEnum):
     CREDENTIAL_MANAGE = "credential.manage"
     SECRET_ROTATE = "secret.rotate"  # noqa: S105 - a permission
     AUDIT_READ = "audit.read"
+    METRICS_READ = "metrics.read"
 
 
 CONTROLLER = "controller"
@@ -132,6 +133,7 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.CREDENTIAL_MANAGE: _ADMINS,
     Permission.SECRET_ROTATE: _ADMINS,
     Permission.AUDIT_READ: _ADMINS,
+    Permission.METRICS_READ: _PLATFORM,
 }
 
 
@@ -142,6 +144,17 @@ class Scope:
     tenant_id: str | None = None
     project_id: str | None = None
     app_slug: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What a request needed and had: a permission in a scope, for a thing by its noun and id. Where the permission is
+    None, the entitlement of the scope's tenant to the scope's app."""
+
+    permission: str | None
+    scope: Scope
+    noun: str = ""
+    identifier: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +188,9 @@ class Caller:
     app_slug: str | None = None
     tenant_ids: frozenset[str] = field(default_factory=frozenset)
     """Tenants that it may see: of its tenant roles and of the projects that it has a role in."""
+    used: dict[Right, None] = field(default_factory=dict, compare=False, repr=False)
+    """The rights that were asked for and given, each once: an answer that is kept for its idempotency key is given
+    again only to a caller who still has them."""
 
     @property
     def is_platform_admin(self) -> bool:
@@ -228,6 +244,7 @@ class Caller:
     def require(self, permission: Permission, scope: Scope, noun: str, identifier: str) -> None:
         """Answer 404 where the caller may not even know of the scope, 403 where it may look but not touch."""
         if self.may(permission, scope):
+            self.used[Right(permission, scope, noun, identifier)] = None
             return
         if not self.sees(scope) and (scope.tenant_id is not None or scope.project_id is not None):
             raise not_found(noun, identifier, denied=True)

@@ -5,6 +5,7 @@ from typing import Protocol, TypeVar
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import not_found
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
+from gpuaas_platform.identity.service.apps import require_app
 from gpuaas_platform.identity.service.tenants import require_project, visible_projects
 
 
@@ -27,20 +28,25 @@ T = TypeVar("T", bound=OwnedByAppOrProject)
 async def require_owner_of_artifacts(
     tx: Transaction, caller: Caller, app_slug: str | None, project_id: str | None, permission: Permission
 ) -> None:
-    """An app belongs to no tenant: what is its own is a matter of its publishers."""
+    """What is an app's own is a matter of its publishers."""
     if project_id is not None:
         await require_project(tx, caller, project_id, permission)
     else:
         assert app_slug is not None
-        caller.require(permission, Scope(app_slug=app_slug), "app", app_slug)
+        await require_app(tx, caller, app_slug, permission, "app", app_slug)
 
 
-def require_owned(caller: Caller, row: T | None, permission: Permission, noun: str, id: str) -> T:
+async def require_owned(
+    tx: Transaction, caller: Caller, row: T | None, permission: Permission, noun: str, id: str
+) -> T:
     """Return the thing itself, where the caller has the permission where it belongs."""
     if row is None:
         raise not_found(noun, id)
-    scope = Scope(app_slug=row.app_slug) if row.project_id is None else Scope(row.tenant_id, row.project_id)
-    caller.require(permission, scope, noun, id)
+    if row.project_id is not None:
+        caller.require(permission, Scope(row.tenant_id, row.project_id), noun, id)
+    else:
+        assert row.app_slug is not None
+        await require_app(tx, caller, row.app_slug, permission, noun, id)
     return row
 
 
@@ -50,7 +56,7 @@ async def seen_owners(
     """The projects and the apps that a list covers; None stands for all of them."""
     permission = Permission.ARTIFACT_READ
     if app_slug is not None:
-        caller.require(permission, Scope(app_slug=app_slug), "app", app_slug)
+        await require_app(tx, caller, app_slug, permission, "app", app_slug)
         return ([] if project_id is None else await visible_projects(tx, caller, project_id, permission)), [app_slug]
     projects = await visible_projects(tx, caller, project_id, permission)
     if project_id is not None:

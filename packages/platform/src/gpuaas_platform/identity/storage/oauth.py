@@ -19,27 +19,37 @@ async def use_assertion(tx: Transaction, id: str, expires_at: datetime) -> bool:
 
 
 async def insert_device(
-    tx: Transaction, id: str, device_code_hash: str, user_code: str, client_id: str, *, seconds: int, poll: int
+    tx: Transaction,
+    id: str,
+    device_code_hash: str,
+    user_code: str,
+    client_id: str,
+    address: str,
+    *,
+    seconds: int,
+    poll: int,
 ) -> DeviceAuthorizationRecord | None:
     return await tx.find(
         DeviceAuthorizationRecord,
-        """INSERT INTO device_authorizations (id, device_code_hash, user_code, client_id, poll_seconds, expires_at)
-           VALUES (%(id)s, %(hash)s, %(user_code)s, %(client)s, %(poll)s,
-                   now() + make_interval(secs => %(seconds)s)) ON CONFLICT DO NOTHING RETURNING *""",
+        """INSERT INTO device_authorizations
+             (id, device_code_hash, user_code, client_id, address, poll_seconds, expires_at)
+           VALUES (%(id)s, %(hash)s, %(user_code)s, %(client)s, %(address)s, %(poll)s,
+                   now() + make_interval(secs => %(seconds)s)) ON CONFLICT DO NOTHING RETURNING *, false AS expired""",
         id=id,
         hash=device_code_hash,
         user_code=user_code,
         client=client_id,
+        address=address,
         poll=poll,
         seconds=seconds,
     )
 
 
-_DEVICE_BY_USER_CODE = "SELECT * FROM device_authorizations WHERE user_code = %(code)s AND expires_at > now()"
+_DEVICE_BY_USER_CODE = "SELECT *, expires_at <= now() AS expired FROM device_authorizations WHERE user_code = %(code)s"
 
 
 async def get_device_by_user_code(tx: Transaction, user_code: str) -> DeviceAuthorizationRecord | None:
-    """Only while it can still be decided."""
+    """Also one that was used or has expired: for a while, whoever types its code is told so."""
     return await tx.find(DeviceAuthorizationRecord, _DEVICE_BY_USER_CODE, code=user_code)
 
 
@@ -50,8 +60,9 @@ async def lock_device_by_user_code(tx: Transaction, user_code: str) -> DeviceAut
 async def decide_device(tx: Transaction, id: str, status: str, user_id: str) -> DeviceAuthorizationRecord:
     return await tx.fetch(
         DeviceAuthorizationRecord,
-        """UPDATE device_authorizations SET status = %(status)s, user_id = %(user)s, revision = revision + 1
-           WHERE id = %(id)s RETURNING *""",
+        """UPDATE device_authorizations SET status = %(status)s, user_id = %(user)s, revision = revision + 1,
+                  user_epoch = (SELECT epoch FROM users WHERE id = %(user)s)
+           WHERE id = %(id)s RETURNING *, false AS expired""",
         id=id,
         status=status,
         user=user_id,
@@ -63,7 +74,8 @@ async def lock_device(tx: Transaction, device_code_hash: str) -> PolledDevice | 
         PolledDevice,
         """SELECT d.*, d.expires_at <= now() AS expired,
                   coalesce(d.polled_at + make_interval(secs => d.poll_seconds) > now(), false) AS too_soon,
-                  u.epoch, u.email, coalesce(u.disabled, true) AS user_gone
+                  u.epoch, u.email,
+                  coalesce(u.disabled, true) OR coalesce(d.user_epoch <> u.epoch, false) AS user_gone
            FROM device_authorizations d LEFT JOIN users u ON u.id = d.user_id
            WHERE d.device_code_hash = %(hash)s FOR UPDATE OF d""",
         hash=device_code_hash,
@@ -78,8 +90,11 @@ async def device_was_polled(tx: Transaction, id: str, *, slower_by: int) -> None
     )
 
 
-async def delete_device(tx: Transaction, id: str) -> bool:
-    return await tx.run("DELETE FROM device_authorizations WHERE id = %(id)s", id=id) == 1
+async def use_device(tx: Transaction, id: str) -> bool:
+    """Whether this is the first time. Nobody finds the row by its device code from then on, only by its user code."""
+    statement = """UPDATE device_authorizations SET used_at = now(), device_code_hash = 'used/' || id
+                   WHERE id = %(id)s AND used_at IS NULL"""
+    return await tx.run(statement, id=id) == 1
 
 
 async def insert_refresh_token(tx: Transaction, token_hash: str, session_id: str) -> None:
@@ -93,7 +108,8 @@ async def insert_refresh_token(tx: Transaction, token_hash: str, session_id: str
 async def lock_refresh_token(tx: Transaction, token_hash: str) -> RefreshTokenView | None:
     return await tx.find(
         RefreshTokenView,
-        """SELECT r.used_at, s.id AS session_id, s.client, s.user_id, u.epoch,
+        """SELECT extract(epoch FROM now() - r.used_at)::float AS used_seconds_ago,
+                  s.id AS session_id, s.client, s.user_id, u.epoch,
                   s.epoch = u.epoch AND NOT u.disabled AND s.expires_at > now() AS live
            FROM refresh_tokens r JOIN sessions s ON s.id = r.session_id JOIN users u ON u.id = s.user_id
            WHERE r.token_hash = %(hash)s FOR UPDATE OF r, s""",

@@ -8,6 +8,7 @@ from gpuaas_contract.instances import (
     InstanceDeploy,
     InstancePage,
     InstanceReport,
+    InstanceUpdate,
     Member,
     MemberPage,
     MemberReport,
@@ -17,7 +18,7 @@ from gpuaas_contract.operations import Operation, OperationCreate
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.identity.rules.policy import Permission
-from gpuaas_platform.instances.service import deploy, instances
+from gpuaas_platform.instances.service import deploy, instances, updates
 from gpuaas_platform.operations.service import bulks, reports, requests, write_offs
 
 routes = Routes("instances")
@@ -40,6 +41,12 @@ async def list_instances(
 async def get_instance(ctx: Ctx, instance_id: str) -> Response:
     async with ctx.read() as tx:
         return ctx.show(await instances.get_instance(tx, ctx.caller, instance_id))
+
+
+@routes.patch("/app-instances/{instance_id}", Permission.INSTANCE_DEPLOY, response_model=Instance)
+async def update_instance(ctx: Ctx, instance_id: str, body: InstanceUpdate) -> Response:
+    """Change the mode of an instance whose members and machines fit the other one."""
+    return await ctx.mutate(lambda tx: updates.update_instance(tx, ctx.caller, instance_id, body))
 
 
 @routes.get("/app-instances/{instance_id}/members", Permission.INSTANCE_READ, response_model=MemberPage)

@@ -12,6 +12,7 @@ from gpuaas_contract.operations import Kind, OperationState
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.instances.records import InstanceSummary, InstanceView, MemberView
+from gpuaas_platform.instances.rules.placements import mode_problem
 from gpuaas_platform.operations.records import (
     LastOperation,
     OpenOperation,
@@ -277,6 +278,23 @@ def addition_denial(facts: InstanceFacts, component_key: str, count: int = 1) ->
     if facts.present(component_key) + count > high:
         return Denial(Code.COMPONENT_LIMIT, f"{component_key} has at most {high}")
     return None
+
+
+def mode_denial(facts: InstanceFacts, key: str, machines: int) -> Denial | None:
+    """Why an instance with members on that many machines cannot be of another mode now."""
+    mode = facts.manifest.mode(key)
+    if mode is None:
+        known = ", ".join(mode.key for mode in facts.manifest.modes) or "none"
+        return Denial(Code.INPUTS_INVALID, f"{facts.manifest.slug} has no mode {key!r}; it has: {known}")
+    if facts.ended:
+        return Denial(Code.INVALID_STATE, "the instance is decommissioned already")
+    if facts.desired_state == DesiredState.DECOMMISSIONED:
+        return _not_running(facts)
+    counts = {key: facts.present(key) for key in facts.counts}
+    if (reason := mode_problem(mode, counts, machines)) is not None:
+        return Denial(Code.ACTION_NOT_ALLOWED, f"its members do not fit the mode: {reason}")
+    undone = next((op for op in facts.open if mode.actions and op.kind not in {*mode.actions, Kind.DEPLOY}), None)
+    return None if undone is None else _running(undone)
 
 
 def retry_denial(facts: InstanceFacts, operation: OperationView) -> Denial | None:

@@ -8,6 +8,7 @@ from gpuaas_contract.operations import Kind
 from gpuaas_platform.instances.records import InstanceView
 
 READY = "Ready"
+DEGRADED = "Degraded"
 IN_SYNC = "InSync"
 VERSION_DRIFT = "VersionDrift"
 _UPDATES = {Kind.UPGRADE, Kind.CONFIGURE, Kind.RESTART}
@@ -22,10 +23,15 @@ def _is_true(conditions: Iterable[Condition], kind: str, since: int) -> bool:
     return found is not None and found.status == ConditionStatus.TRUE and found.observed_generation >= since
 
 
+def _is(found: Condition | None, *statuses: ConditionStatus) -> bool:
+    return found is not None and found.status in statuses
+
+
 def derive_status(instance: InstanceView) -> InstanceStatus:
     """Derive it from what is wanted, what the controller reported, and how the newest operations ended.
 
-    An instance that was ready stays ready while members come and go; after a stop it has to be reported anew."""
+    An instance that was ready stays ready while members come and go; after a stop it has to be reported anew. One that
+    was deployed and is reported as not ready any more is degraded; where the controller cannot tell, it is unknown."""
     failed, members = instance.failed, instance.live_statuses
     under_way = {operation.kind for operation in instance.open_operations}
     if instance.ended_at is not None:
@@ -38,13 +44,41 @@ def derive_status(instance: InstanceView) -> InstanceStatus:
         return InstanceStatus.FAILED if failed else InstanceStatus.STOPPED
     if Kind.START in under_way:
         return InstanceStatus.STARTING
+    ready, degraded = _find(instance.conditions, READY), _find(instance.conditions, DEGRADED)
     if not _is_true(instance.conditions, READY, instance.ready_since):
         if failed:
             return InstanceStatus.FAILED
-        return InstanceStatus.STARTING if instance.ready_since > 1 else InstanceStatus.DEPLOYING
-    if failed or MemberStatus.FAILED in members or _is_true(instance.conditions, "Degraded", 0):
+        if not _came_up(instance, ready):
+            return InstanceStatus.STARTING if instance.ready_since > 1 else InstanceStatus.DEPLOYING
+    if failed or MemberStatus.FAILED in members or _is(degraded, ConditionStatus.TRUE):
         return InstanceStatus.DEGRADED
-    return InstanceStatus.UPDATING if under_way & _UPDATES else InstanceStatus.RUNNING
+    if under_way & _UPDATES:
+        return InstanceStatus.UPDATING
+    if _is(ready, ConditionStatus.FALSE):
+        return InstanceStatus.DEGRADED
+    if _is(ready, ConditionStatus.UNKNOWN) or _is(degraded, ConditionStatus.UNKNOWN):
+        return InstanceStatus.UNKNOWN
+    return InstanceStatus.RUNNING
+
+
+def _came_up(instance: InstanceView, ready: Condition | None) -> bool:
+    """Tell whether the deploy, or the newest start, is over, so that `Ready` speaks of what runs since."""
+    reported = ready is not None and ready.observed_generation >= instance.ready_since
+    return reported and instance.deployed and not {Kind.DEPLOY, Kind.START} & {o.kind for o in instance.open_operations}
+
+
+def status_reason(instance: InstanceView, status: InstanceStatus) -> str:
+    """Say why an instance is not well, in the words of whoever found it."""
+    if status == InstanceStatus.FAILED or (status == InstanceStatus.DEGRADED and instance.failed):
+        return instance.last_failure or ""
+    sought = {
+        InstanceStatus.DEGRADED: {(DEGRADED, ConditionStatus.TRUE), (READY, ConditionStatus.FALSE)},
+        InstanceStatus.UNKNOWN: {(DEGRADED, ConditionStatus.UNKNOWN), (READY, ConditionStatus.UNKNOWN)},
+    }.get(status, set())
+    said = [c.message or c.reason for c in instance.conditions if (c.type, c.status) in sought]
+    if not said and status == InstanceStatus.DEGRADED:
+        return instance.last_failure or ""
+    return "; ".join(said)
 
 
 def version_drift(expected: RuntimeLabel, observed: str | None, generation: int) -> Condition:

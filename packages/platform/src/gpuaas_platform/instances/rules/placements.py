@@ -25,11 +25,15 @@ class Machines:
 
     def own_on(self, allocation_id: str) -> set[str]:
         """The components that the instance has there."""
-        return {
+        return set(self.own_members_on(allocation_id))
+
+    def own_members_on(self, allocation_id: str) -> list[str]:
+        """The component of each member that the instance has there."""
+        return [
             member.component_key
             for member in self.live
             if member.allocation_id == allocation_id and member.instance_id == self.instance_id
-        }
+        ]
 
 
 def problem(code: str, message: str, pointer: str, action: str = "") -> Finding:
@@ -77,6 +81,39 @@ def _check_one(
         own = machines.own_on(placement.allocation_id)
         yield from _check_sharing(placement, placements, component, row, own, manifest, pointer)
         yield from check_size(component, row, pointer)
+        yield from _check_size_together(placement, placements, manifest, machines, row, pointer)
+
+
+def _check_size_together(
+    placement: Placement,
+    placements: Sequence[Placement],
+    manifest: Manifest,
+    machines: Machines,
+    row: AllocationRecord,
+    pointer: str,
+) -> Iterator[Finding]:
+    """Check once for each machine whether it has memory and GPUs for all that share it; CPUs are taken in turns.
+
+    Where one of them alone is too large, that is said already."""
+    here = [other for other in placements if other.allocation_id == placement.allocation_id]
+    if here[0] is not placement:
+        return
+    keys = [other.component_key for other in here] + machines.own_members_on(placement.allocation_id)
+    sharing = [component for key in keys if (component := manifest.component(key)) is not None]
+    if len(sharing) < 2:
+        return
+    needs = [component.requires_capacity_shape for component in sharing]
+    names = " and ".join(sorted({component.key for component in sharing}))
+    memory, gpus = sum(need.memory_mib for need in needs), sum(need.gpus for need in needs)
+    if max(need.memory_mib for need in needs) <= row.shape.memory_mib < memory:
+        message = (
+            f"allocation {row.name} is too small for {names} together: it has {row.shape.memory_mib} MiB, "
+            f"{memory} MiB needed"
+        )
+        yield problem("shape_too_small", message, pointer, "resize it, choose a larger one, or place them apart")
+    if max(need.gpus for need in needs) <= row.shape.gpus < gpus:
+        message = f"allocation {row.name} has {row.shape.gpus} GPUs, {names} together need {gpus}"
+        yield problem("too_few_gpus", message, pointer, "choose one with more GPUs, or place them apart")
 
 
 def _check_sharing(
@@ -130,7 +167,7 @@ def mode_problem(mode: Mode, counts: Mapping[str, int], machines: int) -> str | 
 def choose_mode(
     manifest: Manifest, wanted: str | None, placements: Sequence[Placement]
 ) -> tuple[str | None, Finding | None]:
-    """The mode that was asked for, else the first that fits the placement."""
+    """The mode that was asked for, else the app's default where the placement fits it, else the first that it fits."""
     counts = Counter(placement.component_key for placement in placements)
     machines = len({placement.allocation_id for placement in placements})
     if wanted is not None:
@@ -142,7 +179,8 @@ def choose_mode(
         message = mode_problem(mode, counts, machines) or ""
         return wanted, problem("mode_does_not_fit", message, "/mode", "choose another mode") if message else None
     reasons = []
-    for mode in manifest.modes:
+    # The default first, the others in their order.
+    for mode in sorted(manifest.modes, key=lambda mode: mode.key != manifest.default_mode):
         if (reason := mode_problem(mode, counts, machines)) is None:
             return mode.key, None
         reasons.append(reason)

@@ -11,13 +11,14 @@ from gpuaas_contract.operations import Kind
 from gpuaas_contract.problems import Code
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of_version
+from gpuaas_platform.core.checks import Check
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.tenants import require_project
 from gpuaas_platform.instances.records import InstanceRecord, NewInstance, NewMember
 from gpuaas_platform.instances.service.deploy_checks import check_deploy, name_taken, refusal_of, refuse_errors
-from gpuaas_platform.instances.service.inputs import check_inputs
+from gpuaas_platform.instances.service.inputs import check_inputs, check_of
 from gpuaas_platform.instances.service.instances import reread, to_model
 from gpuaas_platform.instances.storage import instances as store
 from gpuaas_platform.operations.records import NewOperation
@@ -29,7 +30,8 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
     project = await require_project(tx, caller, body.project_id, Permission.INSTANCE_DEPLOY)
     version = await deployable_version(tx, caller, project.tenant_id, body.app_slug, body.version)
     manifest = manifest_of_version(version)
-    plan = await check_deploy(tx, body, manifest, lock=True)
+    tx.need_verdicts(_checks_of(project.tenant_id, manifest, body))
+    plan = await check_deploy(tx, project.tenant_id, body, manifest, lock=True)
     refuse_errors(plan.findings)
     wanted = NewInstance(
         id=ids.new_id(ids.INSTANCE),
@@ -49,12 +51,26 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
     await tx.changed(InstanceEvent.CREATED, row, project_id=row.project_id, instance_id=row.id)
     # The primary member first: its operation is the deploy, the others join it.
     ordered = sorted(body.placement_intent, key=lambda placement: placement.component_key != manifest.primary.key)
-    await _insert_members(tx, row, manifest, ordered, plan.allocations)
+    await _insert_members(tx, project.tenant_id, row, manifest, ordered, plan.allocations)
     return to_model(await reread(tx, row.id))
+
+
+def _kind_of(manifest: Manifest, component_key: str) -> Kind:
+    return Kind.DEPLOY if component_key == manifest.primary.key else Kind.ADD
+
+
+def _checks_of(tenant_id: str, manifest: Manifest, body: InstanceDeploy) -> list[Check]:
+    """List all that a deploy is going to ask for, so that it begins again once and not for each."""
+    checks = [check_of(tenant_id, body.inputs, manifest.inputs, "/inputs")]
+    for key in {placement.component_key for placement in body.placement_intent}:
+        if (declared := manifest.operation(_kind_of(manifest, key), key)) is not None:
+            checks.append(check_of(tenant_id, {}, declared.input_schema, "/input"))
+    return checks
 
 
 async def _insert_members(
     tx: Transaction,
+    tenant_id: str,
     instance: InstanceRecord,
     manifest: Manifest,
     placements: Sequence[Placement],
@@ -64,13 +80,13 @@ async def _insert_members(
     members, requested = [], []
     inputs: dict[tuple[str, str], JsonObject] = {}
     for placement in placements:
-        kind = Kind.DEPLOY if placement.component_key == manifest.primary.key else Kind.ADD
+        kind = _kind_of(manifest, placement.component_key)
         declared = manifest.operation(kind, placement.component_key)
         if declared is None:
             raise Refusal(Code.INVALID_REQUEST, f"{manifest.slug} {manifest.version} has no operation {kind.value!r}")
         key = (kind, placement.component_key)
         if key not in inputs:
-            inputs[key] = check_inputs({}, declared.input_schema, "/input")
+            inputs[key] = check_inputs(tx, tenant_id, {}, declared.input_schema, "/input")
         member_id, operation_id = ids.new_id(ids.MEMBER), ids.new_id(ids.OPERATION)
         members.append(
             NewMember(

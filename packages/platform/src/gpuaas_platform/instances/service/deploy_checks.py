@@ -17,11 +17,11 @@ from gpuaas_platform.artifacts.storage import artifacts as artifact_store
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.instances.rules.placements import Machines, check_counts, check_placements, choose_mode, problem
-from gpuaas_platform.instances.service.inputs import find_problems, with_defaults
+from gpuaas_platform.instances.service.inputs import check_of, with_defaults
 from gpuaas_platform.instances.storage import instances as store
 from gpuaas_platform.vault.storage import credentials as credential_store
 
-_CODES = {"inputs_invalid": Code.INPUTS_INVALID, "name_taken": Code.NAME_TAKEN}
+_CODES = {code.value: code for code in (Code.INPUTS_INVALID, Code.SCHEMA_TOO_SLOW, Code.NAME_TAKEN)}
 """The code of a refusal, by its first finding; the others are about the placement."""
 
 
@@ -35,11 +35,15 @@ class DeployPlan:
     findings: list[Finding] = field(default_factory=list)
 
 
-async def check_deploy(tx: Transaction, body: InstanceDeploy, manifest: Manifest, *, lock: bool) -> DeployPlan:
+async def check_deploy(
+    tx: Transaction, tenant_id: str, body: InstanceDeploy, manifest: Manifest, *, lock: bool
+) -> DeployPlan:
     """With `lock`, the allocations stay as they were found."""
     plan = DeployPlan(inputs=with_defaults(body.inputs, manifest.inputs))
-    for error in find_problems(body.inputs, manifest.inputs, "/inputs"):
-        plan.findings.append(problem("inputs_invalid", error.detail, error.pointer, "change the input"))
+    verdict = tx.verdict(check_of(tenant_id, body.inputs, manifest.inputs, "/inputs"))
+    code = Code.SCHEMA_TOO_SLOW if verdict.too_slow else Code.INPUTS_INVALID
+    for error in verdict.problems:
+        plan.findings.append(problem(code.value, error.detail, error.pointer, "change the input"))
     machines = await find_machines(tx, body.project_id, [p.allocation_id for p in body.placement_intent], lock=lock)
     plan.allocations = machines.found
     plan.findings += check_placements(body.placement_intent, manifest, machines, "/placement_intent")

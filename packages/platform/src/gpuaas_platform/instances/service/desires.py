@@ -11,7 +11,7 @@ from gpuaas_platform.catalogue.storage import versions as catalogue_store
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.instances.records import InstanceView, LiveMember
-from gpuaas_platform.instances.service.inputs import check_inputs, find_problems
+from gpuaas_platform.instances.service.inputs import check_inputs, check_of, refuse_problems
 from gpuaas_platform.instances.storage import instances as store
 from gpuaas_platform.operations.records import PreviousDesire
 
@@ -30,11 +30,11 @@ _EVENTS: dict[str, InstanceEvent] = {
 }
 
 
-def check_input(declared: OperationKind, input: JsonObject) -> JsonObject:
+def check_input(tx: Transaction, tenant_id: str, declared: OperationKind, input: JsonObject) -> JsonObject:
     """Check the app's part by its schema, with defaults; the platform's own part as it came."""
     own = {key: value for key, value in input.items() if key in _OWN_FIELDS.get(declared.kind, ())}
     rest = {key: value for key, value in input.items() if key not in own}
-    return {**check_inputs(rest, declared.input_schema, "/input"), **own}
+    return {**check_inputs(tx, tenant_id, rest, declared.input_schema, "/input"), **own}
 
 
 async def check_desire(
@@ -42,7 +42,8 @@ async def check_desire(
 ) -> JsonObject:
     """Refuse what could not be wanted; return the input as it is kept."""
     if kind == Kind.CONFIGURE:
-        return {**input, "inputs": check_inputs(_object(input, "inputs"), manifest.inputs, "/input/inputs")}
+        wanted = _object(input, "inputs")
+        return {**input, "inputs": check_inputs(tx, instance.tenant_id, wanted, manifest.inputs, "/input/inputs")}
     if kind != Kind.UPGRADE:
         return input
     version = input.get("version")
@@ -55,10 +56,10 @@ async def check_desire(
     newer = manifest_of_version(found)
     _check_members(manifest, newer, await store.list_live(tx, instance.id))
     if "inputs" in input:
-        return {**input, "inputs": check_inputs(_object(input, "inputs"), newer.inputs, "/input/inputs")}
-    if problems := find_problems(instance.inputs, newer.inputs, "/input/inputs"):
-        detail = f"{newer.slug} {newer.version} needs other inputs: {'; '.join(p.detail for p in problems)}"
-        raise Refusal(Code.INPUTS_INVALID, detail, errors=problems)
+        wanted = _object(input, "inputs")
+        return {**input, "inputs": check_inputs(tx, instance.tenant_id, wanted, newer.inputs, "/input/inputs")}
+    verdict = tx.verdict(check_of(instance.tenant_id, instance.inputs, newer.inputs, "/input/inputs"))
+    refuse_problems(verdict, f"{newer.slug} {newer.version} needs other inputs: ")
     return input
 
 

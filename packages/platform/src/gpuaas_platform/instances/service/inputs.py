@@ -3,13 +3,13 @@
 from typing import Any
 
 from gpuaas_contract.base import JsonObject
-from gpuaas_contract.json_schemas import find_value_problems
-from gpuaas_contract.problems import Code, FieldError
-from gpuaas_platform.core.errors import Refusal
+from gpuaas_contract.problems import Code
+from gpuaas_platform.core.checks import Check, Verdict
+from gpuaas_platform.core.database import Transaction
 
 
-def find_problems(inputs: JsonObject, schema: JsonObject, pointer: str) -> list[FieldError]:
-    return find_value_problems(inputs, schema, pointer)
+def check_of(tenant_id: str, inputs: JsonObject, schema: JsonObject, pointer: str) -> Check:
+    return Check(owner=f"tenants/{tenant_id}", document=inputs, schema=schema, pointer=pointer)
 
 
 def with_defaults(inputs: JsonObject, schema: JsonObject) -> JsonObject:
@@ -19,7 +19,12 @@ def with_defaults(inputs: JsonObject, schema: JsonObject) -> JsonObject:
     return {**defaults, **inputs}
 
 
-def check_inputs(inputs: JsonObject, schema: JsonObject, pointer: str) -> JsonObject:
-    if problems := find_problems(inputs, schema, pointer):
-        raise Refusal(Code.INPUTS_INVALID, "; ".join(problem.detail for problem in problems), errors=problems)
+def refuse_problems(verdict: Verdict, about: str = "") -> None:
+    if verdict.problems:
+        detail = about + "; ".join(problem.detail for problem in verdict.problems)
+        raise verdict.refusal(Code.INPUTS_INVALID, detail, verdict.problems)
+
+
+def check_inputs(tx: Transaction, tenant_id: str, inputs: JsonObject, schema: JsonObject, pointer: str) -> JsonObject:
+    refuse_problems(tx.verdict(check_of(tenant_id, inputs, schema, pointer)))
     return with_defaults(inputs, schema)

@@ -5,7 +5,6 @@ from gpuaas_contract.instances import (
     DesiredState,
     Instance,
     InstancePage,
-    InstanceStatus,
     Member,
     MemberPage,
     Versions,
@@ -19,7 +18,7 @@ from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import visible_projects
 from gpuaas_platform.instances.records import InstanceRecord, InstanceSummary, InstanceView, MemberView
 from gpuaas_platform.instances.rules.actions import InstanceFacts, instance_actions, member_actions
-from gpuaas_platform.instances.rules.instances import derive_status, shown_conditions, version_drift
+from gpuaas_platform.instances.rules.instances import derive_status, shown_conditions, status_reason, version_drift
 from gpuaas_platform.instances.service.reconcile_ends import end_lease
 from gpuaas_platform.instances.storage import instances as store
 from gpuaas_platform.secrets.storage import secrets as secret_store
@@ -40,14 +39,12 @@ def to_model(row: InstanceView) -> Instance:
         app_status=row.app_status,
         app_status_reason=row.app_status_reason,
     )
-    troubled = status in {InstanceStatus.FAILED, InstanceStatus.DEGRADED}
-    reason = (row.last_failure or "") if troubled else ""
     drift = version_drift(manifest.runtime, row.observed_runtime, row.generation)
     return to_wire(
         Instance,
         row,
         status=status,
-        reason=reason,
+        reason=status_reason(row, status),
         versions=versions,
         conditions=shown_conditions(row, drift),
         allowed_actions=instance_actions(InstanceFacts.of(row, manifest)),

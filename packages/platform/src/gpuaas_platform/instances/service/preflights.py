@@ -105,7 +105,7 @@ async def preflight_deploy(tx: Transaction, caller: Caller, body: InstanceDeploy
     except Refusal as refusal:
         findings.append(problem("version_unavailable", refusal.detail, "/app_slug", "choose from the catalogue"))
     if manifest is not None:
-        plan = await check_deploy(tx, body, manifest, lock=False)
+        plan = await check_deploy(tx, project.tenant_id, body, manifest, lock=False)
         findings += plan.findings
         # A machine that another app lives on is none of this app's business.
         used = {member.allocation_id for member in await instance_store.list_live_on(tx, list(plan.allocations))}

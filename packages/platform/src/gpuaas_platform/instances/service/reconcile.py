@@ -1,15 +1,18 @@
 """Reconcile leases: one controller at a time looks after an instance, as an observer. A change takes an operation."""
 
 from gpuaas_contract import ids
-from gpuaas_contract.access import CERTIFICATE_SECONDS, OBSERVER_LOGIN, AccessGrant, OperationAccessRequest
+from gpuaas_contract.access import LEASE_CERTIFICATE_SECONDS, OBSERVER_LOGIN, AccessGrant, OperationAccessRequest
 from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.events import ReconcileLeaseEvent
 from gpuaas_contract.operations import ClaimRequest
 from gpuaas_contract.problems import Code
 from gpuaas_contract.reconcile import RECONCILE_LEASE_SECONDS, ReconcileClaim, ReconcileLease
 from gpuaas_platform.access.records import NewAccessGrant
+from gpuaas_platform.access.rules.logins import lease_principal
 from gpuaas_platform.access.service.authorities import Authorities, check_ssh_key
+from gpuaas_platform.access.service.leases import LeaseDoors
 from gpuaas_platform.access.storage import access as access_store
+from gpuaas_platform.access.storage import leases as lease_store
 from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Database, Transaction
@@ -72,13 +75,15 @@ async def yield_lease(tx: Transaction, caller: Caller, instance_id: str, fencing
 class ObserverAccess:
     """Certificates for all machines of an instance, as a user who may look and nothing else."""
 
-    def __init__(self, database: Database, authorities: Authorities) -> None:
+    def __init__(self, database: Database, authorities: Authorities, doors: LeaseDoors) -> None:
         self._database = database
         self._authorities = authorities
+        self._doors = doors
 
     async def grant(
         self, caller: Caller, correlation_id: str, instance_id: str, body: OperationAccessRequest
     ) -> AccessGrant:
+        principal = lease_principal(instance_id, body.fencing_token)
         async with self._database.transaction(caller.id, correlation_id) as tx:
             instance = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK)
             await require_lease(tx, caller, instance_id, body.fencing_token)
@@ -92,14 +97,20 @@ class ObserverAccess:
                     owner_id=instance.project_id,
                     allocation_ids=[row.id for row in machines],
                     login=OBSERVER_LOGIN,
-                    seconds=CERTIFICATE_SECONDS,
+                    seconds=LEASE_CERTIFICATE_SECONDS,
                     reconciled_instance_id=instance_id,
                 ),
             )
+            opened = [row.id for row in machines]
+            await lease_store.open_for(tx, principal, OBSERVER_LOGIN, opened, reconciled_instance_id=instance_id)
             detail = {"grant": grant.id, "machines": list(grant.allocation_ids), "login": OBSERVER_LOGIN}
             await tx.audit("access.grant", instance_id, project_id=instance.project_id, detail=detail)
-        key_id = f"{instance_id}/{body.fencing_token}/{correlation_id}"
-        return await self._authorities.certify(grant, machines, body.public_key, key_id)
+        key_id = f"{principal}/{correlation_id}"
+        answer = await self._authorities.certify(
+            grant, machines, body.public_key, key_id, LEASE_CERTIFICATE_SECONDS, lease_principal=principal
+        )
+        await self._doors.wait_until_open(principal)
+        return answer
 
 
 async def observable(tx: Transaction, allocation_ids: list[str]) -> list[AllocationView]:

@@ -20,7 +20,8 @@ from gpuaas_platform.instances.records import (
 from gpuaas_platform.operations.records import PreviousDesire
 
 # An app that refuses a resize, or finds something before a change, is as well as before: those operations say
-# nothing of its state. Nor does what was cancelled before anybody claimed it.
+# nothing of its state. Nor does what was cancelled before anybody claimed it, nor what failed on a member that was
+# reported to be well since: how it is now counts, not what happened to it.
 _FACTS = """
            (SELECT jsonb_object_agg(c.component_key, jsonb_build_array(c.present, c.staying)) FROM (
                SELECT m.component_key, count(*) AS present, count(*) FILTER (WHERE NOT EXISTS (
@@ -42,6 +43,11 @@ _FACTS = """
             ORDER BY o.number DESC LIMIT 1) AS last_operation
 """
 """The facts that the rules need of an instance beside its row."""
+WELL_SINCE = """(m.status IN ('ready', 'drained') AND m.updated_at > o.ended_at AND NOT EXISTS (
+                   SELECT FROM jsonb_array_elements(m.conditions) c
+                   WHERE c->>'type' = 'Ready' AND c->>'status' <> 'true'
+                      OR c->>'type' = 'Degraded' AND c->>'status' <> 'false'))"""
+"""Whether member m was reported to be well after operation o had failed on it."""
 _SELECT = f"""
     SELECT i.*, p.tenant_id, v.version AS app_version, v.manifest,
            v.status AS app_status, v.reason AS app_status_reason,
@@ -51,13 +57,14 @@ _SELECT = f"""
                AS live_statuses,
 {_FACTS},
            EXISTS (SELECT FROM (
-               SELECT DISTINCT ON (o.member_id) o.state, o.error FROM operations o
+               SELECT DISTINCT ON (o.member_id) o.state, o.error, {WELL_SINCE} AS well_since FROM operations o
                LEFT JOIN members m ON m.id = o.member_id
                WHERE o.instance_id = i.id AND (o.kind = 'decommission' OR i.desired_state <> 'decommissioned')
                  AND o.kind NOT IN ('resize', 'preflight') AND m.status IS DISTINCT FROM 'removed'
                  AND NOT (o.state = 'cancelled' AND o.attempt = 0)
                ORDER BY o.member_id, o.number DESC) newest
-               WHERE newest.state = 'failed' AND NOT coalesce((newest.error->>'member_usable')::boolean, false))
+               WHERE newest.state = 'failed' AND NOT coalesce((newest.error->>'member_usable')::boolean, false)
+                 AND newest.well_since IS NOT TRUE)
                AS failed,
            (SELECT o.kind || ': ' || (o.error->>'detail') FROM operations o
             WHERE o.instance_id = i.id AND o.state = 'failed' AND o.kind NOT IN ('resize', 'preflight')
@@ -191,6 +198,16 @@ async def set_desired(
         desired=desired_state,
         inputs=inputs,
         version=app_version_id,
+    )
+
+
+async def set_mode(tx: Transaction, id: str, mode: str) -> InstanceRecord:
+    return await tx.fetch(
+        InstanceRecord,
+        """UPDATE instances SET mode = %(mode)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+        mode=mode,
     )
 
 

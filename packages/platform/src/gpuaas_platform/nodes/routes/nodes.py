@@ -3,8 +3,10 @@
 from fastapi import Request, Response
 
 from gpuaas_contract.nodes import Enrolment, EnrolRequest, JoinToken, JoinTokenCreate, Node, NodePage, NodeStatus
+from gpuaas_contract.problems import Code
 from gpuaas_platform.api.context import Ctx, Limit, platform_of
 from gpuaas_platform.api.routing import Routes
+from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Permission
 from gpuaas_platform.nodes.service import nodes
 
@@ -20,8 +22,15 @@ async def create_join_token(ctx: Ctx, body: JoinTokenCreate) -> JoinToken:
 
 @routes.post("/nodes/enrol", Permission.ANONYMOUS, status_code=201, response_model=Enrolment)
 async def enrol_node(request: Request, body: EnrolRequest) -> Enrolment:
-    async with platform_of(request).database.system_transaction(request.state.correlation_id) as tx:
-        return await nodes.enrol(tx, body)
+    platform = platform_of(request)
+    try:
+        async with platform.database.system_transaction(request.state.correlation_id) as tx:
+            return await nodes.enrol(tx, body)
+    except Refusal as refusal:
+        if refusal.code == Code.JOIN_TOKEN_INVALID:
+            target = platform.failed_logins.name(body.join_token)
+            platform.failed_logins.note("node.enrol_failed", target, request.state.correlation_id)
+        raise
 
 
 @routes.get("/nodes", Permission.NODE_READ, response_model=NodePage)

@@ -4,12 +4,14 @@ from gpuaas_contract import ids
 from gpuaas_contract.agent_link import DeliverArtifact
 from gpuaas_contract.artifacts import Delivery, DeliveryRequest, DeliverySource, DeliveryStatus
 from gpuaas_contract.events import DeliveryEvent
+from gpuaas_contract.operations import TEARDOWN_KINDS
 from gpuaas_platform.access.service.streams import require_active
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.artifacts.records import ArtifactRecord
 from gpuaas_platform.artifacts.service import artifacts
+from gpuaas_platform.catalogue.service.entitlements import require_entitled
 from gpuaas_platform.catalogue.storage import versions as catalogue_store
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import not_found
@@ -31,6 +33,8 @@ async def request_delivery(tx: Transaction, caller: Caller, operation_id: str, b
     assert machine is not None
     require_active(machine)
     artifact = await artifacts.require_promoted(tx, operation.app_slug, operation.project_id, body.digest)
+    if artifact.app_slug is not None and operation.kind not in TEARDOWN_KINDS:
+        await require_entitled(tx, caller, operation.tenant_id, artifact.app_slug)
     by_agent = shapes.supports(machine, "delivery")
     task_id = await _ask_agent(tx, machine, artifact, operation.correlation_id) if by_agent else None
     status = DeliveryStatus.PENDING if by_agent else DeliveryStatus.TO_COPY

@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from collections.abc import Sequence
 
 from gpuaas_contract import ids
 from gpuaas_contract.events import AllocationEvent, JoinTokenEvent, NodeEvent, VolumeEvent
@@ -13,6 +14,7 @@ from gpuaas_contract.nodes import (
     JoinToken,
     JoinTokenCreate,
     Node,
+    NodeCondition,
     NodePage,
     NodeStatus,
 )
@@ -27,14 +29,14 @@ from gpuaas_platform.core.wakeups import NODE_TASKS
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.assertions import check_public_key
 from gpuaas_platform.nodes import storage as store
-from gpuaas_platform.nodes.records import NodeView
+from gpuaas_platform.nodes.records import NodeRecord, NodeView
 from gpuaas_platform.volumes import storage as volume_store
 
 JOIN_TOKEN_MINUTES = 60
 
 
 def _to_model(row: NodeView) -> Node:
-    return to_wire(Node, row, identity_revoked_at=row.revoked_at, allocated=row.allocated)
+    return to_wire(Node, row, status=row.shown_status, identity_revoked_at=row.revoked_at, allocated=row.allocated)
 
 
 def _hash(token: str) -> str:
@@ -196,11 +198,58 @@ async def offer_key(tx: Transaction, agent: Caller, body: AgentKey) -> Enrolment
     return Enrolment(node_id=agent.id, name=agent.name)
 
 
-async def node_said_hello(tx: Transaction, node_id: str, link_id: str, inventory: Inventory) -> None:
-    row = await store.connected(tx, node_id, inventory)
-    await store.set_link(tx, node_id, link_id)
+async def node_said_hello(
+    tx: Transaction,
+    node_id: str,
+    link_id: str,
+    address: str,
+    inventory: Inventory,
+    conditions: Sequence[NodeCondition] = (),
+) -> None:
+    row = await store.connected(tx, node_id, inventory, conditions)
+    await store.set_link(tx, node_id, link_id, address)
+    # An older link of the same identity hears of it, wherever it ends.
+    await tx.notify(NODE_TASKS, node_id)
     if row is not None:
+        await _tell_status(tx, row)
+
+
+async def node_has_conditions(tx: Transaction, node_id: str, link_id: str, conditions: Sequence[NodeCondition]) -> None:
+    """Note what its agent finds wrong with the host now: the node gets no new machines until that is nothing."""
+    row = await store.set_conditions(tx, node_id, link_id, conditions)
+    if row is not None:
+        await _tell_status(tx, row)
+
+
+async def _tell_status(tx: Transaction, row: NodeRecord) -> None:
+    if row.conditions:
+        message = "; ".join(condition.message for condition in row.conditions)
+        await tx.changed(NodeEvent.IMPAIRED, row, message=message[:1_000])
+    else:
         await tx.changed(NodeEvent(row.status), row)
+
+
+async def is_newest_link(tx: Transaction, node_id: str, link_id: str) -> bool:
+    return await store.has_link(tx, node_id, link_id)
+
+
+async def link_replaced(tx: Transaction, node_id: str, older: str, newer: str) -> None:
+    """Tell operators that two links had one identity: a connection that died unnoticed, or a key that was stolen."""
+    row = await store.note_replaced_link(tx, node_id)
+    message = (
+        f"a link from {newer} took over from one from {older} that was still open, which was cut; if its agent was "
+        "neither restarted nor cut off, somebody else has its key: revoke the node's identity"
+    )
+    await tx.changed(NodeEvent.LINK_REPLACED, row, message=message)
+    await tx.audit("node.replace_link", node_id, detail={"older_address": older, "newer_address": newer})
+
+
+async def inventory_refused(tx: Transaction, node_id: str, sentence: str) -> None:
+    """Nothing of it is stored but why: the agent asks again and again, and it is said once."""
+    row = await store.note_refused_inventory(tx, node_id, sentence)
+    if row is not None:
+        await tx.changed(NodeEvent.INVENTORY_REFUSED, row, message=sentence)
+        await tx.audit("node.report_inventory", node_id, outcome="denied", detail={"reason": sentence})
 
 
 async def node_is_alive(tx: Transaction, node_id: str) -> None:

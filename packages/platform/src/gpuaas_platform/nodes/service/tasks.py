@@ -43,6 +43,9 @@ class Orders:
     """False where its identity is worth nothing any more: then there is nothing else to say."""
     rotate: bool
     tasks: list[TaskMessage]
+    link_id: str | None = None
+    link_address: str = ""
+    """The node's newest link, and where it comes from."""
 
 
 class TaskService:
@@ -62,7 +65,13 @@ class TaskService:
             for row in rows
             if row.id not in told
         ]
-        return Orders(welcome=True, rotate=node.rotation_requested_at is not None, tasks=tasks)
+        return Orders(
+            welcome=True,
+            rotate=node.rotation_requested_at is not None,
+            tasks=tasks,
+            link_id=node.link_id,
+            link_address=node.link_address,
+        )
 
     async def progress(self, node_id: str, message: TaskProgress) -> None:
         async with self._database.system_transaction() as tx:

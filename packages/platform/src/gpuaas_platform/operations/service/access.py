@@ -2,7 +2,7 @@
 
 from gpuaas_contract import ids
 from gpuaas_contract.access import (
-    CERTIFICATE_SECONDS,
+    LEASE_CERTIFICATE_SECONDS,
     OBSERVER_LOGIN,
     OPERATOR_LOGIN,
     AccessGrant,
@@ -10,8 +10,11 @@ from gpuaas_contract.access import (
 )
 from gpuaas_contract.allocations import AllocationStatus
 from gpuaas_platform.access.records import NewAccessGrant
-from gpuaas_platform.access.service.authorities import Authorities, check_ssh_key
+from gpuaas_platform.access.rules.logins import lease_principal
+from gpuaas_platform.access.service.authorities import Authorities, check_ssh_key, list_certified
+from gpuaas_platform.access.service.leases import LeaseDoors
 from gpuaas_platform.access.storage import access as store
+from gpuaas_platform.access.storage import leases as lease_store
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.catalogue.service.versions import manifest_of
 from gpuaas_platform.core.database import Database, Transaction
@@ -24,13 +27,15 @@ from gpuaas_platform.operations.storage import operations as operation_store
 
 
 class OperationAccess:
-    def __init__(self, database: Database, authorities: Authorities) -> None:
+    def __init__(self, database: Database, authorities: Authorities, doors: LeaseDoors) -> None:
         self._database = database
         self._authorities = authorities
+        self._doors = doors
 
     async def grant(
         self, caller: Caller, correlation_id: str, operation_id: str, body: OperationAccessRequest
     ) -> AccessGrant:
+        principal = lease_principal(operation_id, body.fencing_token)
         async with self._database.transaction(caller.id, correlation_id) as tx:
             operation = await operations.require_lease(tx, caller, operation_id, body.fencing_token)
             check_ssh_key(body.public_key)
@@ -49,14 +54,26 @@ class OperationAccess:
                     owner_id=operation.project_id,
                     allocation_ids=[row.id for row in active],
                     login=login,
-                    seconds=CERTIFICATE_SECONDS,
+                    seconds=LEASE_CERTIFICATE_SECONDS,
                     operation_id=operation_id,
                 ),
             )
+            opened = [row.id for row in list_certified(active, chosen)]
+            await lease_store.open_for(tx, principal, login, opened, operation_id=operation_id)
             detail = {"grant": grant.id, "machines": list(grant.allocation_ids)}
             await tx.audit("access.grant", operation_id, project_id=operation.project_id, detail=detail)
-        key_id = f"{operation_id}/{body.fencing_token}/{operation.correlation_id}"
-        return await self._authorities.certify(grant, active, body.public_key, key_id, chosen=chosen)
+        key_id = f"{principal}/{operation.correlation_id}"
+        answer = await self._authorities.certify(
+            grant,
+            active,
+            body.public_key,
+            key_id,
+            LEASE_CERTIFICATE_SECONDS,
+            chosen=chosen,
+            lease_principal=principal,
+        )
+        await self._doors.wait_until_open(principal)
+        return answer
 
 
 async def list_machines(tx: Transaction, operation: OperationView) -> list[str]:

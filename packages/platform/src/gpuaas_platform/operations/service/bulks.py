@@ -18,6 +18,7 @@ from gpuaas_contract.instances import Placement
 from gpuaas_contract.operations import Kind, OperationCreate, OperationState
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.catalogue.service.entitlements import require_entitled
 from gpuaas_platform.catalogue.service.versions import manifest_of
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
@@ -48,6 +49,7 @@ async def add_members(tx: Transaction, caller: Caller, instance_id: str, body: M
     machines = await find_machines(tx, seen.project_id, body.allocation_ids, lock=True, instance_id=instance_id)
     instance = await instances.require_instance(tx, caller, instance_id, Permission.OPERATION_REQUEST, lock=True)
     tx.match(instance)
+    await require_entitled(tx, caller, instance.tenant_id, instance.app_slug, known=True)
     manifest = manifest_of(instance)
     if manifest.component(body.component_key) is None:
         raise Refusal(Code.PLACEMENT_INVALID, f"{manifest.slug} has no component {body.component_key!r}")
@@ -56,7 +58,7 @@ async def add_members(tx: Transaction, caller: Caller, instance_id: str, body: M
         denial = addition_denial(InstanceFacts.of(instance, manifest), body.component_key)
         assert denial is not None
         raise denial.refusal()
-    input = desires.check_input(declared, body.input)
+    input = desires.check_input(tx, instance.tenant_id, declared, body.input)
 
     async def ask(present: InstanceView, allocation_id: str, bulk_id: str) -> tuple[OperationRecord, str]:
         placement = Placement(component_key=body.component_key, allocation_id=allocation_id)

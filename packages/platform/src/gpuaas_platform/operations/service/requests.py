@@ -7,9 +7,10 @@ from gpuaas_contract.base import JsonObject
 from gpuaas_contract.events import BulkEvent, MemberEvent, OperationEvent
 from gpuaas_contract.instances import DesiredState, Placement
 from gpuaas_contract.manifest import Manifest, OperationKind
-from gpuaas_contract.operations import Kind, Operation, OperationCreate, OperationState
+from gpuaas_contract.operations import INSTALLING_KINDS, Kind, Operation, OperationCreate, OperationState
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.allocations.storage import allocations as allocation_store
+from gpuaas_platform.catalogue.service.entitlements import require_entitled
 from gpuaas_platform.catalogue.service.versions import manifest_of
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
@@ -52,6 +53,8 @@ async def request_operation(tx: Transaction, caller: Caller, instance_id: str, b
         machines = await _machines_of(tx, seen, body)
     instance = await instances.require_instance(tx, caller, instance_id, permission, lock=True)
     tx.match(instance)
+    if body.kind in INSTALLING_KINDS:
+        await require_entitled(tx, caller, instance.tenant_id, instance.app_slug, known=True)
     if body.member_id is None:
         row = await _request_on_instance(tx, instance, body)
     else:
@@ -84,7 +87,8 @@ async def _request_on_instance(tx: Transaction, instance: InstanceView, body: Op
     _refuse(instance_denial(InstanceFacts.of(instance, manifest), kind, queued=body.queue and bool(under_way)))
     declared = manifest.instance_operation(kind)
     assert declared is not None
-    input = await desires.check_desire(tx, instance, manifest, kind, desires.check_input(declared, body.input))
+    kept = desires.check_input(tx, instance.tenant_id, declared, body.input)
+    input = await desires.check_desire(tx, instance, manifest, kind, kept)
     if kind == Kind.DECOMMISSION:
         # Deletion pre-empts: whatever still runs is cancelled, and its lease is stale from now on.
         if instance.desired_state != DesiredState.DECOMMISSIONED:
@@ -120,7 +124,7 @@ async def request_on_member(
     _refuse(member_denial(InstanceFacts.of(instance, manifest), member, kind, queued=queue and bool(in_the_way)))
     declared = manifest.member_operation(kind, member.component_key)
     assert declared is not None
-    kept = desires.check_input(declared, input)
+    kept = desires.check_input(tx, instance.tenant_id, declared, input)
     if in_the_way and kind == Kind.REMOVE and not queue:
         preempted = [row for row in await store.list_open(tx, instance.id) if excludes(row, target)]
         await preempt(tx, preempted, "the member is being removed")
@@ -209,6 +213,8 @@ async def retry_operation(tx: Transaction, caller: Caller, operation_id: str) ->
     manifest = manifest_of(instance)
     facts = InstanceFacts.of(instance, manifest)
     _refuse(retry_denial(facts, row))
+    if row.kind in INSTALLING_KINDS:
+        await require_entitled(tx, caller, row.tenant_id, row.app_slug, known=True)
     await _reopen(tx, manifest, row)
     if row.kind == Kind.DEPLOY:
         # Members of a deploy wait for one another: where one failed, the others did, and neither gets on alone.

@@ -28,6 +28,7 @@ from gpuaas_platform.instances.records import MemberView
 from gpuaas_platform.instances.service import instances, preflights
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.operations.records import OperationReference, OperationView
+from gpuaas_platform.operations.service import receipts
 from gpuaas_platform.operations.service.endings import cancel, finish, follow_members
 from gpuaas_platform.operations.service.operations import changed, read, require_lease, require_operation, shown
 from gpuaas_platform.operations.storage import operations as store
@@ -125,6 +126,7 @@ async def complete_operation(tx: Transaction, caller: Caller, operation_id: str,
     await tx.audit("operation.complete", operation_id, project_id=row.project_id)
     if row.kind == Kind.DECOMMISSION and row.instance_id is not None:
         await instances.end_if_gone(tx, row.instance_id)
+        await receipts.issue(tx, row.instance_id, operation_id)
     return await read(tx, operation_id)
 
 

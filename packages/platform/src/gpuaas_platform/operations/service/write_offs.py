@@ -10,6 +10,7 @@ from gpuaas_platform.instances.records import InstanceView
 from gpuaas_platform.instances.rules.actions import abandon_denial, forget_denial
 from gpuaas_platform.instances.service import instances
 from gpuaas_platform.instances.storage import instances as store
+from gpuaas_platform.operations.service import receipts
 from gpuaas_platform.operations.service.endings import follow_members
 from gpuaas_platform.operations.storage import operations as operation_store
 
@@ -45,6 +46,7 @@ async def abandon_instance(tx: Transaction, caller: Caller, instance_id: str, bo
         await _bury(tx, instance, member.id, unverified)
     await store.write_off(tx, instance_id, unverified)
     await instances.end_if_gone(tx, instance_id)
+    await receipts.issue(tx, instance_id, unverified.operation_id)
     detail = unverified.model_dump(mode="json")
     await tx.audit("app_instance.abandon", instance_id, project_id=instance.project_id, detail=detail)
     return instances.to_model(await instances.reread(tx, instance_id))

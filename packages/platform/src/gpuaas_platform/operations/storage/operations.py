@@ -1,5 +1,6 @@
 """Operations, their leases and their steps."""
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any, LiteralString
 
@@ -207,6 +208,18 @@ async def _update(tx: Transaction, changes: LiteralString, id: str, **params: An
         id=id,
         **params,
     )
+
+
+async def holds_lease(tx: Transaction, account_id: str, app_slug: str, kinds: Collection[str]) -> bool:
+    """Whether the account works on an operation of the app that is of one of these kinds."""
+    row = await tx.one(
+        """SELECT 1 FROM operations WHERE lease_account_id = %(account)s AND app_slug = %(slug)s
+             AND kind = ANY(%(kinds)s::text[]) AND state = 'running' AND lease_expires_at > now() LIMIT 1""",
+        account=account_id,
+        slug=app_slug,
+        kinds=sorted(kinds),
+    )
+    return row is not None
 
 
 async def claim(tx: Transaction, id: str, holder: str, account_id: str, lease_seconds: int) -> OperationRecord:

@@ -218,10 +218,11 @@ async def delete_credential(tx: Transaction, caller: Caller, credential_id: str)
 
 
 async def _require_chosen(tx: Transaction, operation: OperationView, credential: CredentialRecord) -> None:
-    """Where the deploy chose credentials, allow these and those of its external machines, and no others."""
+    """Allow what was chosen for the operation's instance, and what its external machines name; where none was chosen,
+    no other one."""
     assert operation.instance_id is not None, "a preflight gets no secrets"
     chosen = await instance_store.list_chosen_credentials(tx, operation.instance_id)
-    if not chosen or credential.id in chosen.values():
+    if credential.id in chosen.values():
         return
     for allocation_id in await instance_store.list_machine_ids(tx, operation.instance_id):
         machine = await allocation_store.get(tx, allocation_id)
@@ -229,7 +230,7 @@ async def _require_chosen(tx: Transaction, operation: OperationView, credential:
         if external is not None and external.credential_id == credential.id:
             return
     detail = f"credential {credential.name} was not chosen for this instance; the deploy names those that it gets"
-    raise Refusal(Code.FORBIDDEN, detail)
+    raise Refusal(Code.FORBIDDEN, detail, denied=True)
 
 
 async def choose_version(

@@ -1,8 +1,5 @@
-"""The state of a machine before the app came, as sorted lists to compare its later state with."""
-
-from slurm_app.slurm.script import STATE_DIRECTORY
-
-BASELINE = f"{STATE_DIRECTORY}/baseline"
+"""A snapshot of a whole machine before an app came, as sorted lists: for apps that install packages, whose files nobody
+can name beforehand. A record that has one in `baseline` is judged by it."""
 
 # Ports come from /proc, because a minimal machine may have no ss. Enabled units are the links that enabling
 # makes: systemctl list-unit-files takes 0.9 s for the same list. Logs are left out of the paths: they are
@@ -14,6 +11,7 @@ listening_ports() {
         while read -r hex; do echo $((16#$hex)); done | sort -un
 }
 """
+# snapshot DIRECTORY: whole and on disk, or not at all.
 SNAPSHOT = (
     LISTENING_PORTS
     + r"""
@@ -26,8 +24,9 @@ snapshot() {
     cut -d: -f1 /etc/group | sort >"$1.new/groups"
     listening_ports >"$1.new/ports"
     find /etc/systemd/system -type l -path '*.wants/*' -printf '%f\n' | sort -u >"$1.new/units"
-    find /etc /usr /opt /srv /var -xdev \( -path /var/log -o -path /var/tmp -o -path "$state" \) -prune \
+    find /etc /usr /opt /srv /var -xdev \( -path /var/log -o -path /var/tmp -o -path "${1%/*}" \) -prune \
         -o -print | sort >"$1.new/paths"
+    sync "$1.new"/* "$1.new"
     rm -rf "$1"
     mv "$1.new" "$1"
 }

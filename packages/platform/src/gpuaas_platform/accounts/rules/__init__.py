@@ -1,0 +1,1 @@
+"""Rules of accounts, without I/O."""

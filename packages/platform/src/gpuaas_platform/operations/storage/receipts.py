@@ -1,0 +1,104 @@
+"""Teardown receipts, signed and still to be signed."""
+
+from gpuaas_contract.base import JsonObject
+from gpuaas_platform.core.database import Transaction
+from gpuaas_platform.operations.records import (
+    PlatformCheck,
+    ReceiptMember,
+    ReceiptOwner,
+    ReceiptRecord,
+    UnsignedReceipt,
+)
+
+ISSUED = "receipt.issue"
+AT_ONCE = 20
+
+
+async def get_owner(tx: Transaction, instance_id: str) -> ReceiptOwner:
+    return await tx.fetch(
+        ReceiptOwner,
+        """SELECT i.id, i.name, i.app_slug, v.version AS app_version, p.id AS project_id, p.name AS project_name,
+                  t.id AS tenant_id, t.name AS tenant_name, i.unverified, i.created_at, i.ended_at
+           FROM instances i JOIN app_versions v ON v.id = i.app_version_id JOIN projects p ON p.id = i.project_id
+                JOIN tenants t ON t.id = p.tenant_id WHERE i.id = %(id)s""",
+        id=instance_id,
+    )
+
+
+async def list_members(tx: Transaction, instance_id: str) -> list[ReceiptMember]:
+    return await tx.fetch_all(
+        ReceiptMember,
+        """SELECT m.id, m.component_key, m.allocation_id, m.last_operation_id, m.unverified,
+                  EXISTS (SELECT 1 FROM operations o WHERE o.instance_id = m.instance_id AND o.member_id = m.id
+                          AND o.kind IN ('remove', 'replace') AND o.state = 'succeeded') AS removed_before
+           FROM members m WHERE m.instance_id = %(id)s ORDER BY m.id""",
+        id=instance_id,
+    )
+
+
+async def list_platform_checks(tx: Transaction, instance_id: str) -> list[PlatformCheck]:
+    """What is still there of it on the platform. A volume on one of its machines is its project's: whether the app left
+    something on it is not known here."""
+    return await tx.fetch_all(
+        PlatformCheck,
+        """WITH found(check_, question, names, unknown) AS (
+             VALUES ('secrets', 'secrets of the instance that can still be delivered',
+                     (SELECT string_agg(name, ', ' ORDER BY name) FROM secrets
+                      WHERE instance_id = %(id)s AND deleted_at IS NULL), false),
+                    ('access', 'access to machines that was given for the instance and has not ended',
+                     (SELECT string_agg(g.id, ', ' ORDER BY g.id) FROM access_grants g
+                      LEFT JOIN operations o ON o.id = g.operation_id
+                      WHERE (g.reconciled_instance_id = %(id)s OR o.instance_id = %(id)s)
+                        AND g.ended_at IS NULL AND g.expires_at > now()), false),
+                    ('volumes', 'volumes attached to machines of the instance, which nobody looked into',
+                     (SELECT string_agg(DISTINCT v.name || ' at ' || a.path, ', ') FROM volume_attachments a
+                      JOIN volumes v ON v.id = a.volume_id
+                      WHERE a.allocation_id IN (SELECT allocation_id FROM members WHERE instance_id = %(id)s)), true))
+           SELECT check_ AS check, question, coalesce(names, 'nothing') AS found,
+                  CASE WHEN names IS NULL THEN true WHEN unknown THEN NULL ELSE false END AS ok FROM found""",
+        id=instance_id,
+    )
+
+
+async def insert(tx: Transaction, instance_id: str, document: JsonObject) -> bool:
+    """False where it has one already: the first one stays."""
+    done = await tx.run(
+        """INSERT INTO receipts (instance_id, document, correlation_id)
+           VALUES (%(id)s, %(document)s, %(correlation)s) ON CONFLICT DO NOTHING""",
+        id=instance_id,
+        document=document,
+        correlation=tx.correlation_id,
+    )
+    return done == 1
+
+
+async def get(tx: Transaction, instance_id: str) -> ReceiptRecord | None:
+    return await tx.find(ReceiptRecord, "SELECT * FROM receipts WHERE instance_id = %(id)s", id=instance_id)
+
+
+async def list_to_sign(tx: Transaction) -> list[UnsignedReceipt]:
+    """Those whose audit entry is sealed below a checkpoint, oldest first."""
+    return await tx.fetch_all(
+        UnsignedReceipt,
+        """SELECT r.instance_id, r.document, e.chain, e.id AS entry_id, e.position, b.number AS batch
+           FROM receipts r
+           JOIN audit_entries e ON e.correlation_id = r.correlation_id AND e.action = %(action)s
+                AND e.target = r.instance_id
+           JOIN audit_batches b ON b.chain = e.chain AND b.number = e.batch AND b.checkpointed
+           WHERE r.signature IS NULL ORDER BY r.created_at LIMIT %(limit)s""",
+        action=ISSUED,
+        limit=AT_ONCE,
+    )
+
+
+async def finish(tx: Transaction, instance_id: str, document: JsonObject, key_id: str, signature: str) -> bool:
+    """False where another process was faster: its signature stays."""
+    done = await tx.run(
+        """UPDATE receipts SET document = %(document)s, key_id = %(key)s, signature = %(signature)s, signed_at = now()
+           WHERE instance_id = %(id)s AND signature IS NULL""",
+        id=instance_id,
+        document=document,
+        key=key_id,
+        signature=signature,
+    )
+    return done == 1
