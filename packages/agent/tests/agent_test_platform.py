@@ -93,8 +93,6 @@ class Platform:
             await link.close(1012)
 
     async def open_stream(self, allocation_id: str, address: str, port: int = 22) -> ServerConnection:
-        if not self._links:
-            raise PermissionError("the node is offline")
         message = OpenStream(
             stream_id=new_id(STREAM),
             allocation_id=allocation_id,
@@ -104,7 +102,8 @@ class Platform:
         )
         opened: asyncio.Future[ServerConnection] = asyncio.get_running_loop().create_future()
         self._streams[message.stream_id] = opened
-        await self._broadcast(message.model_dump_json())
+        if not await self._broadcast(message.model_dump_json()):
+            raise PermissionError("the node is offline")
         await self.until(lambda: opened.done() or message.stream_id in self.refused, "a stream")
         if message.stream_id in self.refused:
             raise PermissionError(self.refused[message.stream_id].message)
@@ -257,9 +256,14 @@ class Platform:
                 self.refused[message.stream_id] = message
         await self._notify()
 
-    async def _broadcast(self, text: str) -> None:
+    async def _broadcast(self, text: str) -> bool:
+        """Say it on every link that lives, and whether there was one: an agent that was killed leaves its link behind."""
+        delivered = False
         for link in list(self._links):
-            await link.send(text)
+            with contextlib.suppress(ConnectionClosed):
+                await link.send(text)
+                delivered = True
+        return delivered
 
     async def _notify(self) -> None:
         async with self._changed:
