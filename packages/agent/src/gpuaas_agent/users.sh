@@ -136,7 +136,8 @@ remove_account() {
     if getent group "$login" >/dev/null; then groupdel "$login" || fail "cannot remove the group $login"; fi
     # A home in which nothing was ever put goes too.
     if [ -d "/home/$login" ] && diff -rq /etc/skel "/home/$login" >/dev/null 2>&1; then rm -rf "/home/$login"; fi
-    rm -f "$people/$login" "$people/$login.temporary"
+    # That there was somebody is kept: a host that is handed back is cleaned of all that they left.
+    rm -f "$people/$login.temporary"
 }
 
 keep_group() {
@@ -151,7 +152,7 @@ keep_group() {
     # Those who could not be made are none of it.
     present=
     for login in $(echo "$members" | tr , ' '); do
-        if [ -e "$people/$login" ]; then present="$present${present:+,}$login"; fi
+        if getent passwd "$login" >/dev/null; then present="$present${present:+,}$login"; fi
     done
     if [ "$(getent group "$name" | cut -d: -f4)" != "$present" ]; then gpasswd --members "$present" "$name" >/dev/null; fi
 }

@@ -52,7 +52,7 @@ _PEOPLE_COLUMNS = {
     "uid": lambda p: p.uid,
     "e-mail": lambda p: p.email,
     "role": lambda p: p.role,
-    "since": lambda p: output.age(p.since) if hasattr(output, "age") else p.since,
+    "since": lambda p: p.since,
     "log-in": lambda p: "left" if p.left_at else "yes" if p.may_log_in else "not yet",
     "problem": lambda p: "; ".join(f"{e.allocation_name}: {e.reason}" for e in p.entries if e.reason),
 }

@@ -169,14 +169,15 @@ async def list_page(tx: Transaction, instance_id: str, after: str, limit: int) -
 
 
 async def list_entries(tx: Transaction, instance_id: str, user_ids: Sequence[str]) -> list[GrantView]:
-    """List what these people have on the machines of the instance, also by grants of their own."""
+    """List what these people have on the machines of the instance, also by grants of their own: one a machine. Who came
+    back has a new one beside the one that ends."""
     return await tx.fetch_all(
         GrantView,
-        """SELECT g.*, a.name AS allocation_name FROM grants g JOIN allocations a ON a.id = g.allocation_id
+        """SELECT DISTINCT ON (g.user_id, g.allocation_id) g.*, a.name AS allocation_name FROM grants g JOIN allocations a ON a.id = g.allocation_id
            WHERE g.user_id = ANY(%(users)s) AND g.status <> 'revoked'
              AND g.allocation_id IN (SELECT allocation_id FROM members
                                      WHERE instance_id = %(instance)s AND status <> 'removed')
-           ORDER BY a.name, g.id""",
+           ORDER BY g.user_id, g.allocation_id, g.status = 'revoking', g.id DESC""",
         instance=instance_id,
         users=list(user_ids),
     )
