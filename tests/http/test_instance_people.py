@@ -78,7 +78,9 @@ async def test_members_have_a_login_on_the_entrance_and_an_account_elsewhere(wor
         assert on_head.temporary == [user.login for user in on_head.users]
         assert not on_tail.users
         assert {(a.login, a.uid, a.leaving) for a in on_tail.accounts} >= {(found.login, found.uid, False)}
-        assert [(g.name, g.gid, g.logins) for g in on_tail.groups] == [(g.name, g.gid, g.logins) for g in on_head.groups]
+        assert [(g.name, g.gid, g.logins) for g in on_tail.groups] == [
+            (g.name, g.gid, g.logins) for g in on_head.groups
+        ]
         assert found.login in on_tail.groups[0].logins
         # The right is real, and only where it is one.
         assert (await mia.client.allocations.access(by_name["one"], PUBLIC_KEY)).login == found.login
@@ -95,9 +97,7 @@ async def test_who_comes_later_is_there_within_seconds_and_who_leaves_loses_the_
     instance = await deployed(world)
     async with person(world, "joe", None) as joe:
         assert joe.user.id not in await people_of(world, instance)
-        membership = await world.admin.memberships.create(
-            joe.user.id, Role.PROJECT_MEMBER, project_id=world.project.id
-        )
+        membership = await world.admin.memberships.create(joe.user.id, Role.PROJECT_MEMBER, project_id=world.project.id)
         found = await settled(world, instance, joe)
         head = next(e.allocation_id for e in found.entries if e.log_in)
         await world.admin.memberships.delete(membership.id)
@@ -140,7 +140,9 @@ async def test_a_disabled_person_is_none_of_the_people(world: World) -> None:
 
 async def test_a_grant_on_the_entrance_makes_a_person_and_stays_the_persons_own(world: World) -> None:
     instance = await deployed(world)
-    head = next(m.allocation_id for m in await world.admin.instances.members(instance.id).all() if m.component_key == "head")
+    head = next(
+        m.allocation_id for m in await world.admin.instances.members(instance.id).all() if m.component_key == "head"
+    )
     async with person(world, "gil", Role.PROJECT_VIEWER) as gil:
         grant = await world.admin.grants.create(head, gil.user.email)
         found = await settled(world, instance, gil)
@@ -196,3 +198,24 @@ async def test_the_feed_says_that_people_changed(world: World) -> None:
         await settled(world, instance, fay)
         events = await world.admin.history.events(instance.id, noun="instance", event="people_changed").all()
         assert any("u-fay" in each.message for each in events)
+
+
+async def test_somebody_whom_a_machine_cannot_make_keeps_nobody_else_out(world: World) -> None:
+    async with person(world, "kim") as kim, person(world, "lou") as lou:
+        instance = await deployed(world)
+        found = await settled(world, instance, kim)
+        await settled(world, instance, lou)
+        world.node.refuses[found.login] = f"this machine has a user {found.login} of its own"
+        # Anew on both machines, and refused there.
+        await world.admin.users.update(kim.user.id, disabled=True)
+        await world.admin.users.update(kim.user.id, disabled=False)
+
+        async def refused() -> bool:
+            entries = (await people_of(world, instance))[kim.user.id].entries
+            return {(entry.status, entry.reason) for entry in entries} == {
+                ("failed", f"this machine has a user {found.login} of its own")
+            }
+
+        await eventually("the refusal to be shown", refused)
+        assert (await settled(world, instance, lou)).may_log_in
+        assert not (await people_of(world, instance))[kim.user.id].may_log_in

@@ -4,7 +4,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from gpuaas_contract.grants import GrantStatus
 from gpuaas_contract.instances import Condition, MemberStatus
+from gpuaas_contract.people import Person, PersonEntry
 from gpuaas_sdk import NotObservableError, ObserveContext
 from gpuaas_sdk.machines.base import CommandResult
 from gpuaas_sdk.testing import FakeMachine
@@ -12,6 +16,7 @@ from slurm_app.reconcilers.cluster import condition
 from slurm_app.reconcilers.observe import observe
 
 from .answers import said
+from .test_people import ASSOCIATIONS, person
 
 LINE = "NodeName={} Arch=x86_64 Version=22.05.8 State={} CfgTRES=cpu=2 Comment=x \n"
 
@@ -30,13 +35,21 @@ class Context:
     answers: dict[str, CommandResult] = field(default_factory=dict)
     said_of_instance: list[Condition] = field(default_factory=list)
     said_of_members: dict[str, Condition] = field(default_factory=dict)
+    listed: list[Person] = field(default_factory=list)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    async def people(self) -> list[Person]:
+        return self.listed
+
+    async def request(self, kind: str, *, member_id: str) -> None:
+        self.asked.append((kind, member_id))
 
     @property
     def instance(self) -> SimpleNamespace:
         return SimpleNamespace(generation=1, conditions=[condition("Ready", self.ready, "", "", 1)])
 
     def machine(self, _: str) -> FakeMachine:
-        return FakeMachine(answers={"scontrol": self.answer, **self.answers})
+        return FakeMachine(answers={**self.answers, "scontrol": self.answer})
 
     async def report_instance(self, *, conditions: list[Condition]) -> None:
         self.said_of_instance += conditions
@@ -118,3 +131,41 @@ async def test_a_machine_without_an_observer_puts_no_doubt_on_the_cluster() -> N
 
 async def test_before_the_first_job_the_deploy_has_the_word() -> None:
     assert (await look("", member("worker", "a"), ready=False)).said_of_instance == []
+
+
+def on_controller(status: GrantStatus) -> PersonEntry:
+    return PersonEntry(allocation_id="alc_1", allocation_name="one", log_in=True, status=status, reason="")
+
+
+@pytest.mark.parametrize(
+    ("people", "asks"),
+    [
+        ([person("u-ann", entry=on_controller(GrantStatus.ACTIVE))], True),  # u-bob may not any more
+        ([person(login, entry=on_controller(GrantStatus.ACTIVE)) for login in ("u-ann", "u-bob", "u-dan")], True),
+        ([person("u-ann"), person("u-bob", left=True)], True),
+        ([], True),
+    ],
+)
+async def test_people_who_differ_are_a_reason_to_ask(people: list[Person], asks: bool) -> None:
+    head = member("controller", "head")
+    head.adapter_detail["account"] = "lab"
+    context = Context(said(LINE.format("a", "IDLE")), [head, member("worker", "a")])
+    context.answers = {"scontrol show assoc_mgr": said(ASSOCIATIONS)}
+    context.listed = people
+    await observe(cast(ObserveContext, context))
+    assert context.asked == ([("sync-people", "mem_head")] if asks else [])
+
+
+async def test_people_who_are_all_mapped_are_none() -> None:
+    head = member("controller", "head")
+    head.adapter_detail["account"] = "lab"
+    context = Context(said(LINE.format("a", "IDLE")), [head, member("worker", "a")])
+    context.answers = {"scontrol show assoc_mgr": said(ASSOCIATIONS.replace("MaxSubmitJobs=0", "MaxSubmitJobs="))}
+    # One has no user on the machine yet: the platform says when.
+    context.listed = [
+        person("u-ann", entry=on_controller(GrantStatus.ACTIVE)),
+        person("u-bob", entry=on_controller(GrantStatus.ACTIVE)),
+        person("u-new", entry=on_controller(GrantStatus.PENDING)),
+    ]
+    await observe(cast(ObserveContext, context))
+    assert context.asked == []

@@ -110,7 +110,8 @@ def _replace(file: Path, text: str) -> None:
 
 
 async def remove_people() -> None:
-    """Delete everybody who ever had a user here, and the groups of projects. The directory that lists them is removed later, with the rest."""
+    """Delete everybody who ever had a user here, and the groups of projects. The directory that lists them is removed
+    later, with the rest."""
     for file in sorted(PEOPLE.iterdir()) if PEOPLE.is_dir() else []:
         if file.suffix == "":
             await _remove(HostUser(file.name, int(file.read_text()), Path("/home") / file.name))

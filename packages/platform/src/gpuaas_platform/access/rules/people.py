@@ -30,7 +30,9 @@ def compare_entries(wanted: Sequence[WantedEntry], made: Sequence[GrantView], lo
 
 def words_of(came: Sequence[str], left: Sequence[str]) -> str:
     """Say who came and left, with a few of the names."""
-    parts = [f"{_names(logins)} {verb}" for logins, verb in ((came, "may use it"), (left, "may not any more")) if logins]
+    parts = [
+        f"{_names(logins)} {verb}" for logins, verb in ((came, "may use it"), (left, "may not any more")) if logins
+    ]
     return "; ".join(parts) or "their roles or entries changed"
 
 

@@ -60,7 +60,10 @@ async def order_users(tx: Transaction, allocation: AllocationRecord) -> None:
         temporary=[grant.login for grant in grants if grant.instance_id is not None],
         accounts=[
             *(MachineAccount(login=login, uid=uid) for login, uid in accounts.items()),
-            *(MachineAccount(login=login, uid=uid, leaving=True) for login, uid in {g.login: g.uid for g in leaving}.items()),
+            *(
+                MachineAccount(login=login, uid=uid, leaving=True)
+                for login, uid in {g.login: g.uid for g in leaving}.items()
+            ),
         ],
         groups=[
             MachineGroup(name=group.name, gid=group.gid, logins=[*group.logins])
@@ -263,7 +266,7 @@ async def revoke_grant(tx: Transaction, caller: Caller, grant_id: str) -> Grant:
     tx.match(row)
     if row.instance_id is not None and row.status in LIVE_STATUSES:
         detail = (
-            f"the platform made this grant for {row.instance_id}, and ends it when {row.email} is not one of its people "
+            f"the platform made this grant for {row.instance_id}, and ends it when {row.email} is none of its people "
             "any more: remove the person from the project, or decommission the instance"
         )
         raise Refusal(Code.INVALID_STATE, detail)

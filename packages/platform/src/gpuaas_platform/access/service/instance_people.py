@@ -50,7 +50,9 @@ async def sync(tx: Transaction, instance_id: str) -> None:
         await _make_entry(tx, instance_id, machines[entry.allocation_id], people[entry.user_id], entry)
     came = [people[user_id] for user_id in wanted if user_id not in said]
     # The group of the project is on every machine, so each hears of everybody who came or left.
-    touched = set(machines) if came or left else {entry.allocation_id for entry in (*difference.gone, *difference.new)}
+    touched = {row.allocation_id for row in difference.gone} | {entry.allocation_id for entry in difference.new}
+    if came or left:
+        touched = set(machines)
     for allocation_id in sorted(touched):
         if machines[allocation_id].status == AllocationStatus.ACTIVE and machines[allocation_id].node_id is not None:
             await grants.order_users(tx, machines[allocation_id])

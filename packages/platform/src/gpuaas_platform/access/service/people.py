@@ -79,7 +79,9 @@ async def find_right(
 
 async def _has_role(tx: Transaction, caller: Caller, allocation_id: str) -> bool:
     machine = await allocation_store.get(tx, allocation_id)
-    return machine is not None and caller.may(Permission.ALLOCATION_ACCESS, Scope(machine.tenant_id, machine.project_id))
+    return machine is not None and caller.may(
+        Permission.ALLOCATION_ACCESS, Scope(machine.tenant_id, machine.project_id)
+    )
 
 
 async def _require_role(tx: Transaction, caller: Caller, allocation_id: str) -> AllocationView:

@@ -11,9 +11,7 @@ from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.instances.service.instances import require_instance
 
 
-async def list_people(
-    tx: Transaction, caller: Caller, instance_id: str, cursor: str | None, limit: int
-) -> PersonPage:
+async def list_people(tx: Transaction, caller: Caller, instance_id: str, cursor: str | None, limit: int) -> PersonPage:
     instance = await require_instance(tx, caller, instance_id, Permission.PEOPLE_READ)
     rows, after = cut_page(await store.list_page(tx, instance_id, decode_cursor(cursor), limit + 1), limit)
     group = await store.get_group(tx, instance.project_id)
