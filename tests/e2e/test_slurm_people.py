@@ -45,7 +45,6 @@ def test_people_use_the_cluster_and_lose_it(
     stack: Stack, cli: CommandLine, machines: Machines, controller: IsolatedController, home: Path
 ) -> None:
     ann = make_person(stack, cli, home, "ann")
-    # A machine that has a name and a number of its own in the way: one person less, and a sentence.
     bob = make_person(stack, cli, home, "bob")
     places = ["--place", "controller=one", "--place", "worker=one", "--place", "worker=two"]
     cli.json("instance", "deploy", "slurm", "--name", NAME, *places, "--wait")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from gpuaas_contract import ids
 from gpuaas_contract.agent_link import MachineAccount, MachineGroup, MachineUser, SetUsers
 from gpuaas_contract.allocations import AllocationStatus
-from gpuaas_contract.events import GrantEvent
+from gpuaas_contract.events import GrantEvent, InstanceEvent
 from gpuaas_contract.grants import LIVE_STATUSES, Grant, GrantCreate, GrantPage, GrantStatus
 from gpuaas_contract.people import LEAVING_SECONDS
 from gpuaas_contract.problems import Code, FieldError
@@ -77,7 +77,8 @@ async def order_users(tx: Transaction, allocation: AllocationRecord) -> None:
 
 async def users_set(tx: Transaction, task_id: str, ok: bool, message: str, refused: Mapping[str, str] = {}) -> None:
     """Settle what the machine was told. Where it names whom it refused, it has done the rest."""
-    for grant in await store.list_of_task(tx, task_id):
+    rows = await store.list_of_task(tx, task_id)
+    for grant in rows:
         reason = refused.get(grant.login, "") if refused else message
         match grant.status, ok or not reason:
             case GrantStatus.PENDING | GrantStatus.FAILED, True:
@@ -88,6 +89,18 @@ async def users_set(tx: Transaction, task_id: str, ok: bool, message: str, refus
                 await _settle(tx, grant, GrantStatus.REVOKED, grant.reason)
             case GrantStatus.REVOKING, False:
                 await _settle(tx, grant, GrantStatus.REVOKING, f"the machine still has the user: {reason}")
+    if rows:
+        await _tell_instances(tx, rows)
+
+
+async def _tell_instances(tx: Transaction, rows: list[GrantRecord]) -> None:
+    """Say it to the instance that the machine carries, too: its app waits until the machine has a person."""
+    users = [row.user_id for row in rows]
+    for instance_id in await people_store.list_instances(tx, rows[0].allocation_id, users):
+        instance = await people_store.touch(tx, instance_id)
+        message = f"the machine was told of {len(users)} people"
+        scope = {"project_id": instance.project_id, "instance_id": instance_id}
+        await tx.changed(InstanceEvent.PEOPLE_CHANGED, instance, message=message, **scope)
 
 
 async def _settle(tx: Transaction, grant: GrantRecord, status: GrantStatus, reason: str) -> None:
@@ -109,7 +122,7 @@ async def tell(tx: Transaction, row: GrantRecord, event: GrantEvent, action: str
 async def end(tx: Transaction, row: GrantRecord, reason: str) -> None:
     """From the end of this transaction on it gives nothing; what the machine has of it goes with the next order."""
     ended = await store.set_status(tx, row.id, GrantStatus.REVOKING, reason, ended=True)
-    if await people_store.is_person_on(tx, row.allocation_id, row.user_id):
+    if await people_store.list_instances(tx, row.allocation_id, [row.user_id]):
         ended = await store.let_leave(tx, row.id, LEAVING_SECONDS)
     await access_store.end_of_grant(tx, row.id)
     await tell(tx, ended, GrantEvent.REVOKED, "revoke", user_id=row.user_id, reason=reason)

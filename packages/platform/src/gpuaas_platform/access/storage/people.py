@@ -185,15 +185,16 @@ async def list_entries(tx: Transaction, instance_id: str, user_ids: Sequence[str
     )
 
 
-async def is_person_on(tx: Transaction, allocation_id: str, user_id: str) -> bool:
-    """Whether the machine carries an instance that the person uses or just used: the app may have work of theirs."""
-    row = await tx.one(
-        """SELECT 1 FROM members b JOIN instance_people p ON p.instance_id = b.instance_id
-           WHERE b.allocation_id = %(allocation)s AND b.status <> 'removed' AND p.user_id = %(user)s LIMIT 1""",
+async def list_instances(tx: Transaction, allocation_id: str, user_ids: Sequence[str]) -> list[str]:
+    """List the instances on a machine that one of these people uses, or just used: an app may have work of theirs."""
+    rows = await tx.all(
+        """SELECT DISTINCT b.instance_id FROM members b JOIN instance_people p ON p.instance_id = b.instance_id
+           WHERE b.allocation_id = %(allocation)s AND b.status <> 'removed' AND p.user_id = ANY(%(users)s)
+           ORDER BY b.instance_id""",
         allocation=allocation_id,
-        user=user_id,
+        users=list(user_ids),
     )
-    return row is not None
+    return [row["instance_id"] for row in rows]
 
 
 # Groups
