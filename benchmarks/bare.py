@@ -1,4 +1,4 @@
-"""What the platform is measured against: the same server and framework, the same statements, nothing else.
+"""The bare side of the benchmarks: the same server and framework, the same statements, nothing else.
 
 Run as `python -m benchmarks.bare PORT DATABASE_URL`."""
 

@@ -77,7 +77,7 @@ def careless() -> None:
 
 
 def unfenced() -> None:
-    """What only looks is not fenced: whoever changes something in that way does so without a lease as well."""
+    """Change something by a command that should only look: such commands are not fenced, and need no lease."""
 
     class Unfenced(NotedMachine):
         async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:

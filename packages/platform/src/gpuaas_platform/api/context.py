@@ -1,4 +1,4 @@
-"""What a route works with: the caller, the correlation id, and one transaction per request."""
+"""The context of a request: the caller, the correlation id, and one transaction."""
 
 import hmac
 from collections.abc import Awaitable, Callable
@@ -164,7 +164,7 @@ async def authenticate(connection: HTTPConnection) -> Authenticated:
 
 
 def is_same_origin(connection: HTTPConnection) -> bool | None:
-    """What the browser says about the page that makes this request; None where it says nothing."""
+    """Whether the browser says that our own page makes this request; None where it says nothing."""
     site, origin = connection.headers.get("sec-fetch-site"), connection.headers.get("origin")
     if site is None and origin is None:
         return None
