@@ -1,4 +1,4 @@
-"""What the platform believes of a node's agent: one link, an inventory within bounds, host certificates for days."""
+"""Bounds on a node's agent: one link, an inventory within limits, host certificates for days."""
 
 import asyncio
 import json

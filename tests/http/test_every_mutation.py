@@ -219,7 +219,7 @@ async def replay_without_rights(recorder: Recorder, walked: set[str], settings: 
 
 
 def _untold(transaction: Transaction) -> Iterator[str]:
-    """What it wrote and did not tell the feed."""
+    """List rows that a request wrote without a change in the feed."""
     for table, event, columns in transaction.writes:
         is_news = columns and (event != "UPDATE" or (table, columns) not in NO_NEWS)
         if is_news and NOUN_OF[table] not in transaction.nouns:

@@ -1,4 +1,4 @@
-"""What a lease is worth on a real machine: nothing after its end, and an observer's never more than a look."""
+"""Leases on a real machine: worth nothing after their end, and an observer's never more than a look."""
 
 import asyncio
 import json

@@ -177,7 +177,7 @@ async def _compare_with_nothing(
     answer: httpx.Response,
     matrix: Matrix,
 ) -> None:
-    """What is another's must answer byte for byte like what is nobody's."""
+    """Another's object must answer byte for byte like one that does not exist."""
     # One id may go by two names: both stand for the same nothing.
     unlike = {values[name]: _like(values[name]) for name in values if name in row.names}
     nothing = {name: unlike.get(value, value) for name, value in values.items()}
@@ -251,7 +251,7 @@ async def _upgrade(url: str, headers: dict[str, str]) -> httpx.Response:
 
 
 def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
-    """What the policy table says of this cell."""
+    """Look this cell up in the policy table."""
     if row.permission == Permission.ANONYMOUS:
         return ALLOWED
     if row.permission == Permission.AGENT:

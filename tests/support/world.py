@@ -113,7 +113,7 @@ class SimulatedNode:
     volumes: list[str] | None = None
     """Likewise."""
     conditions: list[NodeCondition] = field(default_factory=list)
-    """What it says is wrong with it, when it connects."""
+    """Conditions that it reports of its host when it connects."""
     link: websockets.ClientConnection | None = None
     leases: list[SetLeases] = field(default_factory=list)
     """All that it was told of who may log in under a lease."""

@@ -32,7 +32,7 @@ class Kit:
     random: random.Random
     at: str = ""
     before: list[set[str]] = field(default_factory=list)
-    """What is on the machines without the app."""
+    """The state of the machines without the app."""
     running: list[set[str]] = field(default_factory=list)
     """And with it."""
 

@@ -188,7 +188,7 @@ class Subject:
 
 
 class TookTooLongError(Exception):
-    """What the app should have reached was not reached in time: a broken rule, in the words of the check."""
+    """The app did not reach in time what the check waits for: a broken rule, in the words of the check."""
 
 
 async def until(condition: Callable[[], Awaitable[Found | None]], what: str, seconds: float = PATIENCE) -> Found:

@@ -191,6 +191,17 @@ class LeaseRequest(Request):
     fencing_token: int
 
 
+class WorkAcknowledged(Resource):
+    """Answers a heart-beat or the report of a step, in the words of the operation. `GET` shows the rest of it."""
+
+    id: str
+    revision: int
+    state: OperationState
+    cancel_requested: bool = False
+    """The controller is asked to stop at the next boundary between steps."""
+    lease: Lease
+
+
 class StepReport(Request):
     """Announce a step as running before its side effect; report it again when it ended."""
 

@@ -81,9 +81,9 @@ class Settings(DatabaseSettings, VaultSettings, ServingSettings):
     artifact_largest_gib: float = Field(100, gt=0, le=1024)
     """The largest file that becomes an artifact."""
     artifact_owner_gib: float = Field(200, ge=0, allow_inf_nan=False)
-    """What one app or one project may have in the registry, uploads that nobody finished included."""
+    """The most that one app or one project may have in the registry, unfinished uploads included."""
     registry_total_gib: float = Field(1000, ge=0, allow_inf_nan=False)
-    """What all have there together."""
+    """The most that all of them may have there together."""
     registry_reserve_gib: float = Field(4, ge=0, allow_inf_nan=False)
     """With less than this free on the registry's disk nothing is pushed: the database and the vault need it."""
     environment: str = "demo"

@@ -155,7 +155,7 @@ def _example(schema: Json, schemas: Json) -> Any:
 
 
 def _object(schema: Json, schemas: Json) -> Json:
-    """What is required, and what people would look for."""
+    """Give an example of each required field."""
     required = schema.get("required", [])
     return {
         name: FIELDS[name] if name in FIELDS else _example(part, schemas)

@@ -108,7 +108,7 @@ async def get_trusted_key(ctx: Ctx, trusted_key_id: str) -> Response:
 
 @routes.delete(_KEY, Permission.ARTIFACT_MANAGE, response_model=TrustedKey)
 async def delete_trusted_key(ctx: Ctx, trusted_key_id: str) -> Response:
-    """What was verified with it stays verified."""
+    """Delete a trusted key. Artifacts that were verified with it stay verified."""
     return await ctx.mutate(lambda tx: trusted_keys.delete_key(tx, ctx.caller, trusted_key_id))
 
 

@@ -225,7 +225,7 @@ class ReceiptMember(Record):
 
 @dataclass(frozen=True, slots=True)
 class PlatformCheck(Record):
-    """What the platform itself knows of an instance that has ended."""
+    """Facts of the platform itself about an instance that has ended."""
 
     check: str
     question: str

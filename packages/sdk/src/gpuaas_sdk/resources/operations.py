@@ -20,6 +20,7 @@ from gpuaas_contract.operations import (
     RemoteCommand,
     StepReport,
     StepStatus,
+    WorkAcknowledged,
 )
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
@@ -62,10 +63,10 @@ class Operations(ResourceRoutes):
         path = f"/operations/{operation_id}/claim"
         return await self._transport.post(path, Claim, ClaimRequest(holder=holder))
 
-    async def heartbeat(self, operation_id: str, fencing_token: int) -> Operation:
+    async def heartbeat(self, operation_id: str, fencing_token: int) -> WorkAcknowledged:
         body = LeaseRequest(fencing_token=fencing_token)
         path = f"/operations/{operation_id}/heartbeat"
-        return await self._transport.post(path, Operation, body, keyed=False)
+        return await self._transport.post(path, WorkAcknowledged, body, keyed=False)
 
     async def yield_lease(
         self, operation_id: str, fencing_token: int, *, idempotency_key: str | None = None
@@ -86,7 +87,7 @@ class Operations(ResourceRoutes):
         message: str = "",
         evidence: JsonObject | None = None,
         commands: Sequence[RemoteCommand] = (),
-    ) -> Operation:
+    ) -> WorkAcknowledged:
         body = StepReport(
             fencing_token=fencing_token,
             key=key,
@@ -96,7 +97,7 @@ class Operations(ResourceRoutes):
             evidence=evidence or {},
             commands=[*commands],
         )
-        return await self._transport.post(f"/operations/{operation_id}/steps", Operation, body)
+        return await self._transport.post(f"/operations/{operation_id}/steps", WorkAcknowledged, body)
 
     async def complete(
         self,

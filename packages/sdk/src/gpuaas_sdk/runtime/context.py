@@ -112,7 +112,7 @@ class StepHandle:
 
     async def _report(self, status: StepStatus, message: str | None = None) -> None:
         context = self._context
-        operation = await context.client.operations.report_step(
+        answer = await context.client.operations.report_step(
             context.operation_id,
             context.fencing_token,
             key=self.key,
@@ -122,7 +122,7 @@ class StepHandle:
             evidence=_bounded_evidence(self.evidence),
             commands=self._commands,
         )
-        if operation.cancel_requested:
+        if answer.cancel_requested:
             context.request_cancel()
 
 

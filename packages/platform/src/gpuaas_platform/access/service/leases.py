@@ -60,7 +60,7 @@ class LeaseDoors:
 
 
 class LeaseTeller:
-    """What one link has told its agent of leases, and what the agent has confirmed."""
+    """The leases that one link has told its agent of, and those that the agent has confirmed."""
 
     def __init__(self) -> None:
         self._sequence = 0

@@ -132,7 +132,7 @@ def _der(public_key_pem: str) -> bytes:
 
 
 async def certificate_bundle(openbao: OpenBao) -> str:
-    """What a registry believes tokens by: it takes public keys in certificates only.
+    """The certificate by which a registry verifies tokens: it takes public keys in certificates only.
 
     Their own signatures count for nothing, so that a key made for the moment gives them."""
     await openbao.ensure_registry_key()

@@ -5,6 +5,7 @@ from gpuaas_contract.audit import PLATFORM_CHAIN
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.history import Explanation, InstanceEvent, InstanceEventPage, RequestRecord, Trace
 from gpuaas_contract.instances import Instance, InstanceStatus, Member
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import Operation, OperationState, Step, StepStatus
 from gpuaas_contract.problems import AllowedAction
 from gpuaas_platform.audit.records import AuditEntryRecord
@@ -105,7 +106,7 @@ async def _waiting(tx: Transaction, instance: InstanceView, operation: Operation
     for machine in await store.list_silent_machines(tx, instance.id, MOST_MACHINES):
         if machine.status != AllocationStatus.ACTIVE:
             message, action = f"machine {machine.name} is {machine.status}", "look at its timeline"
-            found.append(_warning("machine_not_active", message, f"{action}: GET /v1/allocations/{machine.id}"))
+            found.append(_warning("machine_not_active", message, f"{action}: GET {Noun.ALLOCATION.href(machine.id)}"))
         else:
             message = f"node {machine.node_name}, which carries machine {machine.name}, is offline"
             found.append(_warning("node_offline", message, "bring the node's agent back; what is on it may run on"))

@@ -148,8 +148,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What a request needed and had: a permission in a scope, for a thing by its noun and id. Where the permission is
-    None, the entitlement of the scope's tenant to the scope's app."""
+    """A right that a request needed and had: a permission in a scope, for a thing by its noun and id. Where the
+    permission is None, the entitlement of the scope's tenant to the scope's app."""
 
     permission: str | None
     scope: Scope

@@ -1,4 +1,4 @@
-"""What a teardown receipt says, from what the app handed over and from what the platform knows."""
+"""The content of a teardown receipt, from the app's own report and from what the platform knows."""
 
 from collections.abc import Sequence
 from datetime import datetime

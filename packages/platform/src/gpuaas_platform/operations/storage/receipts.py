@@ -37,8 +37,8 @@ async def list_members(tx: Transaction, instance_id: str) -> list[ReceiptMember]
 
 
 async def list_platform_checks(tx: Transaction, instance_id: str) -> list[PlatformCheck]:
-    """What is still there of it on the platform. A volume on one of its machines is its project's: whether the app left
-    something on it is not known here."""
+    """List what the platform still has of the instance. A volume on one of its machines is its project's: whether the
+    app left something on it is not known here."""
     return await tx.fetch_all(
         PlatformCheck,
         """WITH found(check_, question, names, unknown) AS (
