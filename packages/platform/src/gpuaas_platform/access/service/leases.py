@@ -7,7 +7,7 @@ from gpuaas_contract.agent_link import SetLeases
 from gpuaas_contract.problems import Code
 from gpuaas_platform.access.records import LeasePrincipalRecord
 from gpuaas_platform.access.storage import leases as store
-from gpuaas_platform.core.database import Database
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.wakeups import LEASES, Wakeups
 
@@ -49,10 +49,10 @@ class LeaseDoors:
         async with self._database.system_transaction() as tx:
             return await store.list_of_node(tx, node_id)
 
-    async def heard(self, told: Sequence[tuple[str, str]]) -> None:
+    @staticmethod
+    async def heard(tx: Transaction, told: Sequence[tuple[str, str]]) -> None:
         if told:
-            async with self._database.system_transaction() as tx:
-                await store.set_told(tx, told)
+            await store.set_told(tx, told)
 
     async def link_began(self, node_id: str) -> None:
         async with self._database.system_transaction() as tx:
