@@ -85,6 +85,7 @@ def build_platform(settings: Settings) -> Platform:
                 settings.registry_total_gib,
                 settings.registry_reserve_gib,
             ),
+            settings.registry_check_url,
         ),
         plan=plan,
         tokens=tokens,
