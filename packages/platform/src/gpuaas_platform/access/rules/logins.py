@@ -28,6 +28,7 @@ def lease_principal(leased_id: str, fencing_token: int) -> str:
     return f"{leased_id}/{fencing_token}"
 
 
-def certificate_principal(login: str, allocation_id: str) -> str:
-    """Name the principal that a certificate must carry to log in to this machine as this user."""
-    return f"{login}@{allocation_id}"
+def role_principal(person_id: str) -> str:
+    """Name the principal of somebody who administers machines and logs in as their own user. As for a lease, the ids of
+    its certificates begin with it."""
+    return f"{person_id}/role"

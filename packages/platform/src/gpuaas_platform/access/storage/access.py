@@ -1,9 +1,13 @@
 """Access grants."""
 
+from typing import LiteralString
+
+from gpuaas_contract.identity import PrincipalKind
 from gpuaas_platform.access.records import AccessGrantRecord, AccessGrantView, NewAccessGrant
 from gpuaas_platform.access.storage import leases
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.wakeups import ACCESS
+from gpuaas_platform.identity.rules.policy import Caller
 
 
 async def insert(tx: Transaction, id: str, new: NewAccessGrant) -> AccessGrantRecord:
@@ -55,9 +59,8 @@ async def end_of_reconcile(tx: Transaction, instance_id: str) -> None:
 
 
 async def end_of_principal(tx: Transaction, principal_id: str, project_id: str | None = None) -> None:
-    """Everywhere, or in one project: streams that are open are cut."""
-    if project_id is None:
-        await leases.close_of_account(tx, principal_id)
+    """Everywhere, or in one project: streams that are open are cut, and the machines refuse its certificates."""
+    await leases.close_of_account(tx, principal_id, project_id)
     await tx.run(
         """UPDATE access_grants SET ended_at = now() WHERE principal_id = %(id)s AND ended_at IS NULL
              AND (%(project)s::text IS NULL OR project_id = %(project)s)""",
@@ -65,6 +68,22 @@ async def end_of_principal(tx: Transaction, principal_id: str, project_id: str |
         project=project_id,
     )
     await tx.notify(ACCESS)
+
+
+async def roles_stand(tx: Transaction, caller: Caller) -> bool:
+    """Whether the caller still is who the policy was asked about. Held until the transaction ends: whoever takes a role
+    or disables an account waits for it, and then finds what was given by it."""
+    if caller.kind == PrincipalKind.SERVICE_ACCOUNT:
+        query: LiteralString = "SELECT 1 FROM service_accounts WHERE id = %(id)s AND NOT disabled FOR SHARE"
+        return await tx.one(query, id=caller.id) is not None
+    if await tx.one("SELECT 1 FROM users WHERE id = %(id)s AND NOT disabled FOR SHARE", id=caller.id) is None:
+        return False
+    rows = await tx.all(
+        "SELECT role, tenant_id, project_id, app_slug FROM memberships WHERE user_id = %(id)s ORDER BY id FOR SHARE",
+        id=caller.id,
+    )
+    held = {(row["role"], row["tenant_id"], row["project_id"], row["app_slug"]) for row in rows}
+    return {(one.role, one.tenant_id, one.project_id, one.app_slug) for one in caller.grants} <= held
 
 
 async def end_of_grant(tx: Transaction, grant_id: str) -> None:
