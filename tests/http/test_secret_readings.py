@@ -30,7 +30,7 @@ from tests.support.processes import ApiProcess
 from tests.support.world import MANIFEST, World, make_key
 
 READERS = ["project_admin", "project_member"]
-SECRETS = [
+SECRETS: list[dict[str, Any]] = [
     {"name": "door", "kind": "password", "size": 24, "readable_by": READERS},
     {"name": "key", "kind": "bytes", "readable_by": ["tenant_admin", "project_viewer"]},
     {"name": "inner", "kind": "bytes"},

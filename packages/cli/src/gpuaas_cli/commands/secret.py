@@ -100,8 +100,8 @@ async def read(
     """Print the value of a secret that the app lets people of your role read.
 
     Asks for your password again on a terminal; otherwise takes it from --password-stdin or GPUAAS_PASSWORD. Each
-    reading is in the audit trail. Bytes are printed in base64. After a rotation, an app may use the version before until its
-    next operation.
+    reading is in the audit trail. Bytes are printed in base64. After a rotation, an app may use the version before
+    until its next operation.
 
     ```
     gpuaas secret read first token
