@@ -45,6 +45,7 @@ NO_CHANGE = {
     "grant_operation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
     "deliver_credential": "a wrapping token for a minute that no route shows again; the audit trail holds it",
     "deliver_secret": "a wrapping token for a minute that no route shows again; the audit trail holds it",
+    "read_secret": "changes nothing; the audit trail holds it",
     "unwrap_secret": "uses a wrapping token up; the audit trail holds it",
     "certify_host": "signs an agent's key; nothing is stored",
     "log_in": _LOGIN,

@@ -198,3 +198,36 @@ def test_the_published_schema_is_current_and_agrees() -> None:
     assert packaged == schema, "run make reference"
     if DOCUMENT.exists():
         assert json.loads(DOCUMENT.read_text()) == schema, "run make reference"
+
+
+def _with_secret(**changes: Any) -> dict[str, Any]:
+    return {**GOOD, "secrets": [{"name": "door", "kind": "password", **changes}]}
+
+
+def test_nobody_reads_a_secret_unless_roles_are_named() -> None:
+    assert Manifest.model_validate(_with_secret()).secrets[0].readable_by == []
+    named = Manifest.model_validate(_with_secret(readable_by=["project_admin", "project_member"]))
+    declared = named.secret("door")
+    assert declared is not None
+    assert declared.readable_by == ["project_admin", "project_member"]
+    # What the controller asks for is the same, whoever may read it.
+    assert declared.spec == Manifest.model_validate(_with_secret()).secrets[0].spec
+    assert find_problems(_with_secret(readable_by=[])) == []
+
+
+@pytest.mark.parametrize(
+    ("readable_by", "pointer", "words"),
+    [
+        (["everybody"], "/secrets/0/readable_by/0", "'everybody' is not one of 'platform_admin', 'tenant_admin'"),
+        (["app_publisher"], "/secrets/0/readable_by/0", "'app_publisher' is not one of"),
+        (["project_admin\n"], "/secrets/0/readable_by/0", "is not one of"),
+        ([None], "/secrets/0/readable_by/0", "'None' is not one of"),
+        (["project_admin"] * 2, "/secrets/0/readable_by/1", "role 'project_admin' is there twice"),
+        (["project_admin"] * 6, "/secrets/0/readable_by", "at most 5 items"),
+        ("project_admin", "/secrets/0/readable_by", "list"),
+        (None, "/secrets/0/readable_by", "list"),
+    ],
+)
+def test_readers_that_make_no_sense(readable_by: object, pointer: str, words: str) -> None:
+    problems = {problem.pointer: problem.detail for problem in find_problems(_with_secret(readable_by=readable_by))}
+    assert words in problems[pointer]

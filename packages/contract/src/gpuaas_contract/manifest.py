@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 
 from gpuaas_contract.base import Digest, JsonObject, Key, Message, Name, Request, Title
 from gpuaas_contract.operations import MEMBER_KINDS
-from gpuaas_contract.secrets import SecretSpec
+from gpuaas_contract.secrets import MOST_READERS, ReaderRole, SecretSpec
 
 MANIFEST_SCHEMA = "gpuaas.app/v1"
 ICON_LIMIT = 48 * 1024
@@ -114,6 +114,13 @@ class DeclaredSecret(SecretSpec):
     """A secret that each instance has for itself. It is made when its controller first asks for it."""
 
     name: Key
+    readable_by: list[ReaderRole] = Field(default=[], max_length=MOST_READERS)
+    """People with one of these roles on the instance's project may read the value, each time with their password.
+    Nobody where it is empty. A role stands for itself alone: name each one."""
+
+    @property
+    def spec(self) -> SecretSpec:
+        return SecretSpec(kind=self.kind, size=self.size, alphabet=self.alphabet)
 
 
 class OperationKind(Request):

@@ -62,6 +62,8 @@ def _words(error: Any) -> str:
             return f"{name!r} is missing"
         case "string_pattern_mismatch":
             return f"{str(error['input'])[:100]!r} does not match {error['ctx']['pattern']}"
+        case "literal_error":
+            return f"{str(error['input'])[:100]!r} is not one of {error['ctx']['expected']}"
     return str(error["msg"])
 
 
@@ -192,6 +194,13 @@ def _ports_fit(manifest: Manifest) -> Iterator[FieldError]:
         taken.setdefault(place_taken, port.name)
 
 
+def _readers_differ(manifest: Manifest) -> Iterator[FieldError]:
+    for number, secret in enumerate(manifest.secrets):
+        roles: list[str] = [*secret.readable_by]
+        pointers = {f"/secrets/{number}/readable_by/{place}": role for place, role in enumerate(roles)}
+        yield from _repeated("role", pointers, roles)
+
+
 def _hints_fit(manifest: Manifest) -> Iterator[FieldError]:
     inputs = manifest.inputs.get("properties", {})
     for key in manifest.input_hints:
@@ -211,5 +220,6 @@ _RULES: tuple[Rule, ...] = (
     _operations_fit,
     _modes_fit,
     _ports_fit,
+    _readers_differ,
     _hints_fit,
 )

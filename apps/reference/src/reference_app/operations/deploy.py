@@ -5,7 +5,7 @@ from gpuaas_contract.instances import AccessNote, Condition, ConditionStatus, Me
 from gpuaas_sdk import OperationContext, OperationFailed, member_in_work, run_phases
 
 from reference_app import phases
-from reference_app.cluster import Cluster
+from reference_app.cluster import TOKEN, Cluster
 from reference_app.phases import PROVE, Work
 from reference_app.software import PROGRAM
 
@@ -56,8 +56,13 @@ async def report_ready(operation: OperationContext, cluster: Cluster, version: s
         access_notes=[
             AccessNote(
                 title="Call the roll",
-                command=f"gpuaas ssh {machine.name} -- sudo {PROGRAM} ask GET /health",
-            )
+                command=f"gpuaas ssh {machine.name} -- {PROGRAM} ask GET /health",
+            ),
+            AccessNote(
+                title="Read the token",
+                command=f"gpuaas secret read {instance.name} {TOKEN}",
+                text=f"It lets you drain and resume workers: pipe it into {PROGRAM} ask --token-stdin POST /drain …",
+            ),
         ],
         observed_runtime=version,
     )

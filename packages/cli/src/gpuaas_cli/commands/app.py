@@ -97,6 +97,9 @@ def _show(found: "AppVersion") -> None:
             for key, p in properties.items()
         ]
         output.table(inputs, ["key", "type", "required", "default", "description"])
+    if readable := [[s.name, s.kind, ", ".join(s.readable_by)] for s in manifest.secrets if s.readable_by]:
+        output.heading("Secrets that people may read (gpuaas secret read INSTANCE NAME)")
+        output.table(readable, ["name", "kind", "readable by"])
     output.heading("Operations")
     output.table([[o.kind, o.title, o.component or ""] for o in manifest.operations], ["kind", "title", "component"])
 

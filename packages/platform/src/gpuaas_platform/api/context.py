@@ -25,7 +25,7 @@ from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.idempotency import begin_request
 from gpuaas_platform.core.outside import OutsideEffect
 from gpuaas_platform.core.pages import MAX_LIMIT
-from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.identity.rules.policy import PEOPLE_ONLY, Caller, Permission
 from gpuaas_platform.identity.service.principals import Authenticated, not_a_person, password_change_required
 from gpuaas_platform.platform import Platform
 
@@ -219,7 +219,7 @@ async def _context_of(request: Request, given_csrf_token: str) -> Context:
     if authenticated.csrf_token is not None and request.method not in _READS:
         _check_csrf(request, authenticated.csrf_token, given_csrf_token)
     permission = getattr(request.scope["route"].endpoint, PERMISSION_ATTRIBUTE)
-    if permission in {Permission.PERSON, Permission.OWN_LOGIN} and authenticated.session_id is None:
+    if permission in PEOPLE_ONLY and authenticated.session_id is None:
         raise not_a_person()
     if authenticated.password_change_required and permission != Permission.OWN_LOGIN:
         raise password_change_required()

@@ -235,7 +235,8 @@ class PlatformCheck(Record):
 
 @dataclass(frozen=True, slots=True)
 class ReceiptRecord(Record):
-    instance_id: str
+    subject_id: str
+    """The instance, or the member that was written off."""
     document: JsonObject
     correlation_id: str
     key_id: str | None
@@ -248,7 +249,7 @@ class ReceiptRecord(Record):
 class UnsignedReceipt(Record):
     """A receipt whose audit entry is below a checkpoint: it can be signed."""
 
-    instance_id: str
+    subject_id: str
     document: JsonObject
     chain: str
     entry_id: str

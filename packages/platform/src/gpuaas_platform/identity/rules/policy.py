@@ -74,6 +74,9 @@ class Permission(StrEnum):
     """Its name, public keys and fingerprints. Nobody reads the key itself: a lease holder has it delivered."""
     CREDENTIAL_MANAGE = "credential.manage"
     SECRET_ROTATE = "secret.rotate"  # noqa: S105 - a permission
+    SECRET_READ = "secret.read"  # noqa: S105 - a permission
+    """The value of a secret, by a person who has one of the roles that the app's manifest names for it: of those in the
+    table none may where it names none."""
     AUDIT_READ = "audit.read"
     METRICS_READ = "metrics.read"
 
@@ -132,9 +135,12 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.CREDENTIAL_READ: _VIEWERS,
     Permission.CREDENTIAL_MANAGE: _ADMINS,
     Permission.SECRET_ROTATE: _ADMINS,
+    Permission.SECRET_READ: _USERS | {Role.PROJECT_VIEWER},
     Permission.AUDIT_READ: _ADMINS,
     Permission.METRICS_READ: _PLATFORM,
 }
+PEOPLE_ONLY = frozenset({Permission.PERSON, Permission.OWN_LOGIN, Permission.SECRET_READ})
+"""What no service account may, whatever its role is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +228,9 @@ class Caller:
     def tenants_with(self, permission: Permission) -> list[str]:
         return [g.tenant_id for g in self.grants if g.tenant_id is not None and g.role in POLICY[permission]]
 
+    def roles_in(self, scope: Scope) -> set[str]:
+        return {grant.role for grant in self.grants if grant.covers(scope)}
+
     def sees(self, scope: Scope) -> bool:
         if any(grant.covers(scope) and self._shows(grant, scope) for grant in self.grants):
             return True
@@ -236,7 +245,7 @@ class Caller:
     def may(self, permission: Permission, scope: Scope) -> bool:
         if permission == Permission.TENANT_READ:
             return self.sees(scope)
-        roles = {grant.role for grant in self.grants if grant.covers(scope)}
+        roles = self.roles_in(scope)
         if CONTROLLER in roles and scope.app_slug is not None and scope.app_slug != self.app_slug:
             roles.discard(CONTROLLER)
         return bool(roles & POLICY[permission])

@@ -1,0 +1,164 @@
+"""What is hidden from a decommission spoils its receipt: on the machine, in an account, a firewall, a volume, a host.
+
+On a real instance of the reference app, whose token a person reads first."""
+
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuaas_agent.firewall import table_name
+from gpuaas_stack.stack import Stack
+from tests.e2e.administrator import Platform
+from tests.e2e.command_line import CommandLine
+from tests.machines.conftest import ENVIRONMENT
+from tests.machines.rollcall import SLUG, controllers, publish
+from tests.machines.slices import make, release
+from tests.support.waiting import wait_until
+
+MACHINE = "canary"
+PASSWORD = "a long enough password"
+VERSION = "3.0.0"
+PROGRAM = "/opt/rollcall/rollcall"
+HIDE = """
+set -eu
+install -o rollcall -g rollcall /dev/null /usr/local/share/canary
+mkdir -p /run/systemd/system
+cp /etc/systemd/system/rollcall-controller.service /run/systemd/system/
+useradd --system --non-unique --uid "$(id -u rollcall)" --no-create-home canary
+echo 'rollcall ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/canary
+chmod 0440 /etc/sudoers.d/canary
+if command -v nft >/dev/null; then
+  nft add table inet canary
+  nft 'add chain inet canary input { type filter hook input priority 0; }'
+  nft add rule inet canary input tcp dport 7400 accept
+  echo firewall
+fi
+"""
+SHOW = """
+set -eu
+rm -f /usr/local/share/canary /run/systemd/system/rollcall-controller.service /etc/sudoers.d/canary
+systemctl daemon-reload
+userdel canary
+if command -v nft >/dev/null; then nft delete table inet canary; fi
+"""
+
+
+@pytest.fixture
+def instance(stack: Stack, cli: CommandLine, node: str, tmp_path: Path) -> Iterator[str]:
+    make(cli, MACHINE)
+    publish(cli, tmp_path, VERSION)
+    account = tmp_path / "service-account.json"
+    cli.run("service-account", "create", f"canary-{secrets.token_hex(4)}", "--app", SLUG, "--file", str(account))
+    with controllers(stack, account, tmp_path) as running:
+        running.start()
+        deploy = ["instance", "deploy", SLUG, "--name", MACHINE, "--version", VERSION]
+        yield str(cli.json(*deploy, "--place", f"controller={MACHINE}", "--wait")["id"])
+    release(cli, MACHINE, force=True)
+
+
+@pytest.fixture
+def person(stack: Stack, cli: CommandLine, tmp_path: Path) -> CommandLine:
+    """An admin of the project, with a log-in of their own."""
+    email = f"ada-{secrets.token_hex(4)}@example.com"
+    cli.run("user", "create", email, "--password-stdin", stdin=f"{PASSWORD}\n")
+    cli.run("membership", "create", email, "project_admin", "--project", "research")
+    own = CommandLine(tmp_path / "ada")
+    login = [
+        "login",
+        "--api-url",
+        stack.settings.api_url,
+        "--email",
+        email,
+        "--password-stdin",
+        "--project",
+        "research",
+    ]
+    own.run(*login, stdin=f"{PASSWORD}\n")
+    return own
+
+
+def on_machine(cli: CommandLine, script: str) -> str:
+    return cli.run("ssh", MACHINE, "--direct", "--", "sudo bash -s", stdin=script)
+
+
+def test_a_token_is_read_and_canaries_spoil_the_receipt(
+    cli: CommandLine, platform: Platform, person: CommandLine, instance: str
+) -> None:
+    read_the_token(cli, person)
+    hidden = on_machine(cli, HIDE).split()
+    volume = cli.json("volume", "create", "--name", "canary", "--size-gib", "1")
+    cli.json("volume", "attach", "canary", MACHINE, "/srv/canary", "--wait")
+    failed = cli.call("instance", "decommission", MACHINE, "--yes", "--wait")
+    assert failed.returncode != 0
+    operation, found = left_on_machine(cli, instance)
+    assert found["files"] == "/usr/local/share/canary"
+    assert found["units"] == "rollcall-controller.service"
+    assert found["accounts"].splitlines() == ["user canary is rollcall", "/etc/sudoers.d/canary"]
+    if hidden:
+        assert "dport 7400" in found["firewall"]
+    assert set(found) == {"files", "units", "accounts", *hidden}
+    no_receipt = cli.call("receipt", "export", MACHINE, "--file", "/nonexistent/canary.json")
+    assert "has not ended" in no_receipt.stderr
+
+    # With these gone, the host's firewall and the volume are left: nobody can vouch for them.
+    on_machine(cli, SHOW)
+    hide_in_firewall()
+    cli.run("operation", "retry", operation, "--wait")
+    receipt = platform.ask(lambda client: client.receipts.get(instance)).receipt
+    node_id = platform.machine(MACHINE).node_id
+    assert receipt["left"] == []
+    assert receipt["unverified"] == [
+        f"platform: volumes: {volume['name']} at /srv/canary",
+        f"platform: firewall: {node_id}",
+    ]
+    assert receipt["verdict"] == "unverified"
+    assert {"files", "accounts", "processes", "units", "port", "firewall"} <= {p["check"] for p in receipt["probes"]}
+    cli.json("volume", "detach", "canary", MACHINE, "--wait")
+    cli.run("volume", "delete", "canary", "--yes")
+
+
+def read_the_token(cli: CommandLine, person: CommandLine) -> None:
+    """As the access notes say it, without root on the machine."""
+    notes = cli.json("instance", "show", MACHINE)["access_notes"]
+    commands = {note["title"]: note["command"] for note in notes}
+    assert not [command for command in commands.values() if "sudo" in command]
+    assert '"workers":[]' in person.paste(commands["Call the roll"])
+    words = commands["Read the token"].split()[1:]
+    token = person.run(*words, "--password-stdin", stdin=f"{PASSWORD}\n")
+    assert len(token.strip()) == 40
+
+    def ask(given: str) -> int:
+        forget = [f'{PROGRAM} ask --token-stdin POST /forget \'{{"name": "nobody"}}\'']
+        return person.call("ssh", MACHINE, "--", *forget, stdin=given).returncode
+
+    assert (ask(token), ask("another\n")) == (0, 1)
+    # The provider's admin is not among the roles, and learns nothing.
+    denied = cli.call(*words, "--password-stdin", stdin="whatever\n")
+    assert (denied.returncode, denied.stdout) == (4, "")
+    assert "only tenant_admin or project_admin or project_member may" in denied.stderr
+
+
+def left_on_machine(cli: CommandLine, instance: str) -> tuple[str, dict[str, str]]:
+    """Return the decommission that failed, and what its probes found."""
+    operations = cli.json("operation", "list", "--instance", instance)
+    (failed,) = [each for each in operations if each["kind"] == "decommission"]
+    assert failed["error"]["code"] == "teardown_incomplete"
+    (member,) = cli.json("operation", "show", failed["id"])["result"]["receipt"]["members"]
+    assert not [check for check in member["checks"] if check["ok"] is None]
+    return str(failed["id"]), {check["check"]: check["found"] for check in member["checks"] if check["ok"] is False}
+
+
+def hide_in_firewall() -> None:
+    """An element too many in the platform's own table, once the decommission has been asked for: the agent tells of it,
+    and puts the table back."""
+    table = table_name(ENVIRONMENT)
+    subprocess.run(["nft", "add", "chain", "inet", table, "canary"], check=True)
+
+    def is_back() -> bool:
+        chains = subprocess.run(["nft", "list", "table", "inet", table], capture_output=True, text=True, check=True)
+        return "canary" not in chains.stdout
+
+    wait_until(is_back, "the agent puts the firewall back")
