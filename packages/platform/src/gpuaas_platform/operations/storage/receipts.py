@@ -48,7 +48,8 @@ async def list_platform_checks(tx: Transaction, instance_id: str) -> list[Platfo
                     ('access', 'access to machines that was given for the instance and has not ended',
                      (SELECT string_agg(g.id, ', ' ORDER BY g.id) FROM access_grants g
                       LEFT JOIN operations o ON o.id = g.operation_id
-                      WHERE (g.reconciled_instance_id = %(id)s OR o.instance_id = %(id)s)
+                      WHERE (g.reconciled_instance_id = %(id)s OR o.instance_id = %(id)s
+                             OR g.member_id IN (SELECT id FROM members WHERE instance_id = %(id)s))
                         AND g.ended_at IS NULL AND g.expires_at > now()), false),
                     ('volumes', 'volumes attached to machines of the instance, which nobody looked into',
                      (SELECT string_agg(DISTINCT v.name || ' at ' || a.path, ', ') FROM volume_attachments a
