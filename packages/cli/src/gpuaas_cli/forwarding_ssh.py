@@ -32,7 +32,7 @@ async def forward_over_ssh(
         raise CliError(f"{machine.name} has no agent and no address: nothing leads there")
     if shutil.which("ssh") is None:
         raise CliError("ssh is not installed", hint="apt-get install openssh-client")
-    end = _take(here)
+    end = take_port(here)
     output.note(
         f"{machine.name} is an external machine: ssh runs with a key of your own, and the platform counts nothing."
     )
@@ -73,7 +73,7 @@ def ssh_words(
     return ["ssh", "-N", *flags, "-L", forwarded, "-p", str(external.port), "-l", login, "--", external.address]
 
 
-def _take(here: LocalEnd) -> LocalEnd:
+def take_port(here: LocalEnd) -> LocalEnd:
     """Find a free port, or see that the wanted one is free: ssh would say it later, and less clearly."""
     family = socket.AF_INET6 if ":" in here.address else socket.AF_INET
     with socket.socket(family) as probe:
