@@ -17,12 +17,16 @@ CREATE TABLE access_grants (
     owner_id text NOT NULL,
     reconciled_instance_id text,
     grant_id text,
+    member_id text,
+    port text,
     CONSTRAINT access_grants_pkey PRIMARY KEY (id),
     CONSTRAINT access_grants_grant_id_fkey FOREIGN KEY (grant_id) REFERENCES grants(id),
+    CONSTRAINT access_grants_member_id_fkey FOREIGN KEY (member_id) REFERENCES members(id),
     CONSTRAINT access_grants_operation_id_fkey FOREIGN KEY (operation_id) REFERENCES operations(id),
     CONSTRAINT access_grants_reconciled_instance_id_fkey FOREIGN KEY (reconciled_instance_id) REFERENCES instances(id)
 );
 CREATE INDEX access_grants_of_grant ON access_grants USING btree (grant_id) WHERE (ended_at IS NULL);
+CREATE INDEX access_grants_of_member ON access_grants USING btree (member_id) WHERE (ended_at IS NULL);
 CREATE INDEX access_grants_of_operation ON access_grants USING btree (operation_id) WHERE (ended_at IS NULL);
 CREATE INDEX access_grants_of_reconcile ON access_grants USING btree (reconciled_instance_id) WHERE (ended_at IS NULL);
 

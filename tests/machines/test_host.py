@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuaas_sdk.errors import ApiError
 from gpuaas_stack.stack import Stack
 from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
@@ -16,8 +17,10 @@ from tests.machines.people import SshFiles, make_person
 from tests.machines.slices import release, usage
 from tests.machines.stand_in import StandIn, build_agent, stand_in
 from tests.machines.test_leases import check_observer
+from tests.machines.tunnels import STOP_SERVICE, ended_with, made_ready, start_service
 from tests.support.artifacts import promoted
 from tests.support.chance import SEED
+from tests.support.tcp_services import converse
 from tests.support.waiting import wait_until
 
 LEAST = ["--cpus", "1", "--memory-mib", "256", "--disk-gib", "2"]
@@ -160,6 +163,28 @@ async def test_a_controller_works_on_it_and_gets_artifacts(stack: Stack, cli: Co
     release(cli, "worked")
     assert second.snapshot() == before
     assert "artifacts" not in second.sh("ls /var/lib/gpuaas-agent"), "the next one would be given what this one had"
+
+
+async def test_a_port_of_its_address_is_reached_and_none_of_its_loopback(
+    stack: Stack, cli: CommandLine, second: StandIn
+) -> None:
+    before = second.snapshot()
+    made = cli.json("allocation", "create", "--name", "ported", "--host", *LEAST, "--wait")
+    async with app_on(stack, made["project_id"], made["id"]) as app:
+        member = await made_ready(app)
+        second.sh(start_service(7000, "127.0.0.1"))
+        with pytest.raises(ApiError, match="nothing listens on port 7000 of the machine's address"):
+            await app.admin.open_port(member.id, "voice")
+        second.sh(STOP_SERVICE)
+        second.sh(start_service(7000))
+        with ended_with(
+            cli.start("tunnel", app.instance.name, "voice", "--project", "research", "-o", "json")
+        ) as tunnel:
+            await tunnel.ready()
+            await converse(*await tunnel.connect(), 10)
+        second.sh(STOP_SERVICE)
+    release(cli, "ported")
+    assert second.snapshot() == before
 
 
 async def test_an_observer_can_look_and_nothing_else(

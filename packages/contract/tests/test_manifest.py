@@ -67,6 +67,21 @@ def _operation(**fields: Any) -> dict[str, Any]:
     return {"operations": [*GOOD["operations"], {"title": "More", **fields}]}
 
 
+def _port_of(input: str) -> dict[str, Any]:
+    """A port whose number an input chooses."""
+    inputs = {
+        "good": {"type": "integer", "minimum": 1024, "maximum": 65535},
+        "wide": {"type": "integer", "minimum": 1, "maximum": 65536},
+        "word": {"type": "string"},
+    }
+    port = {"name": "p", "component": "head", "number": 1, "number_input": input}
+    return {"ports": [port], "inputs": {"type": "object", "properties": inputs}, "input_hints": {}}
+
+
+def test_an_input_may_choose_the_number_of_a_port() -> None:
+    assert find_problems({**GOOD, **_port_of("good")}) == []
+
+
 @pytest.mark.parametrize(
     ("change", "pointer", "complaint"),
     [
@@ -103,6 +118,9 @@ def _operation(**fields: Any) -> dict[str, Any]:
             "no component 'x'",
         ),
         ({"ports": [{"name": "p", "component": "head", "number": 0}]}, "/ports/0/number", "greater than"),
+        (_port_of("nose"), "/ports/0/number_input", "no input 'nose'"),
+        (_port_of("word"), "/ports/0/number_input", "must be an integer with a minimum and a maximum within 1 and"),
+        (_port_of("wide"), "/ports/0/number_input", "must be an integer with a minimum and a maximum within 1 and"),
         ({"ports": [{"name": "p", "component": "x", "number": 1}]}, "/ports/0/component", "no component 'x'"),
         ({"ports": [GOOD["ports"][0], {**GOOD["ports"][0], "name": "again"}]}, "/ports/1/number", "already: voice"),
         ({"input_hints": {"volume": {}}}, "/input_hints/volume", "no input 'volume'"),

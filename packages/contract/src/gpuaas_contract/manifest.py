@@ -98,9 +98,11 @@ class Port(Request):
     component: Key
     number: int = Field(ge=1, le=65_535)
     protocol: Literal["tcp", "udp"] = "tcp"
+    number_input: Key | None = None
+    """The input that chooses the number, an integer; `number` is what it is without one."""
     description: Message = ""
     clients: list[Key] = Field(default=[], max_length=50)
-    """Components that connect to it. None: it is for people and programs of the project."""
+    """Components that connect to it. None: it is for people and programs of the project, who reach it by a tunnel."""
 
 
 class ArtifactSlot(Request):

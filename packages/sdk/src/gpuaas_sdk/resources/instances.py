@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Protocol
+from urllib.parse import quote
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.bulk import Bulk, BulkPage, BulkPolicy, MemberOperationsCreate, MembersAdd, Policy
@@ -20,6 +21,7 @@ from gpuaas_contract.instances import (
     WriteOff,
 )
 from gpuaas_contract.operations import Operation, OperationCreate
+from gpuaas_contract.ports import MemberPort
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
 
@@ -135,6 +137,10 @@ class Instances(ResourceRoutes):
 class Members(ResourceRoutes):
     async def get(self, member_id: str) -> Member:
         return await self._transport.get(f"/members/{member_id}", Member)
+
+    async def port(self, member_id: str, port: str) -> MemberPort:
+        """Look whether a tunnel to a declared port, by name or number, can be opened now; nothing is connected to."""
+        return await self._transport.get(f"/members/{member_id}/ports/{quote(port, safe='')}", MemberPort)
 
     async def forget(self, member_id: str, reason: str, *, idempotency_key: str | None = None) -> Member:
         """Make a member whose removal failed a tombstone, without proof that nothing is left."""

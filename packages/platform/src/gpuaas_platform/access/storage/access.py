@@ -14,9 +14,10 @@ async def insert(tx: Transaction, id: str, new: NewAccessGrant) -> AccessGrantRe
     return await tx.fetch(
         AccessGrantRecord,
         """INSERT INTO access_grants (id, principal_id, project_id, owner_id, allocation_ids, login,
-                                      operation_id, reconciled_instance_id, grant_id, expires_at)
+                                      operation_id, reconciled_instance_id, grant_id, member_id, port, expires_at)
            VALUES (%(id)s, %(principal)s, %(project)s, %(owner)s, %(allocations)s, %(login)s, %(operation)s,
-                   %(reconciled)s, %(grant)s, now() + make_interval(secs => %(seconds)s)) RETURNING *""",
+                   %(reconciled)s, %(grant)s, %(member)s, %(port)s,
+                   now() + make_interval(secs => %(seconds)s)) RETURNING *""",
         id=id,
         principal=tx.principal_id,
         project=new.project_id,
@@ -26,6 +27,8 @@ async def insert(tx: Transaction, id: str, new: NewAccessGrant) -> AccessGrantRe
         operation=new.operation_id,
         grant=new.grant_id,
         reconciled=new.reconciled_instance_id,
+        member=None if new.tunnel is None else new.tunnel.member_id,
+        port=None if new.tunnel is None else new.tunnel.name,
         seconds=new.seconds,
     )
 
@@ -35,6 +38,18 @@ async def get(tx: Transaction, id: str) -> AccessGrantView | None:
         AccessGrantView,
         "SELECT *, ended_at IS NULL AND expires_at > now() AS open FROM access_grants WHERE id = %(id)s",
         id=id,
+    )
+
+
+async def find_tunnel(tx: Transaction, member_id: str, port: str) -> AccessGrantRecord | None:
+    """Find the present access of the transaction's principal to a port: one serves many connections."""
+    return await tx.find(
+        AccessGrantRecord,
+        """SELECT * FROM access_grants WHERE member_id = %(member)s AND port = %(port)s AND principal_id = %(principal)s
+             AND ended_at IS NULL AND expires_at > now() ORDER BY expires_at DESC LIMIT 1""",
+        member=member_id,
+        port=port,
+        principal=tx.principal_id,
     )
 
 
@@ -91,15 +106,26 @@ async def end_of_grant(tx: Transaction, grant_id: str) -> None:
     await tx.notify(ACCESS)
 
 
+async def end_of_member(tx: Transaction, member_id: str) -> None:
+    """The member is removed: tunnels to it are cut."""
+    if await tx.run(
+        "UPDATE access_grants SET ended_at = now() WHERE member_id = %(id)s AND ended_at IS NULL", id=member_id
+    ):
+        await tx.notify(ACCESS)
+
+
 async def list_ended(tx: Transaction, grant_ids: list[str]) -> set[str]:
-    """Which of these may not be used any more. A lease or a grant that has expired ends what it gave, too."""
+    """Which of these may not be used any more. A lease or a grant that has expired ends what it gave, too; so
+    does the end of the machine that a tunnel leads to."""
     rows = await tx.all(
         """SELECT g.id FROM access_grants g LEFT JOIN operations o ON o.id = g.operation_id
            LEFT JOIN reconcile_leases r ON r.instance_id = g.reconciled_instance_id
            LEFT JOIN grants p ON p.id = g.grant_id
            WHERE g.id = ANY(%(ids)s)
              AND (g.ended_at IS NOT NULL OR o.lease_expires_at < now() OR r.expires_at < now()
-                  OR p.expires_at < now())""",
+                  OR p.expires_at < now()
+                  OR g.member_id IS NOT NULL AND EXISTS (
+                      SELECT FROM allocations a WHERE a.id = ANY(g.allocation_ids) AND a.status <> 'active'))""",
         ids=grant_ids,
     )
     return {row["id"] for row in rows}

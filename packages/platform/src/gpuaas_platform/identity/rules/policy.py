@@ -64,6 +64,8 @@ class Permission(StrEnum):
     """Push, register, verify, promote, retire, delete; and say which keys are trusted."""
     INSTANCE_DEPLOY = "instance.deploy"
     INSTANCE_READ = "instance.read"
+    TUNNEL_OPEN = "tunnel.open"
+    """Reach a port that an app declares for people, through the platform. No login on the machine comes with it."""
     OPERATION_REQUEST = "operation.request"
     OPERATION_START = "operation.start"
     """Ask for an operation that keeps an instance as it is meant to be: a repair. Also the app's own account may; what
@@ -129,6 +131,7 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.ARTIFACT_MANAGE: _ADMINS | {Role.APP_PUBLISHER},
     Permission.INSTANCE_DEPLOY: _ADMINS,
     Permission.INSTANCE_READ: _VIEWERS,
+    Permission.TUNNEL_OPEN: _USERS,
     Permission.OPERATION_REQUEST: _ADMINS,
     Permission.OPERATION_START: _ADMINS | {CONTROLLER},
     Permission.OPERATION_WORK: frozenset({CONTROLLER}),

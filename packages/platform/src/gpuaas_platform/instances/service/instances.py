@@ -19,6 +19,7 @@ from gpuaas_platform.identity.service.tenants import visible_projects
 from gpuaas_platform.instances.records import InstanceRecord, InstanceSummary, InstanceView, MemberView
 from gpuaas_platform.instances.rules.actions import InstanceFacts, instance_actions, member_actions
 from gpuaas_platform.instances.rules.instances import derive_status, shown_conditions, status_reason, version_drift
+from gpuaas_platform.instances.rules.ports import port_notes
 from gpuaas_platform.instances.service.reconcile_ends import end_lease
 from gpuaas_platform.instances.storage import instances as store
 from gpuaas_platform.secrets.storage import secrets as secret_store
@@ -47,6 +48,7 @@ def to_model(row: InstanceView) -> Instance:
         reason=status_reason(row, status),
         versions=versions,
         conditions=shown_conditions(row, drift),
+        access_notes=(*row.access_notes, *port_notes(row, status, manifest)),
         allowed_actions=instance_actions(InstanceFacts.of(row, manifest)),
     )
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from gpuaas_contract.base import JsonObject, Resource
-from gpuaas_contract.instances import AccessNote, Condition, Unverified
+from gpuaas_contract.instances import AccessNote, Condition, MemberStatus, Unverified
+from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.core.database import Transaction, json_list
 from gpuaas_platform.instances.records import (
     InstanceRecord,
@@ -366,6 +367,8 @@ async def report_member(
     observed_runtime: str | None = None,
     unverified: Unverified | None = None,
 ) -> MemberRecord:
+    if status == MemberStatus.REMOVED:
+        await access_store.end_of_member(tx, id)
     return await tx.fetch(
         MemberRecord,
         """UPDATE members SET

@@ -48,7 +48,8 @@ _OF_INSTANCE = """
     ('access', 'access to machines that was given for the instance and has not ended',
      (SELECT string_agg(g.id, ', ' ORDER BY g.id) FROM access_grants g
       LEFT JOIN operations o ON o.id = g.operation_id
-      WHERE (g.reconciled_instance_id = %(id)s OR o.instance_id = %(id)s)
+      WHERE (g.reconciled_instance_id = %(id)s OR o.instance_id = %(id)s
+             OR g.member_id IN (SELECT id FROM members WHERE instance_id = %(id)s))
         AND g.ended_at IS NULL AND g.expires_at > now()), false),
 """
 # A volume is its project's: whether the app left something on it is not known here. What differed in a firewall is not
