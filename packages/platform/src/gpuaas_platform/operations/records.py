@@ -92,6 +92,8 @@ class OperationView(OperationRecord):
     """An operation with its tenant, the state of its members, and its place among the others."""
 
     tenant_id: str
+    operator_account_id: str | None
+    """The only account that may work on it; of a preflight before a deploy, the one that the deploy names."""
     lease_live: bool | None
     """None where nobody holds the lease."""
     overdue: bool
@@ -191,8 +193,9 @@ class OperationFilter:
     member_id: str | None = None
     state: str | None = None
     app_slug: str | None = None
-    claimable: bool = False
-    """Only those that nobody holds and whose turn has come."""
+    claimable_by: str | None = None
+    """The account of a controller: only those that nobody holds, whose turn has come, and that no other account is the
+    operator of."""
 
 
 @dataclass(frozen=True, slots=True)

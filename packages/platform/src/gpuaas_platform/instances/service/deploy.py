@@ -43,6 +43,7 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
         inputs=plan.inputs,
         placement_intent=body.placement_intent,
         access_credential_id=None if body.access is None else body.access.credential_id,
+        operator_account_id=body.operator_account_id,
     )
     row = await store.insert(tx, wanted)
     if row is None:

@@ -118,7 +118,7 @@ async def preflight_deploy(tx: Transaction, caller: Caller, body: InstanceDeploy
         kind=Kind.DEPLOY.value,
         request=body.model_dump(mode="json"),
     )
-    return await _make(tx, subject, project.tenant_id, manifest, findings, allocation_ids)
+    return await _make(tx, subject, project.tenant_id, manifest, findings, allocation_ids, body.operator_account_id)
 
 
 InstanceRequest = OperationCreate | MembersAdd | MemberOperationsCreate
@@ -147,7 +147,8 @@ async def preflight_instance(
         request=body.model_dump(mode="json"),
     )
     machines = await _machines_of(tx, instance, manifest, body)
-    return await _make(tx, subject, instance.tenant_id, manifest, findings, machines)
+    operator_id = instance.operator_account_id
+    return await _make(tx, subject, instance.tenant_id, manifest, findings, machines, operator_id)
 
 
 def _of_refusal(refusal: Refusal) -> list[Finding]:
@@ -199,9 +200,10 @@ async def _make(
     manifest: Manifest | None,
     findings: list[Finding],
     allocation_ids: list[str],
+    operator_id: str | None,
 ) -> Preflight:
-    absent = await find_controller(tx, subject.app_slug, tenant_id, subject.project_id)
-    if absent is not None:
+    absent = await find_controller(tx, subject.app_slug, tenant_id, subject.project_id, operator_id)
+    if absent is not None and absent not in findings:
         findings.append(absent)
     machines = [row for row in await observable(tx, allocation_ids) if row.project_id == subject.project_id]
     declared = manifest.operation(Kind.PREFLIGHT) if manifest is not None else None

@@ -21,6 +21,8 @@ from gpuaas_platform.operations.records import (
 _SELECT = """
     SELECT o.*, p.tenant_id, o.lease_expires_at > now() AS lease_live, o.deadline < now() AS overdue,
            m.status AS member_status, m.component_key,
+           coalesce(i.operator_account_id, CASE WHEN f.instance_id IS NULL THEN f.request->>'operator_account_id' END)
+               AS operator_account_id,
            r.status AS replacement_status,
            NOT EXISTS (SELECT 1 FROM operations later WHERE later.instance_id = o.instance_id
                AND later.number > o.number AND later.kind NOT IN ('resize', 'preflight')
@@ -33,6 +35,8 @@ _SELECT = """
                ORDER BY b.number) ELSE '{}' END AS waits_for
     FROM operations o JOIN projects p ON p.id = o.project_id
     LEFT JOIN members m ON m.id = o.member_id LEFT JOIN members r ON r.id = o.replacement_member_id
+    LEFT JOIN preflights f ON f.id = o.preflight_id
+    LEFT JOIN instances i ON i.id = coalesce(o.instance_id, f.instance_id)
 """
 
 
@@ -120,17 +124,30 @@ async def list_matching(tx: Transaction, only: OperationFilter, after: str, limi
                AND (%(member)s::text IS NULL OR %(member)s IN (o.member_id, o.replacement_member_id))
                AND (%(state)s::text IS NULL OR o.state = %(state)s)
                AND (%(app)s::text IS NULL OR o.app_slug = %(app)s)
-               AND (NOT %(claimable)s OR (o.state IN ('pending', 'running') AND NOT o.queued
-                    AND NOT o.cancel_requested AND (o.state = 'pending' OR o.lease_expires_at < now())))
+               AND (%(claimer)s::text IS NULL OR (o.state IN ('pending', 'running') AND NOT o.queued
+                    AND NOT o.cancel_requested AND (o.state = 'pending' OR o.lease_expires_at < now())
+                    AND coalesce(i.operator_account_id, CASE WHEN f.instance_id IS NULL
+                                 THEN f.request->>'operator_account_id' END, %(claimer)s) = %(claimer)s))
              ORDER BY o.id LIMIT %(limit)s""",
         projects=only.project_ids,
         instance=only.instance_id,
         member=only.member_id,
         state=only.state,
         app=only.app_slug,
-        claimable=only.claimable,
+        claimer=only.claimable_by,
         after=after,
         limit=limit,
+    )
+
+
+async def get_worked_on(tx: Transaction, instance_id: str) -> OperationReference | None:
+    """Find an operation on the instance, or a preflight of it, whose lease somebody holds now."""
+    return await tx.find(
+        OperationReference,
+        """SELECT o.id, o.instance_id FROM operations o LEFT JOIN preflights f ON f.id = o.preflight_id
+           WHERE coalesce(o.instance_id, f.instance_id) = %(id)s AND o.state = 'running'
+             AND o.lease_expires_at > now() ORDER BY o.number LIMIT 1""",
+        id=instance_id,
     )
 
 
