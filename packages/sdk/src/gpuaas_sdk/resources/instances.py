@@ -48,17 +48,20 @@ class Instances(ResourceRoutes):
 
     async def update(self, instance_id: str, *, mode: str, idempotency_key: str | None = None) -> Instance:
         """Change the mode of an instance; its members and machines must fit the other one."""
-        return await self._update(instance_id, InstanceUpdate(mode=mode), idempotency_key)
+        path, body = f"/app-instances/{instance_id}", InstanceUpdate(mode=mode)
+        return await self._transport.patch(path, Instance, body, idempotency_key=idempotency_key)
 
     async def set_operator(
-        self, instance_id: str, account_id: str | None, *, idempotency_key: str | None = None
+        self,
+        instance_id: str,
+        account_id: str | None,
+        *,
+        revision: int | None = None,
+        idempotency_key: str | None = None,
     ) -> Instance:
         """Let this service account alone work on the instance from now on; None: any of the app in the project."""
-        return await self._update(instance_id, InstanceUpdate(operator_account_id=account_id), idempotency_key)
-
-    async def _update(self, instance_id: str, body: InstanceUpdate, idempotency_key: str | None) -> Instance:
-        path = f"/app-instances/{instance_id}"
-        return await self._transport.patch(path, Instance, body, idempotency_key=idempotency_key)
+        path, body = f"/app-instances/{instance_id}", InstanceUpdate(operator_account_id=account_id)
+        return await self._transport.patch(path, Instance, body, revision=revision, idempotency_key=idempotency_key)
 
     def members(self, instance_id: str, *, removed: bool | None = None, limit: int | None = None) -> Pager[Member]:
         """List members, including removed ones; `removed` selects those that are removed or not."""
