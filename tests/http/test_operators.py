@@ -36,7 +36,9 @@ SPEC = SecretSpec(kind=SecretKind.BYTES)
 
 
 @asynccontextmanager
-async def second(world: World, name: str = "second", **scope: Any) -> AsyncIterator[tuple[ServiceAccount, GpuaasClient]]:
+async def second(
+    world: World, name: str = "second", **scope: Any
+) -> AsyncIterator[tuple[ServiceAccount, GpuaasClient]]:
     """Another service account of the same app in the project, and its client."""
     private, public = make_key()
     where = {"project_id": world.project.id, **scope}

@@ -137,6 +137,9 @@ class Operation(OwnedResource):
     queued: bool = False
     """Waits for operations that were requested before it; nobody can claim it yet."""
     waits_for: list[str] = []
+    gate_preflight_id: str | None = None
+    """Of what a deploy makes: the preflight without whose success it does not begin. None where that was skipped, or
+    the app has no checks of its own."""
     cancel_requested: bool = False
     """Its controller is asked to stop at the next boundary between steps."""
     steps: list[Step] = []

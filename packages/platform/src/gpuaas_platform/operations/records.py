@@ -58,6 +58,8 @@ class OperationRecord(OpenOperation):
     instance_id: str | None
     """None for a preflight, which is about no instance."""
     preflight_id: str | None
+    gate_preflight_id: str | None
+    """The preflight that it waits for, or waited for, before it began."""
     bulk_id: str | None
     project_id: str
     app_slug: str
@@ -94,6 +96,8 @@ class OperationView(OperationRecord):
     tenant_id: str
     operator_account_id: str | None
     """The only account that may work on it; of a preflight before a deploy, the one that the deploy names."""
+    preflight_instance_id: str | None
+    """Of a preflight: the instance that it is about, if that is there already."""
     lease_live: bool | None
     """None where nobody holds the lease."""
     overdue: bool
@@ -125,6 +129,7 @@ class NewOperation:
     bulk_id: str | None = None
     queued: bool = False
     undo: PreviousDesire | None = None
+    gate_preflight_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

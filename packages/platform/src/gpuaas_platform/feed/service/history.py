@@ -120,7 +120,11 @@ async def _waiting(tx: Transaction, instance: InstanceView, operation: Operation
 
 async def _held_up(tx: Transaction, instance: InstanceView, operation: Operation) -> list[Finding]:
     found = []
-    if operation.queued:
+    gated = operation.queued and operation.gate_preflight_id is not None
+    if gated:
+        message = f"{operation.kind} waits for the app's own checks of the machines"
+        found.append(_warning("preflight", message, f"wait; GET /v1/preflights/{operation.gate_preflight_id}"))
+    elif operation.queued:
         waits = ", ".join(operation.waits_for)
         found.append(_warning("queued", f"{operation.kind} waits for {waits}", "wait, or cancel what is before it"))
     if operation.lease is not None and operation.lease.expired:
@@ -129,13 +133,13 @@ async def _held_up(tx: Transaction, instance: InstanceView, operation: Operation
     if operation.cancel_requested:
         found.append(_warning("cancel_requested", f"{operation.kind} stops at the next boundary between steps", "wait"))
     unclaimed = operation.lease is None or operation.lease.expired
-    if unclaimed and not operation.queued:
+    if unclaimed and (gated or not operation.queued):
         missing = None
         if instance.operator_account_id is None:
             missing = await find_controller(tx, instance.app_slug, instance.tenant_id, instance.project_id)
         if missing is not None:
             found.append(missing)
-        elif operation.state == OperationState.PENDING and operation.attempt == 0:
+        elif operation.state == OperationState.PENDING and operation.attempt == 0 and not gated:
             found.append(_warning("not_claimed", f"no controller has claimed {operation.kind} yet", "wait a moment"))
     return found
 

@@ -30,8 +30,8 @@ from gpuaas_platform.operations.storage import operations as store
 
 async def to_models(tx: Transaction, rows: list[OperationView]) -> list[Operation]:
     steps: dict[str, list[Step]] = {row.id: [] for row in rows}
-    # What nobody has claimed yet has none.
-    if begun := [row.id for row in rows if row.attempt]:
+    # What nobody has claimed yet has none but the platform's own.
+    if begun := [row.id for row in rows if row.attempt or row.gate_preflight_id is not None]:
         for step in await store.list_steps(tx, begun):
             steps[step.operation_id].append(to_wire(Step, step))
     facts: dict[str, InstanceFacts] = {}
