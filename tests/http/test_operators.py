@@ -8,8 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
-from gpuaas_contract.identity import ServiceAccount
-from gpuaas_contract.instances import Condition, ConditionStatus, Instance, InstanceDeploy, OperatorState, Placement
+from gpuaas_contract.identity import Role, ServiceAccount
+from gpuaas_contract.instances import (
+    Condition,
+    ConditionStatus,
+    Instance,
+    InstanceDeploy,
+    MemberStatus,
+    OperatorState,
+    Placement,
+)
 from gpuaas_contract.problems import Code
 from gpuaas_contract.secrets import SecretKind, SecretSpec
 from gpuaas_sdk import Controller, ObserveContext, OperationContext
@@ -115,7 +123,7 @@ async def test_only_the_operator_works(world: World, settings: Settings) -> None
 
         mine = Work(operator, claim.operation, token)
         await mine.report_ready()
-        await mine.complete(**{member.id: "ready"})
+        await mine.complete(**{member.id: MemberStatus.READY})
         found = await world.admin.instances.get(instance.id)
         assert found.status == "running"
         assert found.operator is not None
@@ -128,7 +136,7 @@ async def test_whom_a_deploy_may_name(world: World) -> None:
     _, public = make_key()
     accounts = world.admin.service_accounts
     bound_elsewhere = await accounts.create(world.project.id, "of-other-app", public, app_slug=slug)
-    unbound = await accounts.create(world.project.id, "unbound", public, role="project_viewer")
+    unbound = await accounts.create(world.project.id, "unbound", public, role=Role.PROJECT_VIEWER)
     stranger = await accounts.create(elsewhere.id, "stranger", public, app_slug=world.app_slug)
     disabled = await accounts.create(world.project.id, "tired", public, app_slug=world.app_slug)
     await accounts.update(disabled.id, disabled=True)
@@ -238,7 +246,7 @@ async def test_an_operator_that_ended(world: World) -> None:
         await claimable(client, world)
         await accounts.update(account.id, disabled=True)
         said = await world.admin.history.explain(instance.id)
-        assert [finding.code for finding in said.waiting][0] == "operator_unusable"
+        assert said.waiting[0].code == "operator_unusable"
         assert "is disabled" in said.summary
         assert said.instance.operator is not None
         assert said.instance.operator.state == OperatorState.DISABLED

@@ -2,7 +2,7 @@
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.findings import Severity
-from gpuaas_contract.operations import OperationError, StepReport, StepStatus
+from gpuaas_contract.operations import Kind, OperationError, StepReport, StepStatus
 from gpuaas_contract.preflights import PreflightState
 from gpuaas_platform.instances.records import PreflightRecord
 
@@ -44,11 +44,12 @@ def gate_step(preflight: PreflightRecord) -> StepReport:
     return StepReport(fencing_token=0, key=STEP, title=TITLE, status=status, message=message, evidence=evidence)
 
 
-def gate_failure(preflight: PreflightRecord, *, called_off: bool) -> OperationError | None:
-    """Say why the operations of a deploy do not begin; None where they do."""
+def gate_failure(preflight: PreflightRecord, kind: str, *, called_off: bool) -> OperationError | None:
+    """Say why an operation of a deploy does not begin; None where it does."""
     errors = [finding.message for finding in preflight.findings if finding.severity == Severity.ERROR]
     if errors:
-        said = "; ".join(errors)[:LONGEST_DETAIL]
+        said = ("" if kind == Kind.DEPLOY else "not begun, as its deploy was not: ") + "; ".join(errors)
+        said = said[:LONGEST_DETAIL]
         detail = f"{said}. Nothing was changed on any machine: mend it and retry, or decommission the instance"
         return OperationError(code=PREFLIGHT_FAILED, detail=detail, retryable=True)
     if called_off:

@@ -47,15 +47,15 @@ async def _end_gate(tx: Transaction, preflight: PreflightRecord, instance_id: st
     if not waiting:
         return
     deploy = next((row for row in waiting if row.kind == Kind.DEPLOY), None)
-    failure = gate_failure(preflight, called_off=deploy is None)
     if deploy is not None:
         await store.report_step(tx, deploy, gate_step(preflight), attempt=deploy.attempt + 1)
-    if failure is None:
+    failures = [gate_failure(preflight, row.kind, called_off=deploy is None) for row in waiting]
+    if not any(failures):
         for row in await store.open_gate(tx, [row.id for row in waiting]):
             await changed(tx, row, OperationEvent.REQUESTED, f"{row.kind}: the app's checks found nothing in the way")
         return
     found = shown_findings(preflight)
-    for row in waiting:
+    for row, failure in zip(waiting, failures, strict=True):
         await _end(tx, row, OperationState.FAILED, {"preflight_id": preflight.id, "findings": found}, failure)
         await _cancel_followers(tx, row)
     await let_next_begin(tx, instance_id)
