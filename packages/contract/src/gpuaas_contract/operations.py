@@ -15,6 +15,8 @@ EVIDENCE_BYTES = 64 * 1024
 """The most that the evidence of a step may have, as JSON."""
 RESULT_BYTES = 1024 * 1024
 """The same for the result of an operation."""
+PREFLIGHT_STEP = "preflight"
+"""The first step of a deploy, which the platform reports itself: the app's own checks of the machines."""
 
 
 class Kind(StrEnum):

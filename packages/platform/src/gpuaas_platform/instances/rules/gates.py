@@ -2,12 +2,11 @@
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.findings import Severity
-from gpuaas_contract.operations import Kind, OperationError, StepReport, StepStatus
+from gpuaas_contract.operations import PREFLIGHT_STEP, Kind, OperationError, StepReport, StepStatus
 from gpuaas_contract.preflights import PreflightState
 from gpuaas_platform.instances.records import PreflightRecord
 
 PREFLIGHT_FAILED = "preflight_failed"
-STEP = "preflight"
 TITLE = "Look at the machines before anything is changed"
 MOST_SHOWN, LONGEST_SHOWN = 20, 500
 """As many findings, with words as long, fit into a step; the preflight itself has all of them."""
@@ -41,7 +40,9 @@ def gate_step(preflight: PreflightRecord) -> StepReport:
     if preflight.findings:
         evidence["findings"] = shown_findings(preflight)
         evidence["left_out"] = max(0, len(preflight.findings) - MOST_SHOWN)
-    return StepReport(fencing_token=0, key=STEP, title=TITLE, status=status, message=message, evidence=evidence)
+    return StepReport(
+        fencing_token=0, key=PREFLIGHT_STEP, title=TITLE, status=status, message=message, evidence=evidence
+    )
 
 
 def gate_failure(preflight: PreflightRecord, kind: str, *, called_off: bool) -> OperationError | None:
