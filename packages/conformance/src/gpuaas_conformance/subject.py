@@ -131,7 +131,7 @@ class Subject:
                 placed.append(Placement(component_key=component.key, allocation_id=machine.id))
         return placed
 
-    async def deploy(self) -> Instance:
+    async def deploy(self, *, skip_preflight: bool = False) -> Instance:
         """Under the same name every time: an app may name what it keeps on a machine after its instance."""
         instance = await self.admin.instances.deploy(
             InstanceDeploy(
@@ -140,6 +140,7 @@ class Subject:
                 version=self.app.manifest.version,
                 name="conform",
                 placement_intent=self.placement(),
+                skip_preflight=skip_preflight,
             )
         )
         self.deployed.append(instance.id)

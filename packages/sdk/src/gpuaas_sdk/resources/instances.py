@@ -53,6 +53,18 @@ class Instances(ResourceRoutes):
         path, body = f"/app-instances/{instance_id}", InstanceUpdate(mode=mode)
         return await self._transport.patch(path, Instance, body, idempotency_key=idempotency_key)
 
+    async def set_operator(
+        self,
+        instance_id: str,
+        account_id: str | None,
+        *,
+        revision: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Instance:
+        """Let this service account alone work on the instance from now on; None: any of the app in the project."""
+        path, body = f"/app-instances/{instance_id}", InstanceUpdate(operator_account_id=account_id)
+        return await self._transport.patch(path, Instance, body, revision=revision, idempotency_key=idempotency_key)
+
     def members(self, instance_id: str, *, removed: bool | None = None, limit: int | None = None) -> Pager[Member]:
         """List members, including removed ones; `removed` selects those that are removed or not."""
         query = {"removed": None if removed is None else str(removed).lower()}

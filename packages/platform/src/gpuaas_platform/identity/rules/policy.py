@@ -146,6 +146,9 @@ PEOPLE_ONLY = frozenset({Permission.PERSON, Permission.OWN_LOGIN, Permission.SEC
 """What no service account may, whatever its role is."""
 
 
+_WORK = frozenset({Permission.OPERATION_WORK, Permission.OPERATION_START})
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """Where a thing belongs. An empty scope is the platform itself."""
@@ -253,9 +256,21 @@ class Caller:
             roles.discard(CONTROLLER)
         return bool(roles & POLICY[permission])
 
-    def require(self, permission: Permission, scope: Scope, noun: str, identifier: str) -> None:
-        """Answer 404 where the caller may not even know of the scope, 403 where it may look but not touch."""
+    def _works_as_controller(self, permission: Permission, scope: Scope) -> bool:
+        """Whether it does the work of a controller, and has no other role that lets it."""
+        roles = {grant.role for grant in self.grants if grant.covers(scope)} & POLICY[permission]
+        return permission in _WORK and roles == {CONTROLLER}
+
+    def require(
+        self, permission: Permission, scope: Scope, noun: str, identifier: str, *, operator_id: str | None = None
+    ) -> None:
+        """Answer 404 where the caller may not even know of the scope, 403 where it may look but not touch.
+
+        `operator_id` names the one controller account that may work on the thing."""
         if self.may(permission, scope):
+            if operator_id not in {None, self.id} and self._works_as_controller(permission, scope):
+                detail = f"{self.name} is not the operator of this {noun}: only {operator_id} works on it"
+                raise Refusal(Code.NOT_OPERATOR, detail, denied=True)
             self.used[Right(permission, scope, noun, identifier)] = None
             return
         if not self.sees(scope) and (scope.tenant_id is not None or scope.project_id is not None):

@@ -49,7 +49,8 @@ async def claim_operation(
         raise Refusal(Code.INVALID_STATE, f"the operation is {row.state} already")
     if row.queued:
         context = {"waits_for": list(row.waits_for)}
-        raise Refusal(Code.INVALID_STATE, "the operation waits for others that were asked for before", context=context)
+        what = "others that were asked for before" if row.gate_preflight_id is None else "the app's preflight"
+        raise Refusal(Code.INVALID_STATE, f"the operation waits for {what}", context=context)
     if row.lease_live:
         raise Refusal(Code.LEASE_HELD, f"{row.lease_holder} holds the lease", retry_after=lease_seconds)
     if row.cancel_requested:
@@ -121,8 +122,8 @@ async def _hold(tx: Transaction, caller: Caller, operation_id: str, fencing_toke
     found = await require_operation(tx, caller, operation_id, Permission.OPERATION_WORK)
     if found.kind == Kind.RESIZE:
         await allocation_store.lock(tx, found.input["allocation_id"])
-    if found.instance_id is not None:
-        await instance_store.lock_row(tx, found.instance_id)
+    if (instance_id := found.instance_id or found.preflight_instance_id) is not None:
+        await instance_store.lock_row(tx, instance_id)
     return await require_lease(tx, caller, operation_id, fencing_token)
 
 
@@ -244,8 +245,8 @@ async def _lock(tx: Transaction, found: OperationReference) -> OperationView:
     assert present is not None
     if present.kind == Kind.RESIZE:
         await allocation_store.lock(tx, present.input["allocation_id"])
-    if found.instance_id is not None:
-        await instance_store.lock_row(tx, found.instance_id)
+    if (instance_id := found.instance_id or present.preflight_instance_id) is not None:
+        await instance_store.lock_row(tx, instance_id)
     row = await store.lock(tx, found.id)
     assert row is not None
     return row
