@@ -13,6 +13,7 @@ import asyncssh
 import pytest
 
 from gpuaas_contract.access import OBSERVER_LOGIN, AccessGrant
+from gpuaas_sdk import MachineUnreachableError, NotObservableError, OperationContext, read_facts
 from gpuaas_sdk.errors import LeaseLostError
 from gpuaas_sdk.machines.connection import MachineConnection, connect_over, trusted_hosts
 from gpuaas_sdk.machines.ssh import SshMachineAccess, SshObservers
@@ -271,6 +272,50 @@ async def test_the_machine_itself_refuses_a_lease_that_is_over(
         with pytest.raises(asyncssh.PermissionDenied):
             await connect_past_the_platform(observer, key)
     release(cli, "ended")
+
+
+async def test_a_deploy_looks_at_the_machine_of_a_member_that_it_cannot_change(
+    stack: Stack, cli: CommandLine, node: str, tmp_path: Path
+) -> None:
+    made = make(cli, "head", "tail")
+    head, tail = made["head"], made["tail"]
+    async with app_on(stack, head["project_id"], head["id"], tails=[tail["id"]]) as app:
+        operations = app.client.operations
+        (deploy,) = [op async for op in operations.list(instance_id=app.instance.id) if op.kind == "deploy"]
+        claim = await operations.claim(deploy.id, "first")
+        machines = SshMachineAccess(app.client, claim)
+        await machines.prepare()
+        context = OperationContext(app.client, claim, machines)
+        with pytest.raises(MachineUnreachableError, match="not an active machine of this operation"):
+            context.machine(tail["id"])
+        with pytest.raises(NotObservableError, match="not a machine of this instance"):
+            await context.observed_machine("alc_elsewhere")
+        for allocation_id in (tail["id"], head["id"]):
+            machine = await context.observed_machine(allocation_id)
+            assert not hasattr(machine, "run_step")
+            assert (await machine.read("id -un; id -u")).stdout == f"{OBSERVER_LOGIN}\n9999\n"
+            for command in FORBIDDEN:
+                assert not (await machine.read(command)).ok, f"an observer can: {command}"
+        facts = await read_facts(await context.observed_machine(tail["id"]))
+        assert facts.hostname == tail["hostname"]
+        assert (await context.machine(head["id"]).read("id -u")).stdout == "0\n", "and works on its own as before"
+
+        files = SshFiles(tmp_path)
+        grant = await operations.access(deploy.id, claim.fencing_token, files.key(), observer=True)
+        key = asyncssh.read_private_key(files.directory / "key")
+        of_tail = [address for address in grant.machines if address.allocation_id == tail["id"]]
+        looking = grant.model_copy(update={"machines": of_tail})
+        session = await connect_past_the_platform(looking, key)
+        with pytest.raises(asyncssh.PermissionDenied):
+            await connect_past_the_platform(looking.model_copy(update={"login": "root"}), key)
+        await operations.yield_lease(deploy.id, claim.fencing_token)
+        await until(lambda: closed(session), "the end of the lease cuts the sessions of its observer", 60)
+        with pytest.raises(asyncssh.PermissionDenied):
+            await connect_past_the_platform(looking, key)
+        with pytest.raises(LeaseLostError):
+            await (await context.observed_machine(tail["id"])).read("true")
+        await machines.close()
+    release(cli, "head", "tail")
 
 
 async def closed(connection: asyncssh.SSHClientConnection) -> bool:

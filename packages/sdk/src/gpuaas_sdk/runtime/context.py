@@ -23,7 +23,13 @@ from gpuaas_contract.operations import (
 from gpuaas_contract.secrets import SecretSpec
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import ANSWERS_LATER, GpuaasError, LeaseLostError
-from gpuaas_sdk.machines.base import CommandError, Machine, MachineUnreachableError
+from gpuaas_sdk.machines.base import (
+    CommandError,
+    Machine,
+    MachineUnreachableError,
+    NotObservableError,
+    ObservedMachine,
+)
 from gpuaas_sdk.machines.noted import NotedMachine
 from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
@@ -55,6 +61,13 @@ class HoldsSecrets(Protocol):
 
     @property
     def secrets(self) -> LeaseSecrets: ...
+
+
+@runtime_checkable
+class ObservesMembers(Protocol):
+    """Machine access that lets one look at the machines of all members of the instance."""
+
+    async def observed_machine(self, allocation_id: str) -> ObservedMachine: ...
 
 
 def words_for(error: BaseException) -> str:
@@ -350,6 +363,15 @@ class OperationContext:
     def machine(self, allocation_id: str) -> Machine:
         """Return the machine; it records its commands with the current step."""
         return NotedMachine(self._machines.machine(allocation_id), self.operation_id, _note)
+
+    async def observed_machine(self, allocation_id: str) -> ObservedMachine:
+        """Return the machine of any member of the instance, also of those that this operation is not about. It has
+        `read` alone, which runs as an observer without rights, for as long as the lease lasts.
+
+        Raises NotObservableError, which says why, on an external machine and on one that is not active."""
+        if not isinstance(self._machines, ObservesMembers):
+            raise NotObservableError(f"cannot look at {allocation_id}: there are no observers here")
+        return await self._machines.observed_machine(allocation_id)
 
     async def secret(self, name: str, spec: SecretSpec | None = None, *, version: int | None = None) -> SecretValue:
         """Fetch the instance's secret of that name; create a missing one as the manifest or `spec` declares it."""

@@ -1,5 +1,4 @@
-"""Waits inside a step: for a condition, and for members. Each ends with what it waits for, with a cancellation, or at its
-own time."""
+"""Waits inside a step, for a condition or for members: over with what they wait for, when called off, at their time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
