@@ -1,5 +1,6 @@
 """Packages of a bundle on a real slice: installed without a network, and gone again as if they had never been there."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ async def brought(platform: SshdPlatform, bundle: Path, monkeypatch: pytest.Monk
     machine = await platform.machine(10, operation="op_bundle", instance="ins_bundle")
     await machine.run_step("make-room", f"mkdir -p {COPIED_ARTIFACTS}")
     path = f"{COPIED_ARTIFACTS}/bundle"
-    await machine.write_file(path, bundle.read_bytes())
+    await machine.write_file(path, await asyncio.to_thread(bundle.read_bytes))
 
     async def deliver(digest: str) -> str:
         return path
