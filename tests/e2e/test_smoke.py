@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from gpuaas_conformance.machines import WHAT_IS_THERE
+from gpuaas_sdk.bundles.building import Apt, cache_directory, find_sources
 from gpuaas_stack.stack import Stack
-from slurm_app.bundle import Apt, cache_directory, find_sources
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController
 from tests.e2e.recorder import Recorder

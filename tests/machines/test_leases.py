@@ -19,6 +19,7 @@ import pytest
 from gpuaas_contract.access import OBSERVER_LOGIN, AccessGrant
 from gpuaas_contract.identity import Role
 from gpuaas_contract.operations import OperationClaim
+from gpuaas_sdk import MachineUnreachableError, NotObservableError, OperationContext, read_facts
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_sdk.errors import ApiError, LeaseLostError
@@ -367,6 +368,50 @@ async def check_cut_off(stack: Stack, platform: Platform, node: str, made: dict[
         again = await operations.access(operation.id, claim.fencing_token, files.key())
         (await connect_past_the_platform(again, key)).close()
         await operations.complete(operation.id, claim.fencing_token)
+
+
+async def test_a_deploy_looks_at_the_machine_of_a_member_that_it_cannot_change(
+    stack: Stack, cli: CommandLine, node: str, tmp_path: Path
+) -> None:
+    made = make(cli, "head", "tail")
+    head, tail = made["head"], made["tail"]
+    async with app_on(stack, head["project_id"], head["id"], tails=[tail["id"]]) as app:
+        operations = app.client.operations
+        (deploy,) = [op async for op in operations.list(instance_id=app.instance.id) if op.kind == "deploy"]
+        claim = await operations.claim(deploy.id, "first")
+        machines = SshMachineAccess(app.client, claim)
+        await machines.prepare()
+        context = OperationContext(app.client, claim, machines)
+        with pytest.raises(MachineUnreachableError, match="not an active machine of this operation"):
+            context.machine(tail["id"])
+        with pytest.raises(NotObservableError, match="not a machine of this instance"):
+            await context.observed_machine("alc_elsewhere")
+        for allocation_id in (tail["id"], head["id"]):
+            machine = await context.observed_machine(allocation_id)
+            assert not hasattr(machine, "run_step")
+            assert (await machine.read("id -un; id -u")).stdout == f"{OBSERVER_LOGIN}\n9999\n"
+            for command in FORBIDDEN:
+                assert not (await machine.read(command)).ok, f"an observer can: {command}"
+        facts = await read_facts(await context.observed_machine(tail["id"]))
+        assert facts.hostname == tail["hostname"]
+        assert (await context.machine(head["id"]).read("id -u")).stdout == "0\n", "and works on its own as before"
+
+        files = SshFiles(tmp_path)
+        grant = await operations.access(deploy.id, claim.fencing_token, files.key(), observer=True)
+        key = asyncssh.read_private_key(files.directory / "key")
+        of_tail = [address for address in grant.machines if address.allocation_id == tail["id"]]
+        looking = grant.model_copy(update={"machines": of_tail})
+        session = await connect_past_the_platform(looking, key)
+        with pytest.raises(asyncssh.PermissionDenied):
+            await connect_past_the_platform(looking.model_copy(update={"login": "root"}), key)
+        await operations.yield_lease(deploy.id, claim.fencing_token)
+        await until(lambda: closed(session), "the end of the lease cuts the sessions of its observer", 60)
+        with pytest.raises(asyncssh.PermissionDenied):
+            await connect_past_the_platform(looking, key)
+        with pytest.raises(LeaseLostError):
+            await (await context.observed_machine(tail["id"])).read("true")
+        await machines.close()
+    release(cli, "head", "tail")
 
 
 async def closed(connection: asyncssh.SSHClientConnection) -> bool:

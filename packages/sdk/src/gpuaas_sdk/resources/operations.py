@@ -143,9 +143,12 @@ class Operations(ResourceRoutes):
         )
         return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
 
-    async def access(self, operation_id: str, fencing_token: int, public_key: str) -> AccessGrant:
-        """Issue a certificate for exactly the machines of the operation, for its lease holder."""
-        body = OperationAccessRequest(fencing_token=fencing_token, public_key=public_key)
+    async def access(
+        self, operation_id: str, fencing_token: int, public_key: str, *, observer: bool = False
+    ) -> AccessGrant:
+        """Issue a certificate for exactly the machines of the operation, for its lease holder; with `observer` for the
+        machines of all members of the instance, as a user who can read and change nothing."""
+        body = OperationAccessRequest(fencing_token=fencing_token, public_key=public_key, observer=observer)
         return await self._transport.post(f"/operations/{operation_id}/access", AccessGrant, body)
 
     async def deliver(self, operation_id: str, fencing_token: int, *, allocation_id: str, digest: str) -> Delivery:

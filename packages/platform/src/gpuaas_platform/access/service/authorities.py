@@ -12,6 +12,7 @@ from gpuaas_contract.access import (
     AccessGrant,
     DirectAccess,
     MachineAddress,
+    MachineLeftOut,
 )
 from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
 from gpuaas_contract.allocations import AllocationStatus, ShapeKind
@@ -70,6 +71,7 @@ class Authorities:
         key_id: str,
         seconds: int = CERTIFICATE_SECONDS,
         chosen: Mapping[str, str] | None = None,
+        left_out: Sequence[MachineLeftOut] = (),
         lease_principal: str | None = None,
     ) -> AccessGrant:
         """Sign a certificate for the machines that trust one; the others are opened by the access credential of an
@@ -93,6 +95,7 @@ class Authorities:
                 _address_of(row, chosen.get(row.id), closed_at_end=row in certified)
                 for row in machines
             ],
+            left_out=[*left_out],
             expires_at=grant.expires_at,
         )
 

@@ -15,6 +15,8 @@ from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Kind, OperationCreate, OperationError, OperationState
 from gpuaas_contract.preflights import AppChecks, Preflight, PreflightResult, PreflightState
 from gpuaas_contract.problems import Code, FieldError
+from gpuaas_platform.access.rules.reach import reach_observable
+from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of, manifest_of_version
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
@@ -32,7 +34,6 @@ from gpuaas_platform.instances.records import (
 from gpuaas_platform.instances.rules.placements import problem
 from gpuaas_platform.instances.service.deploy_checks import check_deploy
 from gpuaas_platform.instances.service.instances import require_instance
-from gpuaas_platform.instances.service.reconcile import observable
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.instances.storage import preflights as store
 from gpuaas_platform.operations.records import OperationRecord
@@ -213,7 +214,8 @@ async def _make(
     absent = await find_controller(tx, subject.app_slug, tenant_id, subject.project_id, operator_id)
     if absent is not None and absent not in findings:
         findings.append(absent)
-    machines = [row for row in await observable(tx, allocation_ids) if row.project_id == subject.project_id]
+    named = await allocation_store.list_by_ids(tx, allocation_ids, lock=False)
+    machines = [row for row in reach_observable(named)[0] if row.project_id == subject.project_id]
     declared = manifest.operation(Kind.PREFLIGHT) if manifest is not None else None
     if declared is None:
         checks = AppChecks.NOT_DECLARED if manifest is not None else AppChecks.NOT_RUN
