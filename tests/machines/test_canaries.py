@@ -1,4 +1,4 @@
-"""What is hidden from a decommission spoils its receipt: on the machine, in an account, a firewall, a volume, a host.
+"""Anything hidden from a decommission spoils its receipt: on the machine, in an account, a firewall, a volume, a host.
 
 On a real instance of the reference app, whose token a person reads first."""
 

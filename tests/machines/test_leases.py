@@ -18,7 +18,7 @@ import pytest
 
 from gpuaas_contract.access import OBSERVER_LOGIN, AccessGrant
 from gpuaas_contract.identity import Role
-from gpuaas_contract.operations import OperationClaim
+from gpuaas_contract.operations import Claim
 from gpuaas_sdk import MachineUnreachableError, NotObservableError, OperationContext, read_facts
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
@@ -36,7 +36,7 @@ from tests.machines.slices import make, release
 from tests.support.waiting import until
 
 LEASE_RUNS_OUT = 60
-PASSWORD = "a password of a tester"  # noqa: S105 - of nobody
+PASSWORD = "a password of a tester"
 SHARED = {"/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/dev/mqueue"}
 
 
@@ -359,7 +359,7 @@ async def check_cut_off(stack: Stack, platform: Platform, node: str, made: dict[
         person.close()
         platform.wait_for_node(node, "ready")
 
-        async def claim_again() -> OperationClaim | None:
+        async def claim_again() -> Claim | None:
             with suppress(ApiError):
                 return await operations.claim(operation.id, "holder")
             return None

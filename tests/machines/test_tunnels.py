@@ -65,7 +65,7 @@ async def nothing_listens(tunnel: OpenTunnel) -> None:
 
 
 async def agent_killed(stack: Stack, platform: Platform, tunnel: OpenTunnel) -> None:
-    """What it carried is lost, and the next connection is carried by its successor."""
+    """Lose what it carried; the next connection is carried by its successor."""
     reader, _ = await tunnel.connect()
     assert await reader.readline() == b"hello\n"
     kill(stack, "agent")

@@ -51,7 +51,7 @@ class Platform:
         self.hellos: list[Hello] = []
         self.progress: list[TaskProgress] = []
         self.conditions: list[list[str]] = []
-        """What the agent found wrong with its host, each time that it changed."""
+        """The faults that the agent found on its host, each time that it changed."""
         self.results: dict[str, list[TaskResult]] = {}
         self.refused: dict[str, StreamRefused] = {}
         self.acknowledge = True

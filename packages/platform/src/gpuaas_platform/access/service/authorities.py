@@ -91,10 +91,7 @@ class Authorities:
             login=grant.login,
             certificate=certificate,
             host_authority=_public_keys(active),
-            machines=[
-                _address_of(row, chosen.get(row.id), closed_at_end=row in certified)
-                for row in machines
-            ],
+            machines=[_address_of(row, chosen.get(row.id), closed_at_end=row in certified) for row in machines],
             left_out=[*left_out],
             expires_at=grant.expires_at,
         )

@@ -143,7 +143,7 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.METRICS_READ: _PLATFORM,
 }
 PEOPLE_ONLY = frozenset({Permission.PERSON, Permission.OWN_LOGIN, Permission.SECRET_READ})
-"""What no service account may, whatever its role is."""
+"""Permissions that no service account has, whatever its role is."""
 
 
 _WORK = frozenset({Permission.OPERATION_WORK, Permission.OPERATION_START})

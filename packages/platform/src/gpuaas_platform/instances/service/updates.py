@@ -3,8 +3,8 @@
 from gpuaas_contract.events import InstanceEvent
 from gpuaas_contract.findings import Severity
 from gpuaas_contract.instances import Instance, InstanceUpdate
-from gpuaas_contract.nouns import Noun
-from gpuaas_contract.problems import AllowedAction, Code
+from gpuaas_contract.offers import Offer
+from gpuaas_contract.problems import Code
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Caller, Permission
@@ -57,10 +57,9 @@ async def _set_operator(tx: Transaction, instance: InstanceView, account_id: str
             raise refusal_of([found])
     held = await operation_store.get_worked_on(tx, instance.id)
     if held is not None:
-        href = Noun.OPERATION.href(held.id)
         actions = [
-            AllowedAction(action="watch", title="Watch the running operation", method="GET", href=href),
-            AllowedAction(action="cancel", title="Call the operation off", method="POST", href=f"{href}/cancel"),
+            Offer.GET_OPERATION.action("watch", "Watch the running operation", operation_id=held.id),
+            Offer.CANCEL_OPERATION.action("cancel", "Call the operation off", operation_id=held.id),
         ]
         ways = "wait for it, cancel it, or disable the account of its controller, whose lease then runs out"
         why = f"operation {held.id} is under way: {ways}"

@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0023"
-down_revision = "0021"
+down_revision = "0022"
 
 _STATEMENTS = (
     # Beside the receipts of instances, not among them: the version before reads one row for each instance there.

@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0025"
-down_revision = "0021"
+down_revision = "0023"
 
 _STATEMENTS = (
     # No reference: a deleted account stays the operator, so that no other one takes the instance over unasked.
