@@ -143,7 +143,7 @@ def seal_as_before(database: psycopg.Connection[Any]) -> None:
 
 @dataclass
 class Life:
-    """Make everything that somebody had before."""
+    """Everything that somebody had before."""
 
     running: Echo
     ended: Echo

@@ -254,7 +254,8 @@ async def begin_gate(
         request=request.model_dump(mode="json"),
     )
     wanted = sorted({placement.allocation_id for placement in placements})
-    machines = [row.id for row in await observable(tx, wanted)]
+    named = await allocation_store.list_by_ids(tx, wanted, lock=False)
+    machines = [row.id for row in reach_observable(named)[0]]
     findings = _unseen(set(wanted) - set(machines))
     return await _insert(tx, subject, machines, AppChecks.RUNNING, findings, deadline_seconds)
 
