@@ -2,7 +2,6 @@
 them. The node is simulated, and leads them to a service on this host as an agent would."""
 
 import asyncio
-import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,6 +26,7 @@ from tests.support.identity import PASSWORD
 from tests.support.lifecycle import Echo
 from tests.support.processes import metrics_header
 from tests.support.tcp_services import BLOCK, Service, converse, service
+from tests.support.tunnels import ended_with
 from tests.support.world import World
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -299,38 +299,26 @@ async def test_the_command_line(world: World, cli: CommandLine, settings: Settin
         assert f"cannot listen on 127.0.0.1:{behind.port}: it is taken; leave out --local-port" in taken
         assert world.node.streams == {}
         await _use(cli, behind)
-        await _lose(world, cli, echo, behind)
+        await _lose(cli, echo)
 
 
 async def _use(cli: CommandLine, behind: Service) -> None:
-    process = cli.start("tunnel", "greeter", "--member", "tail=two", "-o", "json")
-    assert process.stdout is not None
-    try:
-        said = json.loads(await asyncio.to_thread(_document, process.stdout))
+    with ended_with(cli.start("tunnel", "greeter", "--member", "tail=two", "-o", "json")) as tunnel:
+        await tunnel.ready()
+        said = tunnel.said
         assert (said["local_address"], said["port"], said["number"]) == ("127.0.0.1", "whisper", 7003)
         for blocks in (1, 30):
-            await converse(*await asyncio.open_connection("127.0.0.1", said["local_port"]), blocks)
+            await converse(*await tunnel.connect(), blocks)
         assert behind.ended == [len(BLOCK), 30 * len(BLOCK)]
-        assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
+        assert tunnel.process.poll() is None
 
 
-def _document(stream: Any) -> str:
-    lines = []
-    while (line := stream.readline()) and line != "}\n":
-        lines.append(line)
-    return "".join(lines) + line
-
-
-async def _lose(world: World, cli: CommandLine, echo: Echo, behind: Service) -> None:
+async def _lose(cli: CommandLine, echo: Echo) -> None:
     """A tunnel to a member that is removed ends, and says why."""
     (one, _) = await echo.tails()
-    process = cli.start("tunnel", "greeter", "whisper", "--member", one.id)
-    assert process.stdout is not None
-    try:
-        first = await asyncio.to_thread(process.stdout.readline)
+    with ended_with(cli.start("tunnel", "greeter", "whisper", "--member", one.id)) as tunnel:
+        assert tunnel.process.stdout is not None
+        first = await asyncio.to_thread(tunnel.process.stdout.readline)
         address, _, rest = first.partition(" ")
         assert rest.strip() == f"leads to port whisper (7003) of tail {one.id}"
         reader, _ = await asyncio.open_connection(*address.split(":"))
@@ -338,11 +326,7 @@ async def _lose(world: World, cli: CommandLine, echo: Echo, behind: Service) -> 
         await echo.run("remove", one)
         async with asyncio.timeout(60):
             assert await reader.read() == b""
-        assert await asyncio.to_thread(process.wait, 60) == 5
-        assert process.stderr is not None
-        told = process.stderr.read()
+        code, told = await tunnel.ended()
+        assert code == 5
         assert "the platform closed a connection: the right behind this connection has ended" in told
         assert f"member {one.id} was removed" in told
-    finally:
-        process.kill()
-        process.wait()

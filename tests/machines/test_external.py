@@ -17,9 +17,10 @@ from tests.e2e.command_line import CommandLine
 from tests.machines.controller import app_on, controller_on
 from tests.machines.slices import release, usage
 from tests.machines.stand_in import StandIn, addresses, external_host, make_key
-from tests.machines.tunnels import STOP_SERVICE, ended_with, made_ready, start_service
+from tests.machines.tunnels import STOP_SERVICE, made_ready, start_service
 from tests.support.artifacts import promoted
 from tests.support.tcp_services import converse
+from tests.support.tunnels import ended_with
 from tests.support.waiting import wait_until
 
 

@@ -12,8 +12,9 @@ from tests.machines.controller import app_on
 from tests.machines.people import Person, make_person
 from tests.machines.slices import make, release
 from tests.machines.stand_in import StandIn
-from tests.machines.tunnels import OpenTunnel, ended_with, made_ready, start_service
+from tests.machines.tunnels import made_ready, start_service
 from tests.support.tcp_services import converse
+from tests.support.tunnels import OpenTunnel, ended_with
 from tests.support.waiting import until, wait_until
 
 CONNECTED = "ss --no-header --tcp state established sport = :7000"

@@ -1,11 +1,4 @@
-"""Tunnels as people use them, and a service on a machine that they lead to."""
-
-import asyncio
-import json
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+"""A service on a machine that a tunnel leads to, and a member that has it."""
 
 from gpuaas_contract.instances import Member, MemberStatus
 from tests.machines.controller import App
@@ -44,36 +37,3 @@ async def made_ready(app: App) -> Member:
     ready = {member.id: MemberStatus.READY}
     await app.client.operations.complete(operation.id, claim.fencing_token, member_statuses=ready)
     return member
-
-
-class OpenTunnel:
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self.process = process
-        self.said: dict[str, Any] = {}
-
-    async def ready(self) -> None:
-        assert self.process.stdout is not None
-        text = ""
-        while not text.endswith("}\n"):
-            line = await asyncio.to_thread(self.process.stdout.readline)
-            assert line, f"it ended: {self.process.stderr.read() if self.process.stderr else ''}"
-            text += line
-        self.said = json.loads(text)
-
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(self.said["local_address"], self.said["local_port"])
-
-    async def ended(self) -> tuple[int, str]:
-        """Its exit code, and what it said."""
-        code = await asyncio.to_thread(self.process.wait, 60)
-        assert self.process.stderr is not None
-        return code, self.process.stderr.read()
-
-
-@contextmanager
-def ended_with(process: "subprocess.Popen[str]") -> Iterator[OpenTunnel]:
-    try:
-        yield OpenTunnel(process)
-    finally:
-        process.kill()
-        process.wait()

@@ -83,7 +83,7 @@ class HostManager:
 
     async def open_port(self, message: OpenStream) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to this host's own sshd, wherever it listens, or to another port of its own address. What listens on
-        the loopback only is nobody's to reach from elsewhere."""
+        the loopback only is nobody's to reach from elsewhere, unless the host is known by no other address."""
         if await self.find(message.allocation_id) is None:
             raise PermanentError(f"this host is not handed over as {message.allocation_id}")
         check_port(message.port)
