@@ -206,6 +206,7 @@ CREATE TABLE changes (
     CONSTRAINT changes_position_key UNIQUE ("position")
 );
 CREATE INDEX changes_of_correlation ON changes USING btree (correlation_id);
+CREATE INDEX changes_of_impaired_nodes ON changes USING btree (resource_id, at) WHERE ((noun = 'node'::text) AND (event = 'impaired'::text));
 CREATE INDEX changes_of_instance ON changes USING btree (instance_id, "position");
 CREATE INDEX changes_unsequenced ON changes USING btree (seq) WHERE ("position" IS NULL);
 
@@ -415,6 +416,20 @@ CREATE TABLE lease_principals (
 CREATE INDEX lease_principals_of_operation ON lease_principals USING btree (operation_id);
 CREATE INDEX lease_principals_of_principal ON lease_principals USING btree (principal);
 CREATE INDEX lease_principals_of_reconcile ON lease_principals USING btree (reconciled_instance_id);
+
+CREATE TABLE member_receipts (
+    member_id text NOT NULL,
+    document jsonb NOT NULL,
+    correlation_id text NOT NULL,
+    key_id text,
+    signature text,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    signed_at timestamp with time zone,
+    CONSTRAINT member_receipts_pkey PRIMARY KEY (member_id),
+    CONSTRAINT member_receipts_check CHECK (((signature IS NULL) = (key_id IS NULL))),
+    CONSTRAINT member_receipts_member_id_fkey FOREIGN KEY (member_id) REFERENCES members(id)
+);
+CREATE INDEX member_receipts_to_sign ON member_receipts USING btree (created_at) WHERE (signature IS NULL);
 
 CREATE TABLE members (
     id text NOT NULL,

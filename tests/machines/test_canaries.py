@@ -2,6 +2,7 @@
 
 On a real instance of the reference app, whose token a person reads first."""
 
+import base64
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
 from tests.machines.conftest import ENVIRONMENT
 from tests.machines.rollcall import SLUG, controllers, publish
-from tests.machines.slices import make, release
+from tests.machines.slices import make
 from tests.support.waiting import wait_until
 
 MACHINE = "canary"
@@ -30,19 +31,25 @@ cp /etc/systemd/system/rollcall-controller.service /run/systemd/system/
 useradd --system --non-unique --uid "$(id -u rollcall)" --no-create-home canary
 echo 'rollcall ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/canary
 chmod 0440 /etc/sudoers.d/canary
-if command -v nft >/dev/null; then
-  nft add table inet canary
-  nft 'add chain inet canary input { type filter hook input priority 0; }'
-  nft add rule inet canary input tcp dport 7400 accept
-  echo firewall
-fi
+nft add table inet canary
+nft 'add chain inet canary input { type filter hook input priority 0; }'
+nft add rule inet canary input tcp dport 7400 accept
 """
 SHOW = """
 set -eu
 rm -f /usr/local/share/canary /run/systemd/system/rollcall-controller.service /etc/sudoers.d/canary
 systemctl daemon-reload
 userdel canary
-if command -v nft >/dev/null; then nft delete table inet canary; fi
+nft delete table inet canary
+"""
+INSTALL_NFT = """
+set -eu
+mkdir -p /opt/nft
+base64 -d <<'END' | tar -xz -C /opt/nft
+{archive}
+END
+printf '#!/bin/sh\\nLD_LIBRARY_PATH=/opt/nft exec /opt/nft/nft "$@"\\n' >/usr/local/sbin/nft
+chmod 0755 /usr/local/sbin/nft
 """
 
 
@@ -56,7 +63,7 @@ def instance(stack: Stack, cli: CommandLine, node: str, tmp_path: Path) -> Itera
         running.start()
         deploy = ["instance", "deploy", SLUG, "--name", MACHINE, "--version", VERSION]
         yield str(cli.json(*deploy, "--place", f"controller={MACHINE}", "--wait")["id"])
-    release(cli, MACHINE, force=True)
+    cli.json("allocation", "release", MACHINE, "--yes", "--wait", "--force", "--delete-volumes")
 
 
 @pytest.fixture
@@ -88,7 +95,8 @@ def test_a_token_is_read_and_canaries_spoil_the_receipt(
     cli: CommandLine, platform: Platform, person: CommandLine, instance: str
 ) -> None:
     read_the_token(cli, person)
-    hidden = on_machine(cli, HIDE).split()
+    install_nft(cli)
+    on_machine(cli, HIDE)
     volume = cli.json("volume", "create", "--name", "canary", "--size-gib", "1")
     cli.json("volume", "attach", "canary", MACHINE, "/srv/canary", "--wait")
     failed = cli.call("instance", "decommission", MACHINE, "--yes", "--wait")
@@ -97,9 +105,8 @@ def test_a_token_is_read_and_canaries_spoil_the_receipt(
     assert found["files"] == "/usr/local/share/canary"
     assert found["units"] == "rollcall-controller.service"
     assert found["accounts"].splitlines() == ["user canary is rollcall", "/etc/sudoers.d/canary"]
-    if hidden:
-        assert "dport 7400" in found["firewall"]
-    assert set(found) == {"files", "units", "accounts", *hidden}
+    assert found["firewall"] == "tcp dport 7400 accept"
+    assert set(found) == {"files", "units", "accounts", "firewall"}
     no_receipt = cli.call("receipt", "export", MACHINE, "--file", "/nonexistent/canary.json")
     assert "has not ended" in no_receipt.stderr
 
@@ -116,8 +123,16 @@ def test_a_token_is_read_and_canaries_spoil_the_receipt(
     ]
     assert receipt["verdict"] == "unverified"
     assert {"files", "accounts", "processes", "units", "port", "firewall"} <= {p["check"] for p in receipt["probes"]}
-    cli.json("volume", "detach", "canary", MACHINE, "--wait")
-    cli.run("volume", "delete", "canary", "--yes")
+
+
+def install_nft(cli: CommandLine) -> None:
+    """As a person would who wants a firewall. A slice has no nft, and no network to fetch it from; this host's is of
+    the same Debian."""
+    libraries = subprocess.run(["ldd", "/usr/sbin/nft"], capture_output=True, text=True, check=True).stdout
+    needed = [line.split()[2] for line in libraries.splitlines() if "=> /" in line and "libc.so" not in line]
+    pack = ["tar", "-czh", "--transform", "s|.*/||", "-C", "/", "usr/sbin/nft", *(path[1:] for path in needed)]
+    archive = subprocess.run(pack, capture_output=True, check=True).stdout
+    on_machine(cli, INSTALL_NFT.format(archive=base64.encodebytes(archive).decode().strip()))
 
 
 def read_the_token(cli: CommandLine, person: CommandLine) -> None:

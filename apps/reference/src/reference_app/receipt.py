@@ -6,10 +6,12 @@ from gpuaas_sdk import Machine, MachineReceipt
 
 from reference_app.software import RECORD, Role, belongings
 
+# nft is among the programs of root, which not every shell of root looks for.
 _FIREWALL = """
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 if [ -n "$(ours unit)" ] && command -v nft >/dev/null; then
   rules=$(nft list ruleset)
-  grep -wE 'port {port}' <<<"$rules" || true
+  sed -nE 's/^[[:space:]]*(.*port .*\\b{port}\\b.*)/\\1/p' <<<"$rules"
 fi
 """
 
