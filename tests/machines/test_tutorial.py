@@ -34,7 +34,7 @@ def demo(cli: CommandLine, node: str) -> Iterator[None]:
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
     where = tmp_path / "wheels"
-    words = [ROOT / "scripts" / "build-wheels", where, "packages/contract", "packages/sdk"]
+    words = [str(ROOT / "scripts" / "build-wheels"), str(where), "packages/contract", "packages/sdk"]
     subprocess.run(words, check=True, capture_output=True)
     return where
 
