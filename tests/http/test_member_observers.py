@@ -12,7 +12,7 @@ from tests.http.test_external import make as external
 from tests.http.test_lease_doors import PUBLIC_KEY, principals_of, told, until_told
 from tests.http.test_reconcile import is_cut
 from tests.support.database import connect
-from tests.support.leases import HeldLease
+from tests.support.leases import HeldLease, hold_lease
 from tests.support.world import World
 
 
@@ -94,6 +94,14 @@ async def test_an_external_machine_is_left_out_with_the_reason(world: World) -> 
         (left_out,) = grant.left_out
         assert left_out.allocation_id == lab.id
         assert left_out.reason.startswith(f"{lab.name} is an external machine and has no observer")
+
+
+async def test_a_credential_that_was_chosen_is_for_operations_and_an_observer_has_its_certificate(world: World) -> None:
+    chosen = await world.admin.credentials.create(world.project.id, "chosen")
+    lease = await hold_lease(world, access=chosen)
+    grant = await lease.client.operations.access(*lease.both, PUBLIC_KEY, observer=True)
+    assert [(machine.credential_id, machine.closed_at_end) for machine in grant.machines] == [(None, True)]
+    assert principals_of(grant.certificate) == [f"{lease.operation_id}/{lease.fencing_token}_observer"]
 
 
 @pytest.mark.parametrize("wrong", ["maybe", "", 7, [], None])

@@ -34,9 +34,8 @@ def demo(cli: CommandLine, node: str) -> Iterator[None]:
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
     where = tmp_path / "wheels"
-    subprocess.run(
-        [ROOT / "scripts" / "build-wheels", where, "packages/contract", "packages/sdk"], check=True, capture_output=True
-    )
+    words = [str(ROOT / "scripts" / "build-wheels"), str(where), "packages/contract", "packages/sdk"]
+    subprocess.run(words, check=True, capture_output=True)
     return where
 
 

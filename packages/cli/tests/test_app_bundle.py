@@ -17,7 +17,7 @@ def bundle(cwd: Path, *words: str, status: str | None = DPKG, stdin: str = "") -
         (cwd / "status").write_text(status)
     environment = {**os.environ, "GPUAAS_BUNDLE_CACHE": str(cwd / "cache"), "COLUMNS": "200"}
     places = [] if "--dpkg-status" in words else ["--dpkg-status", "status"]
-    command = [GPUAAS, "app", "bundle-packages", *words, *places, "--output-file", "out.tar", "-o", "json"]
+    command = [str(GPUAAS), "app", "bundle-packages", *words, *places, "--output-file", "out.tar", "-o", "json"]
     return subprocess.run(command, cwd=cwd, env=environment, input=stdin, capture_output=True, text=True, check=False)
 
 
