@@ -206,7 +206,7 @@ def test_smoke(
         assert refused.returncode == 7, refused.stderr
         explained = cli.json("instance", "explain", "refused")
         said = explained["operation"]["error"]["detail"]
-        assert all(word in said for word in ("slurm-wlm", "/etc/slurm/mine.conf", "port 6818")), said
+        assert all(word in said for word in ("slurm-wlm", "/etc/slurm/mine.conf", "listens on 6818")), said
         assert explained["operation"]["error"]["code"] == "preflight_failed"
         assert (explained["failed_step"]["key"], explained["operation"]["attempt"]) == ("preflight", 0)
         after = {name: cli.on(name, f"sudo bash -c {shlex.quote(WHAT_IS_THERE)}") for name in ("one", "two")}

@@ -8,7 +8,7 @@ from gpuaas_platform.instances.records import PreflightRecord
 
 PREFLIGHT_FAILED = "preflight_failed"
 TITLE = "Look at the machines before anything is changed"
-MOST_SHOWN, LONGEST_SHOWN = 20, 500
+MOST_SHOWN, LONGEST_SHOWN = 20, 300
 """As many findings, with words as long, fit into a step; the preflight itself has all of them."""
 LONGEST_DETAIL = 3_000
 
