@@ -13,9 +13,7 @@ def test_a_request_is_passed_on_and_the_connection_ends_with_it() -> None:
         b"GET /v2/ HTTP/1.1\r\nHost: one\r\nConnection: keep-alive\r\nUpgrade: h2c\r\nauthorization:  bEARER abc \r\n\r\n"
     )
     assert head.token == "abc"
-    assert head.sent == (
-        b"GET /v2/ HTTP/1.1\r\nHost: one\r\nauthorization:  bEARER abc \r\nConnection: close\r\n\r\n"
-    )
+    assert head.sent == (b"GET /v2/ HTTP/1.1\r\nHost: one\r\nauthorization:  bEARER abc \r\nConnection: close\r\n\r\n")
     assert head.without_token == b"GET /v2/ HTTP/1.1\r\nHost: one\r\nConnection: close\r\n\r\n"
 
 

@@ -162,7 +162,9 @@ async def test_a_role_that_is_taken_while_access_is_asked_for_gives_none(world: 
             # Taken, and not yet committed: the request has read its roles and waits here.
             connection.execute("DELETE FROM memberships WHERE user_id = %s", (late.user.id,))
             asked = asyncio.create_task(late.client.allocations.access(machine.id, PUBLIC_KEY))
-            waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM memberships%'"
+            waiting = (
+                "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM memberships%'"
+            )
 
             async def waits() -> bool:
                 with connect(settings) as looking:

@@ -23,7 +23,7 @@ from tests.support.processes import ApiProcess
 from tests.support.services import admin_credentials
 from tests.support.world import World
 
-PASSWORD = "a password of a tester"  # noqa: S105 - of nobody
+PASSWORD = "a password of a tester"
 IMMEDIATE_SECONDS = 20
 """About a second on a quiet machine. A token by itself is good for two minutes."""
 LARGE = 64 << 20

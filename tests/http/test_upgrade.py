@@ -25,7 +25,7 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_sdk.errors import ForbiddenError, InvalidStateError
 from gpuaas_stack.settings import Settings
-from tests.support.database import connect, database_url, postgres_of
+from tests.support.database import connect, postgres_of
 from tests.support.identity import PASSWORD
 from tests.support.lifecycle import Echo
 from tests.support.policy_world import PUBLIC_KEY
@@ -84,8 +84,8 @@ def test_the_release_before_can_write_to_what_the_migrations_leave(settings: Set
                 assert added.nullable or added.filled or added.generated, f"{table}.{name}: who does not know it fails"
         with psycopg.connect(old_url) as before, psycopg.connect(new_url) as after:
             held = {row for row in before.execute(CONSTRAINTS).fetchall() if row[0] in old}
-            now = {row for row in after.execute(CONSTRAINTS).fetchall() if row[0] in old}
-            assert now <= held, "a new rule about rows that the release before writes"
+            rules = {row for row in after.execute(CONSTRAINTS).fetchall() if row[0] in old}
+            assert rules <= held, "a new rule about rows that the release before writes"
             # Its one function, by the names that it reads.
             asked = "SELECT held, fingerprint, status, body FROM begin_request('usr', 'key')"
             assert after.execute(asked).fetchone() == (True, None, None, None)
@@ -123,7 +123,7 @@ def seal_as_before(database: psycopg.Connection[Any]) -> None:
     fields = "id, at, chain, principal_id, action, target, outcome, project_id, correlation_id, fingerprint, detail"
     chains: dict[str, list[dict[str, Any]]] = {}
     with database.cursor(row_factory=psycopg.rows.dict_row) as cursor:
-        for row in cursor.execute(f"SELECT {fields} FROM audit_entries ORDER BY seq"):  # noqa: S608 - a constant
+        for row in cursor.execute(f"SELECT {fields} FROM audit_entries ORDER BY seq"):
             chains.setdefault(row["chain"], []).append(row)
     for chain, rows in chains.items():
         previous, last, sealed = GENESIS, 0, rows[:-1]

@@ -35,7 +35,7 @@ from tests.machines.slices import make, release
 from tests.support.waiting import until
 
 LEASE_RUNS_OUT = 60
-PASSWORD = "a password of a tester"  # noqa: S105 - of nobody
+PASSWORD = "a password of a tester"
 SHARED = {"/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/dev/mqueue"}
 
 

@@ -141,7 +141,9 @@ class Rights:
         try:
             return await self._ask(token, claims["check"])
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise RefusedError(503, "UNAVAILABLE", "the platform cannot be asked about this token; try again") from error
+            raise RefusedError(
+                503, "UNAVAILABLE", "the platform cannot be asked about this token; try again"
+            ) from error
 
     async def until_withdrawn(self, token: str) -> None:
         """Return when what is being sent with this token must end. While the platform does not answer, that is when

@@ -89,10 +89,7 @@ class Authorities:
             login=grant.login,
             certificate=certificate,
             host_authority=_public_keys(active),
-            machines=[
-                _address_of(row, chosen.get(row.id), closed_at_end=row in certified)
-                for row in machines
-            ],
+            machines=[_address_of(row, chosen.get(row.id), closed_at_end=row in certified) for row in machines],
             expires_at=grant.expires_at,
         )
 
