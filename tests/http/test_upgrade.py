@@ -84,8 +84,8 @@ def test_the_release_before_can_write_to_what_the_migrations_leave(settings: Set
                 assert added.nullable or added.filled or added.generated, f"{table}.{name}: who does not know it fails"
         with psycopg.connect(old_url) as before, psycopg.connect(new_url) as after:
             held = {row for row in before.execute(CONSTRAINTS).fetchall() if row[0] in old}
-            now = {row for row in after.execute(CONSTRAINTS).fetchall() if row[0] in old}
-            assert now <= held, "a new rule about rows that the release before writes"
+            rules = {row for row in after.execute(CONSTRAINTS).fetchall() if row[0] in old}
+            assert rules <= held, "a new rule about rows that the release before writes"
             # Its one function, by the names that it reads.
             asked = "SELECT held, fingerprint, status, body FROM begin_request('usr', 'key')"
             assert after.execute(asked).fetchone() == (True, None, None, None)
