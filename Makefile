@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status reset lint format test check map unit alone http slices apps machines reference-app e2e shake smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access bench-slurm bench-runtime bench-logins bench-schemas
+.PHONY: help setup up down status reset lint format test check map unit alone http slices apps machines reference-app e2e shake smoke reference soak bench bench-artifacts bench-feed bench-apps bench-machines lock bench-access bench-slurm bench-runtime bench-logins bench-schemas wheels
 
 BIN := .venv/bin
 SUITE := $(BIN)/python -m tests.suite
@@ -125,6 +125,10 @@ bench-runtime: setup ## one controller with 10,000 members, against a timer for 
 
 bench-schemas: setup ## reads while hostile manifests are published, against a quiet API
 	$(BIN)/python -m benchmarks.schemas
+
+wheels: setup ## the wheels that an app team needs, into dist/: contract, sdk, conformance, cli; the same commit gives the same files
+	@scripts/build-wheels dist packages/contract packages/sdk packages/conformance packages/cli
+	@cd dist && sha256sum *.whl
 
 lock: setup ## renew requirements/*.txt from requirements/*.in
 	$(COMPILE) requirements/runtime.in --output-file requirements/runtime.txt

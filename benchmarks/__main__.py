@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -147,12 +147,12 @@ def sides(platform: int, bare: int, token: str, project_id: str) -> dict[str, tu
     }
 
 
-async def in_turns(pair: tuple[Side, Side]) -> tuple[list[Measured], list[Measured]]:
-    results: tuple[list[Measured], list[Measured]] = ([], [])
-    for side in pair:
+async def in_turns(sides: Sequence[Side]) -> list[list[Measured]]:
+    results: list[list[Measured]] = [[] for _ in sides]
+    for side in sides:
         await measure(side.port, side.request, 1.0)
     for _ in range(ROUNDS):
-        for side, found in zip(pair, results, strict=True):
+        for side, found in zip(sides, results, strict=True):
             found.append(await measure(side.port, side.request, SECONDS))
     return results
 

@@ -1,4 +1,4 @@
-"""What a thousand connected agents cost one API process: simulated hosts, the real protocol.
+"""The cost of a thousand connected agents for one API process: simulated hosts, the real protocol.
 
 Each agent is enrolled and connects over a WebSocket of its own, says hello, and then beats every ten seconds, as
 an agent of a quiet host does. CPU is that of the API process alone, from the kernel's own accounts."""

@@ -1,7 +1,8 @@
 """`make bench-apps`: how soon a controller has what was asked for, and what members and steps cost.
 
 - An operation is requested, and claimed by a waiting controller of the SDK: with one instance, and with idle ones.
-- Steps reported, against a bare handler that writes the same rows in one transaction on the same server, in turns.
+- Steps reported, against a bare handler that writes the same rows in one transaction on the same server, in turns; and
+  the same for operations that have many steps already.
 - The members of an instance, read in pages, against the bare rows.
 - One deploy request with many members, against one with few.
 
@@ -15,7 +16,7 @@ import secrets
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,6 +42,8 @@ MEMBERS = 10_000
 DEPLOYED = 500
 OPERATIONS = 32
 """That steps are reported for at once: one operation's steps come one after the other."""
+STEPS_BEFORE = 100
+"""Of a long operation, each with a kilobyte of evidence."""
 MANIFEST_OF_BENCH = {
     **MANIFEST,
     "components": [
@@ -168,9 +171,17 @@ async def steps(world: World, settings: Settings, instance_id: str, bare: int, d
             await asyncio.sleep(3)
 
     token = (await world.controller.fetch_token()).access_token
-    turns, keys = itertools.cycle(held), itertools.count()
+    keys = itertools.count()
+    long, short = held[: OPERATIONS // 2], held[OPERATIONS // 2 :]
+    database.execute(
+        """INSERT INTO operation_steps (operation_id, attempt, key, title, status, evidence, ended_at)
+           SELECT id, 1, 'before-' || n, 'Before', 'succeeded', jsonb_build_object('said', repeat('x', 1000)), now()
+           FROM unnest(%s::text[]) id, generate_series(1, %s) n""",
+        [[id for id, _ in long], STEPS_BEFORE],
+    )
+    of_short, of_long, of_bare = itertools.cycle(short), itertools.cycle(long), itertools.cycle(short)
 
-    def report(path: str, bearer: str | None) -> bytes:
+    def report(path: str, bearer: str | None, turns: Iterator[tuple[str, int]]) -> bytes:
         id, fencing_token = next(turns)
         body = {"fencing_token": fencing_token, "key": "step", "title": "A step", "status": "running", "evidence": {}}
         key = f"step-{next(keys)}" if bearer else None
@@ -178,9 +189,11 @@ async def steps(world: World, settings: Settings, instance_id: str, bare: int, d
 
     beating = asyncio.create_task(keep())
     try:
-        ours = Side(settings.api_port, lambda: report("/v1/operations/{id}/steps", token))
-        floor = Side(bare, lambda: report("/operations/{id}/steps", None))
-        platform, baseline = await in_turns((ours, floor))
+        route = "/v1/operations/{id}/steps"
+        ours = Side(settings.api_port, lambda: report(route, token, of_short))
+        floor = Side(bare, lambda: report("/operations/{id}/steps", None, of_bare))
+        late = Side(settings.api_port, lambda: report(route, token, of_long))
+        platform, baseline, after_many = await in_turns((ours, floor, late))
     finally:
         beating.cancel()
     found = statistics.median(one.rate / two.rate for one, two in zip(platform, baseline, strict=True))
@@ -190,6 +203,8 @@ async def steps(world: World, settings: Settings, instance_id: str, bare: int, d
         f"p50/p99 ms {own.p50_ms:.1f}/{own.p99_ms:.1f}, bare {other.p50_ms:.1f}/{other.p99_ms:.1f}",
         flush=True,
     )
+    slower = statistics.median(one.rate / two.rate for one, two in zip(after_many, platform, strict=True))
+    print(f"  … with {STEPS_BEFORE} steps before: {slower:.2f} of the rate with none", flush=True)
     for id, fencing_token in held:
         await world.controller.operations.report_step(
             id, fencing_token, key="step", title="A step", status=StepStatus.SUCCEEDED

@@ -1,4 +1,4 @@
-"""What the platform is measured against: the same server and framework, the same statements, nothing else.
+"""The bare side of the benchmarks: the same server and framework, the same statements, nothing else.
 
 Run as `python -m benchmarks.bare PORT DATABASE_URL`."""
 
@@ -73,7 +73,6 @@ STEP = (
                                                   correlation_id)
                      VALUES ('bare', 'operation', %(id)s, 'step_running', %(title)s, 'bare', %(correlation)s))
        SELECT pg_notify('outbox', '')""",
-    "SELECT * FROM operation_steps WHERE operation_id = %(id)s",
     WRITES[-1],
 )
 
@@ -149,7 +148,7 @@ def create_app(database_url: str) -> FastAPI:
             "correlation": ids.new_id(ids.CORRELATION),
             "audit": ids.new_id(ids.AUDIT_ENTRY),
             "fingerprint": "0" * 64,
-            "body": "x" * 1500,
+            "body": "x" * 200,
         }
         async with pool.connection() as connection, connection.transaction():
             for statement in STEP:

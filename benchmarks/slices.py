@@ -75,7 +75,7 @@ def delete_instances(names: Iterable[str]) -> None:
 
 
 class Floor:
-    """What LXD itself takes: the same image and limits, a bridge of its own, host keys in the image already."""
+    """Measure LXD by itself: the same image and limits, a bridge of its own, host keys in the image already."""
 
     def __init__(self, settings: Settings) -> None:
         self._pool = settings.storage_pool

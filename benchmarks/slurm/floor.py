@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks.slices import delete_instances, floor_gateway, lxc
 from gpuaas_contract.allocations import Shape
+from gpuaas_sdk.bundles.building import Apt, find_sources
 from gpuaas_stack.settings import Settings
-from slurm_app.bundle import Apt, find_sources
 from slurm_app.slurm import config, mariadb, roles, script
 
 BRIDGE = "gpb-slurm"

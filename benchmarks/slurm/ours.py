@@ -43,7 +43,7 @@ class Ours:
         self._project_id = ""
 
     async def publish(self, bundle: bytes) -> None:
-        """What an operator does once: the host, a project, the app's version with its packages, and its controller."""
+        """Set up once, as an operator: the host, a project, the app's version with its packages, and its controller."""
         admin, settings = self._admin, self._stack.settings
         platform_services.write_join_token(settings, (await admin.join_tokens.create("bench")).token)
         await asyncio.to_thread(self._stack.start_agent)

@@ -17,12 +17,16 @@ CREATE TABLE access_grants (
     owner_id text NOT NULL,
     reconciled_instance_id text,
     grant_id text,
+    member_id text,
+    port text,
     CONSTRAINT access_grants_pkey PRIMARY KEY (id),
     CONSTRAINT access_grants_grant_id_fkey FOREIGN KEY (grant_id) REFERENCES grants(id),
+    CONSTRAINT access_grants_member_id_fkey FOREIGN KEY (member_id) REFERENCES members(id),
     CONSTRAINT access_grants_operation_id_fkey FOREIGN KEY (operation_id) REFERENCES operations(id),
     CONSTRAINT access_grants_reconciled_instance_id_fkey FOREIGN KEY (reconciled_instance_id) REFERENCES instances(id)
 );
 CREATE INDEX access_grants_of_grant ON access_grants USING btree (grant_id) WHERE (ended_at IS NULL);
+CREATE INDEX access_grants_of_member ON access_grants USING btree (member_id) WHERE (ended_at IS NULL);
 CREATE INDEX access_grants_of_operation ON access_grants USING btree (operation_id) WHERE (ended_at IS NULL);
 CREATE INDEX access_grants_of_reconcile ON access_grants USING btree (reconciled_instance_id) WHERE (ended_at IS NULL);
 
@@ -202,6 +206,7 @@ CREATE TABLE changes (
     CONSTRAINT changes_position_key UNIQUE ("position")
 );
 CREATE INDEX changes_of_correlation ON changes USING btree (correlation_id);
+CREATE INDEX changes_of_impaired_nodes ON changes USING btree (resource_id, at) WHERE ((noun = 'node'::text) AND (event = 'impaired'::text));
 CREATE INDEX changes_of_instance ON changes USING btree (instance_id, "position");
 CREATE INDEX changes_unsequenced ON changes USING btree (seq) WHERE ("position" IS NULL);
 
@@ -393,6 +398,7 @@ CREATE TABLE instances (
     unverified jsonb,
     ready_since integer NOT NULL DEFAULT 1,
     access_credential_id text,
+    operator_account_id text,
     CONSTRAINT instances_pkey PRIMARY KEY (id),
     CONSTRAINT instances_access_credential_id_fkey FOREIGN KEY (access_credential_id) REFERENCES credentials(id),
     CONSTRAINT instances_app_version_id_fkey FOREIGN KEY (app_version_id) REFERENCES app_versions(id),
@@ -432,6 +438,20 @@ CREATE TABLE lease_principals (
 CREATE INDEX lease_principals_of_operation ON lease_principals USING btree (operation_id);
 CREATE INDEX lease_principals_of_principal ON lease_principals USING btree (principal);
 CREATE INDEX lease_principals_of_reconcile ON lease_principals USING btree (reconciled_instance_id);
+
+CREATE TABLE member_receipts (
+    member_id text NOT NULL,
+    document jsonb NOT NULL,
+    correlation_id text NOT NULL,
+    key_id text,
+    signature text,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    signed_at timestamp with time zone,
+    CONSTRAINT member_receipts_pkey PRIMARY KEY (member_id),
+    CONSTRAINT member_receipts_check CHECK (((signature IS NULL) = (key_id IS NULL))),
+    CONSTRAINT member_receipts_member_id_fkey FOREIGN KEY (member_id) REFERENCES members(id)
+);
+CREATE INDEX member_receipts_to_sign ON member_receipts USING btree (created_at) WHERE (signature IS NULL);
 
 CREATE TABLE members (
     id text NOT NULL,
@@ -573,9 +593,11 @@ CREATE TABLE operations (
     undo jsonb,
     expiry_noticed boolean NOT NULL DEFAULT false,
     preflight_id text,
+    gate_preflight_id text,
     CONSTRAINT operations_pkey PRIMARY KEY (id),
     CONSTRAINT operation_is_about_one_thing CHECK ((num_nonnulls(instance_id, preflight_id) = 1)),
     CONSTRAINT operations_bulk_id_fkey FOREIGN KEY (bulk_id) REFERENCES bulks(id),
+    CONSTRAINT operations_gate_preflight_id_fkey FOREIGN KEY (gate_preflight_id) REFERENCES preflights(id),
     CONSTRAINT operations_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id),
     CONSTRAINT operations_member_id_fkey FOREIGN KEY (member_id) REFERENCES members(id),
     CONSTRAINT operations_preflight_id_fkey FOREIGN KEY (preflight_id) REFERENCES preflights(id),

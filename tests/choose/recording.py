@@ -63,7 +63,7 @@ class Recording:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
-        """What is set up once for the whole run is used by every module, not by the first one."""
+        """Count fixtures of the whole run as used by every module, not by the first one."""
         if fixturedef.scope != "session":
             return (yield)
         before = self._recorder.show(EVERY)

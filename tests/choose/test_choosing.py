@@ -1,4 +1,4 @@
-"""What is chosen, and that the map speaks of what exists."""
+"""The choice of tests, and that the map names only files that exist."""
 
 from pathlib import Path
 

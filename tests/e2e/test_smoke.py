@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from gpuaas_conformance.machines import WHAT_IS_THERE
+from gpuaas_sdk.bundles.building import Apt, cache_directory, find_sources
 from gpuaas_stack.stack import Stack
-from slurm_app.bundle import Apt, cache_directory, find_sources
 from tests.e2e.command_line import CommandLine
 from tests.e2e.isolation import IsolatedController
 from tests.e2e.recorder import Recorder
@@ -144,6 +145,9 @@ class Smoke:
         said = self.cli.on("one", "sinfo", "--noheader", "--Node", "--format='%N %T'")
         return dict(line.split() for line in said.splitlines())
 
+    def munge_keys(self, *machines: str) -> set[str]:
+        return {self.cli.on(name, "sudo sha256sum /etc/munge/munge.key").split()[0] for name in machines}
+
     def preflight(self, *place: str) -> dict[str, str]:
         """Run a preflight of a deploy and return its findings by code."""
         words = [word for each in place for word in ("--place", each)]
@@ -196,11 +200,17 @@ def test_smoke(
         # Not to the second: both are read at once, on a host that may be busy.
         assert 3_000 < int(ahead[1]) < 4_200
         cli.on("two", f"sudo bash -c {shlex.quote(CLOCK_RIGHT)}")
-        on_two = ["--place", "controller=two", "--place", "worker=two"]
-        refused = cli.call("instance", "deploy", "slurm", "--name", "refused", *on_two, "--wait")
+        before = {name: cli.on(name, f"sudo bash -c {shlex.quote(WHAT_IS_THERE)}") for name in ("one", "two")}
+        places = [word for place in ("controller=two", "worker=two", "worker=one") for word in ("--place", place)]
+        refused = cli.call("instance", "deploy", "slurm", "--name", "refused", *places, "--wait")
         assert refused.returncode == 7, refused.stderr
-        said = cli.json("instance", "explain", "refused")["operation"]["error"]["detail"]
-        assert all(word in said for word in ("slurm-wlm", "/etc/slurm/mine.conf", "port 6818")), said
+        explained = cli.json("instance", "explain", "refused")
+        said = explained["operation"]["error"]["detail"]
+        assert all(word in said for word in ("slurm-wlm", "/etc/slurm/mine.conf", "listens on 6818")), said
+        assert explained["operation"]["error"]["code"] == "preflight_failed"
+        assert (explained["failed_step"]["key"], explained["operation"]["attempt"]) == ("preflight", 0)
+        after = {name: cli.on(name, f"sudo bash -c {shlex.quote(WHAT_IS_THERE)}") for name in ("one", "two")}
+        assert after == before, "the app's checks come before any change, on all machines of the deploy"
         cli.run("instance", "decommission", "refused", "--yes", "--wait")
         assert cli.on("two", "ls", "/etc/slurm/mine.conf").strip() == "/etc/slurm/mine.conf"
         cli.on("two", f"sudo bash -c {shlex.quote(OUT_OF_THE_WAY)}")
@@ -244,6 +254,14 @@ def test_smoke(
     with smoke.step("add the same machine again"):
         smoke.do("add", "worker", "three")
         assert smoke.states() == {"two": "idle", "three": "idle"}
+    with smoke.step("a rotated munge key: all members or none"):
+        keys = smoke.munge_keys("one", "two", "three")
+        assert len(keys) == 1
+        cli.run("secret", "rotate", "munge-key", "--instance", NAME, "--yes")
+        for name in ("two", "three"):
+            smoke.do("recover", name)
+        assert smoke.munge_keys("one", "two", "three") == keys, "the key that the cluster has, as it is kept yet"
+        assert sorted(cli.on("one", "srun", "-N2", "hostname").split()) == ["three", "two"]
     with smoke.step("recover a worker whose slurmd and record are gone"):
         cli.on("two", "sudo systemctl disable --now slurmd")
         cli.on("one", "sudo scontrol delete nodename=two")
@@ -255,6 +273,12 @@ def test_smoke(
     with smoke.step("replace a worker by the controller's machine"):
         replaced = smoke.do("replace", "three", "one")
         assert replaced["result"]["receipt"]["ok"] is True
+        assert smoke.states() == {"two": "idle", "one": "idle"}
+    with smoke.step("a munge key that is kept no more"):
+        cli.run("secret", "rotate", "munge-key", "--instance", NAME, "--yes")
+        failure = smoke.ended(smoke.ask("recover", "two"))["error"]
+        assert (failure["code"], failure["member_usable"]) == ("munge_key_rotated", True)
+        assert smoke.munge_keys("one", "two") == keys
         assert smoke.states() == {"two": "idle", "one": "idle"}
     with smoke.step("decommission"):
         cli.run("instance", "decommission", NAME, "--yes", "--wait")

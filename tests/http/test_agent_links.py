@@ -1,8 +1,9 @@
-"""What the platform believes of a node's agent: one link, an inventory within bounds, host certificates for days."""
+"""Bounds on a node's agent: one link, an inventory within limits, host certificates for days."""
 
 import asyncio
 import json
 import secrets
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -11,7 +12,15 @@ import websockets
 from cryptography.hazmat.primitives.serialization import SSHCertificate, load_ssh_public_identity
 
 from gpuaas_contract.access import HOST_CERTIFICATE_SECONDS
-from gpuaas_contract.agent_link import Heartbeat, RenewTrust
+from gpuaas_contract.agent_link import (
+    Heartbeat,
+    NodeConditions,
+    RenewTrust,
+    TaskMessage,
+    TaskProgress,
+    TaskResult,
+)
+from gpuaas_contract.nodes import NodeCondition
 from gpuaas_stack.settings import Settings
 from tests.http.test_nodes import connected, enrolled, status_is
 from tests.support.database import connect
@@ -48,6 +57,51 @@ async def test_the_newer_of_two_links_wins_and_the_older_is_cut(world: World, se
             assert entry["older_address"] == entry["newer_address"] == "127.0.0.1"
     await status_is(world.admin, node, "offline")
     await world.admin.nodes.retire(node.node_id)
+
+
+REPLACED = "UPDATE nodes SET link_id = 'str_of_another_process' WHERE id = %s"
+REVOKED = "UPDATE nodes SET revoked_at = now() WHERE id = %s"
+
+
+@pytest.mark.parametrize("ended", [REPLACED, REVOKED], ids=["replaced", "revoked"])
+async def test_nothing_that_a_replaced_link_says_counts_before_it_is_cut(
+    world: World, settings: Settings, ended: str
+) -> None:
+    """Between the hello of a newer link, which any process may have heard, and the cut of the older one."""
+    world.node.holds = {"create_slice"}
+    machine = await world.admin.allocations.create(world.project.id, f"late-{secrets.token_hex(3)}")
+
+    async def asked() -> TaskMessage | None:
+        specs = [(one, one.spec) for one in world.node.taken]
+        return next((one for one, spec in specs if getattr(spec, "allocation_id", None) == machine.id), None)
+
+    task = await world.until(asked, "the node is asked to make the machine")
+    older = world.node.link
+    assert older is not None
+    with connect(settings) as connection:
+        # Exactly what another process writes; nobody is notified, as where the news is late.
+        connection.execute(ended, (world.node.node_id,))
+        connection.execute("UPDATE nodes SET last_seen_at = NULL WHERE id = %s", (world.node.node_id,))
+        connection.commit()
+        false = NodeCondition(kind="firewall", message="a thief says so")
+        for message in (
+            Heartbeat(),
+            NodeConditions(conditions=[false]),
+            TaskProgress(task_id=task.task_id, step="stolen"),
+            TaskResult(task_id=task.task_id, ok=True),
+        ):
+            with suppress(websockets.ConnectionClosed):
+                await older.send(message.model_dump_json())
+        # All of it was read once the link is cut, which follows from the first message.
+        await asyncio.wait_for(older.wait_closed(), 60)
+        query = "SELECT last_seen_at, conditions, (SELECT state FROM node_tasks WHERE id = %s) FROM nodes WHERE id = %s"
+        assert connection.execute(query, (task.task_id, world.node.node_id)).fetchone() == (None, [], "queued")
+    assert (await world.admin.allocations.get(machine.id)).status == "provisioning"
+    timeline = await world.admin.allocations.timeline(machine.id)
+    assert "stolen" not in str(timeline)
+    with connect(settings) as connection:
+        # The newer link of the other process, which there is not, hangs up.
+        connection.execute("UPDATE nodes SET status = 'offline' WHERE id = %s", (world.node.node_id,))
 
 
 async def test_who_does_not_say_hello_hears_nothing_and_reports_nothing(world: World) -> None:

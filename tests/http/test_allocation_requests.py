@@ -1,4 +1,4 @@
-"""What can be asked for when machines are created, and what is refused at once."""
+"""Requests for machines: those that are accepted, and those that are refused at once."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.support.world import IMAGES, SimulatedNode, World
 
 
 def ordered(world: World, allocation: Allocation) -> CreateSlice:
-    """What the node was asked to make for it."""
+    """Read the task by which the node was asked to make the machine."""
     specs = [task.spec for task in world.node.taken if isinstance(task.spec, CreateSlice)]
     (spec,) = [spec for spec in specs if spec.allocation_id == allocation.id]
     return spec

@@ -1,6 +1,7 @@
 """Instances, members and operations, driven by a controller that is written out here call by call."""
 
 import httpx
+import psycopg
 import pytest
 
 from gpuaas_contract.allocations import Shape
@@ -22,6 +23,7 @@ from gpuaas_sdk.errors import (
     StaleLeaseError,
 )
 from gpuaas_stack.settings import Settings
+from tests.support.database import database_url
 from tests.support.world import MANIFEST, World, make_key
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
@@ -115,6 +117,34 @@ async def test_a_lease_fences_off_everybody_else(world: World) -> None:
     after = await world.admin.operations.get(operation_id)
     assert (after.steps, after.state, after.attempt) == ([], OperationState.RUNNING, 2)
     assert (await world.admin.members.get(member.id)).status == MemberStatus.PENDING
+
+
+async def test_the_answer_to_a_report_does_not_grow_with_the_steps_before_it(world: World, settings: Settings) -> None:
+    await world.deploy(head=await world.allocation())
+    (operation_id,) = await world.claimable()
+    lease = await claim(world, operation_id)
+    operations = world.controller.operations
+    for number in range(1, 4):
+        answer = await operations.report_step(
+            operation_id,
+            lease.fencing_token,
+            key=f"step-{number}",
+            title=f"Step {number}",
+            status=StepStatus.RUNNING,
+            evidence={"said": "hello" * 1_000},
+        )
+    assert (answer.id, answer.state, answer.cancel_requested) == (operation_id, OperationState.RUNNING, False)
+    beat = await operations.heartbeat(operation_id, lease.fencing_token)
+    assert (beat.id, beat.revision) == (answer.id, answer.revision)
+    assert beat.lease.expires_at > answer.lease.expires_at
+    now = await world.admin.operations.get(operation_id)
+    assert (now.revision, [step.key for step in now.steps]) == (answer.revision, ["step-1", "step-2", "step-3"])
+    with psycopg.connect(database_url(settings)) as database:
+        kept = database.execute(
+            "SELECT length(body) FROM idempotency_keys WHERE body LIKE %s", [f'{{"id":"{operation_id}"%']
+        ).fetchall()
+    assert len(kept) == 3
+    assert len(set(kept)) == 1, "the kept answers are alike, however many steps came before"
 
 
 async def test_steps_are_shown_and_a_failure_can_be_retried(world: World) -> None:

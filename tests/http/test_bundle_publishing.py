@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gpuaas_contract.artifacts import Artifact
 from gpuaas_contract.identity import Role
+from gpuaas_sdk.bundles import building
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.settings import Settings
-from slurm_app import bundle
+from slurm_app.bundle import GROUPS
 from slurm_app.publishing import MEDIA_TYPE
-from slurm_app.slurm.roles import PACKAGES
 from tests.support.artifacts import signing_key
 from tests.support.identity import PASSWORD
 
@@ -85,8 +85,8 @@ def write_small_bundle(home: Path) -> None:
     subprocess.run(["dpkg-deb", "-Znone", "--build", root, deb], check=True, capture_output=True)
     (home / "status").write_text("")
     cache.mkdir()
-    key = bundle.cache_key(b"", bundle.find_sources().read_bytes())
-    bundle.pack([deb], {role: [deb] for role in PACKAGES}, cache / f"{key}.tar")
+    key = building.cache_key(b"", building.find_sources().read_bytes(), GROUPS)
+    building.pack([deb], GROUPS, {group: [deb] for group in GROUPS}, cache / f"{key}.tar")
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ async def test_one_command_makes_signs_and_publishes(publishing: Publishing, adm
     assert done.returncode == 0, done
     (made,) = await artifacts(admin)
     assert (made.name, made.status, made.media_type) == ("packages", "promoted", MEDIA_TYPE)
-    assert made.content_digest == bundle.digest_of(publishing.file)
+    assert made.content_digest == building.digest_of(publishing.file)
     assert made.digest in done.stdout
     assert "promoted" in done.stdout
     assert "packages.tar 100 %" in done.stderr

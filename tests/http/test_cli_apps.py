@@ -24,7 +24,7 @@ def cli(settings: Settings, world: World, tmp_path: Path) -> CommandLine:
 
 
 async def said(cli: CommandLine, *words: str, code: int = 0) -> str:
-    """What a command said, on either stream; the test's own loop goes on meanwhile."""
+    """Run a command and return its output on both streams; the test's own loop goes on meanwhile."""
     done = await asyncio.to_thread(cli.call, *words)
     assert done.returncode == code, f"gpuaas {' '.join(words)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What `make up` makes of a platform that people have used since its first start."""
+"""`make up` on a platform that people have used since its first start."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a tenant that is not entitled to an app may still do with it: take apart what runs, and nothing else."""
+"""A tenant that is not entitled to an app may take apart what runs of it, and nothing else."""
 
 import secrets
 from collections.abc import Awaitable

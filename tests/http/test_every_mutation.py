@@ -45,6 +45,7 @@ NO_CHANGE = {
     "grant_operation_access": "a certificate for minutes that no route shows again; the audit trail holds it",
     "deliver_credential": "a wrapping token for a minute that no route shows again; the audit trail holds it",
     "deliver_secret": "a wrapping token for a minute that no route shows again; the audit trail holds it",
+    "read_secret": "changes nothing; the audit trail holds it",
     "unwrap_secret": "uses a wrapping token up; the audit trail holds it",
     "certify_host": "signs an agent's key; nothing is stored",
     "log_in": _LOGIN,
@@ -219,7 +220,7 @@ async def replay_without_rights(recorder: Recorder, walked: set[str], settings: 
 
 
 def _untold(transaction: Transaction) -> Iterator[str]:
-    """What it wrote and did not tell the feed."""
+    """List rows that a request wrote without a change in the feed."""
     for table, event, columns in transaction.writes:
         is_news = columns and (event != "UPDATE" or (table, columns) not in NO_NEWS)
         if is_news and NOUN_OF[table] not in transaction.nouns:

@@ -1,4 +1,4 @@
-"""What must hold while parts of the platform are killed, stopped and started under load.
+"""Invariants while parts of the platform are killed, stopped and started under load.
 
 The platform here is this module's own, since the tests break it."""
 

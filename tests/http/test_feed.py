@@ -295,7 +295,7 @@ async def test_an_idle_stream_has_a_heart_beat(platform: FeedPlatform, admin: Gp
 
 
 async def ends_with(platform: FeedPlatform, token: str, end: object) -> dict[str, object]:
-    """What the last event says, after `end` was awaited while the stream was open."""
+    """Read the last event, after `end` was awaited while the stream was open."""
     async with event_stream(platform.api_url, token) as events:
         await anext(events)
         await end  # type: ignore[misc]

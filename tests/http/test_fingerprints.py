@@ -21,7 +21,7 @@ PASSWORD = "a password that could be guessed"
 
 
 def plain_hashes(path: str, body: bytes) -> dict[str, str]:
-    """What somebody who guesses the request could compute without a key."""
+    """Compute the fingerprint as somebody would who guesses the request and has no key."""
     contents = {
         "body": body,
         "password": PASSWORD.encode(),

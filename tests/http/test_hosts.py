@@ -146,7 +146,7 @@ async def test_drained_and_retired_like_any_node(admin: GpuaasClient) -> None:
 
 
 async def test_truth_is_read_when_a_host_comes_back(admin: GpuaasClient) -> None:
-    """What is lost is said; what is still there though it was released is cleared by the task for its kind."""
+    """Lost hosts are reported; a released one that is still there is cleared by the task for its kind."""
     async with World.create(admin, secrets.token_hex(4)) as world:
         host = await enrolled(admin, f"host-{secrets.token_hex(4)}")
         host.capacity, host.offers = HOST, [ShapeKind.HOST]

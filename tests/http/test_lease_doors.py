@@ -1,5 +1,6 @@
 """Who may log in under a lease, as the nodes are told: before the holder hears of it, and at once when it is over."""
 
+import asyncio
 import secrets
 
 import httpx
@@ -7,8 +8,10 @@ import pytest
 from cryptography.hazmat.primitives.serialization import SSHCertificate, load_ssh_public_identity
 
 from gpuaas_contract.access import LEASE_CERTIFICATE_SECONDS, OBSERVER_LOGIN
-from gpuaas_sdk.errors import StaleLeaseError
+from gpuaas_contract.identity import Role
+from gpuaas_sdk.errors import ApiError, NotFoundError, StaleLeaseError
 from gpuaas_stack.settings import Settings
+from tests.http.test_grants import person
 from tests.http.test_nodes import connected, enrolled, status_is
 from tests.support.database import connect
 from tests.support.leases import hold_lease
@@ -105,7 +108,7 @@ async def test_a_node_that_does_not_answer_is_named_and_one_that_comes_back_is_t
             body = {"fencing_token": lease.fencing_token, "public_key": PUBLIC_KEY}
             refused = await http.post(f"/v1/operations/{lease.operation_id}/access", json=body)
         assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
-        assert "has not opened for-greeter for this lease" in refused.json()["detail"]
+        assert f"has not opened for-greeter for {lease.operation_id}/" in refused.json()["detail"]
     await status_is(world.admin, node, "offline")
     # Nobody gets there anyway: the certificate is for the machines that can be reached.
     grant = await lease.client.operations.access(*lease.both, PUBLIC_KEY)
@@ -116,3 +119,58 @@ async def test_a_node_that_does_not_answer_is_named_and_one_that_comes_back_is_t
         (machine,) = grant.machines
         assert node.leases[-1].machines == {machine.allocation_id: {"root": principals_of(grant.certificate)}}
     await world.admin.nodes.uncordon(world.node.node_id)
+
+
+async def test_who_administers_a_machine_is_let_in_until_the_role_is_taken(world: World) -> None:
+    machine = await world.allocation("own")
+    async with person(world, "chief", Role.PROJECT_ADMIN) as chief, person(world, "other", Role.PROJECT_ADMIN) as other:
+        access = await chief.client.allocations.access(machine.id, PUBLIC_KEY)
+        by_role = f"{chief.user.id}/role"
+        assert told(world) == {machine.id: {"gpuaas": [by_role]}}, "before the answer"
+        read = load_ssh_public_identity(access.certificate.encode())
+        assert isinstance(read, SSHCertificate)
+        assert read.valid_principals == [by_role.encode()]
+        assert read.key_id.startswith(by_role.encode() + b"/"), "by which the machine knows whose session is whose"
+        assert access.machines[0].closed_at_end
+        asked = len(world.node.leases)
+        await chief.client.allocations.access(machine.id, PUBLIC_KEY)
+        assert len(world.node.leases) == asked, "another certificate costs the node nothing"
+        lease = await hold_lease(world)
+        await lease.client.operations.access(*lease.both, PUBLIC_KEY)
+        await other.client.allocations.access(machine.id, PUBLIC_KEY)
+        await lease.client.operations.complete(*lease.both)
+        both = {"gpuaas": sorted([by_role, f"{other.user.id}/role"])}
+        await until_told(world, {machine.id: both}, "a lease that ends takes nobody else's access")
+
+        (role,) = await world.admin.memberships.list(user_id=chief.user.id).all()
+        await world.admin.memberships.delete(role.id)
+        left = {machine.id: {"gpuaas": [f"{other.user.id}/role"]}}
+        await until_told(world, left, "the certificate is still valid, and opens nothing")
+        with pytest.raises(NotFoundError):
+            await chief.client.allocations.access(machine.id, PUBLIC_KEY)
+        assert told(world) == left
+        await world.admin.users.update(other.user.id, disabled=True)
+        await until_told(world, {}, "a disabled account opens nothing either")
+
+
+async def test_a_role_that_is_taken_while_access_is_asked_for_gives_none(world: World, settings: Settings) -> None:
+    """The policy was asked with the roles of a moment ago; the answer counts only where they still stand."""
+    machine = await world.allocation("own")
+    async with person(world, "late", Role.PROJECT_ADMIN) as late:
+        await late.client.allocations.get(machine.id)
+        with connect(settings) as connection, connection.transaction():
+            # Taken, and not yet committed: the request has read its roles and waits here.
+            connection.execute("DELETE FROM memberships WHERE user_id = %s", (late.user.id,))
+            asked = asyncio.create_task(late.client.allocations.access(machine.id, PUBLIC_KEY))
+            waiting = (
+                "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM memberships%'"
+            )
+
+            async def waits() -> bool:
+                with connect(settings) as looking:
+                    return looking.execute(waiting).fetchone() is not None
+
+            await world.until(waits, "the request waits for whoever takes the role")
+        with pytest.raises(ApiError):
+            await asked
+    assert told(world) == {}

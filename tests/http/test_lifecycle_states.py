@@ -138,7 +138,7 @@ class Lives(RuleBasedStateMachine):
         self.ask(effect, allowed=allowed, what=f"replace of one that is {member.status}")
 
     def _queue(self, effect: Any) -> None:
-        """What may wait is judged on its turn; it must not be lost, which the invariant looks at."""
+        """A queued operation is judged on its turn; the invariant checks that it is not lost."""
         _, refusal = self.tried(effect)
         assert refusal is None or refusal.code in _EXPECTED, f"{refusal.code}: {refusal.detail}"
 

@@ -1,4 +1,4 @@
-"""What is refused before it costs anything: too many requests, and parameters that no route has."""
+"""Requests that are refused before they cost anything: too many of them, and parameters that no route has."""
 
 import asyncio
 from collections import Counter

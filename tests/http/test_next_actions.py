@@ -1,4 +1,4 @@
-"""What an answer offers after a refusal: routes that this caller may call, the same for what is hidden and absent."""
+"""Actions offered after a refusal: routes that this caller may call, the same for what is hidden and absent."""
 
 import secrets
 

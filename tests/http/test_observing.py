@@ -15,7 +15,7 @@ from tests.support.world import World
 
 
 class NoMachines:
-    """What is prepared is what the platform gave access to; a simulated node has no machines."""
+    """The machines of a simulated node: there are none."""
 
     async def prepare(self, allocation_ids: Collection[str] = ()) -> None: ...
 

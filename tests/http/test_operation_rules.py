@@ -84,7 +84,7 @@ async def test_what_is_listed_as_claimable_is_what_a_controller_is_granted(servi
                     queued=queued,
                     cancelled=cancelled,
                 )
-                rows = await store.list_matching(tx, OperationFilter(app_slug=SLUG, claimable=True), "", 10)
+                rows = await store.list_matching(tx, OperationFilter(app_slug=SLUG, claimable_by="sva_x"), "", 10)
                 listed.append([row.id for row in rows] == [operation.id])
                 await work.claim_operation(tx, controller, operation.id, ClaimRequest(holder="one"))
 

@@ -16,7 +16,7 @@ def found(preflight: Preflight) -> list[tuple[str, str, str]]:
 
 
 async def told(echo: Echo) -> list[str]:
-    """What the instance's timeline says, but for the preflights themselves."""
+    """Read the instance's timeline, without the preflights themselves."""
     events = echo.world.admin.history.events(echo.id)
     return [f"{event.noun} {event.event}" async for event in events if event.noun != "preflight"]
 

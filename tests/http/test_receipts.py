@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from gpuaas_contract.agent_link import NodeConditions
 from gpuaas_contract.instances import Member, MemberStatus
+from gpuaas_contract.nodes import NodeCondition
+from gpuaas_contract.operations import OperationError
 from gpuaas_contract.receipts import ReceiptState, SignedReceipt, file_bytes
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import StaticToken
@@ -208,6 +211,83 @@ async def test_a_write_off_is_signed_and_says_what_was_not_verified(world: World
     assert "the instance was written off: the rack was stolen" in document["unverified"]
     assert {member["removal"] for member in document["members"]} == {"written_off"}
     assert verify_receipt(exported(receipt), await keys_of(world)).verdict == "unverified"
+
+
+async def test_a_member_that_is_written_off_has_a_receipt_of_its_own(world: World) -> None:
+    one, two = await world.allocation("one"), await world.allocation("two")
+    echo = await Echo.deployed(world, two, head=one)
+    (tail,) = await echo.tails()
+    receipts = world.admin.receipts
+    with pytest.raises(InvalidStateError, match="only one that was written off has one"):
+        await receipts.of_member(tail.id)
+    work = await echo.controller.claim((await echo.request("remove", tail)).id)
+    looked = {"receipt": {"ok": False, "members": [entry(tail, ok=False, found="/opt/echo")]}}
+    error = OperationError(code="teardown_incomplete", detail="not everything is gone", retryable=True)
+    await work.client.operations.fail(work.operation_id, work.fencing_token, error, result=looked)
+    await world.admin.members.forget(tail.id, "the disk is broken")
+
+    async def is_signed() -> SignedReceipt | None:
+        receipt = await receipts.of_member(tail.id)
+        return receipt if receipt.state == ReceiptState.SIGNED else None
+
+    receipt = await until(is_signed, "the receipt of the member is signed")
+    document = receipt.receipt
+    assert (document["instance"]["id"], document["member"]["id"]) == (echo.id, tail.id)
+    assert document["write_off"]["reason"] == "the disk is broken"
+    assert document["unverified"] == [f"member {tail.id} was written off: the disk is broken"]
+    # What the failed removal had found stays said, and the secrets of an instance that lives on are no leftovers.
+    assert (document["verdict"], document["left"]) == ("something_left", ["one: paths", "one: users"])
+    assert [check["check"] for check in document["platform_checks"]] == ["volumes", "accounts", "firewall"]
+    assert document["times"]["instance_ended_at"] is None
+    assert verify_receipt(exported(receipt), await keys_of(world), instance=echo.id).receipt == document
+    (issued,) = await world.admin.audit.list(tenant_id=world.tenant.id, action="receipt.issue", target=tail.id).all()
+    assert issued.id == document["audit"]["entry_id"]
+    with pytest.raises(InvalidStateError, match="has not ended"):
+        await receipts.get(echo.id)
+
+    (head,) = await echo.members()
+    await decommission(echo, {"receipt": {"ok": True, "members": [entry(head)]}})
+    whole = (await signed(echo)).receipt
+    assert (whole["verdict"], "member" in whole) == ("unverified", False)
+    assert whole["unverified"] == [f"member {tail.id} was written off: the disk is broken"]
+    assert {m["id"]: m["removal"] for m in whole["members"]} == {head.id: "probed", tail.id: "written_off"}
+    with pytest.raises(InvalidStateError, match="only one that was written off has one"):
+        await receipts.of_member(head.id)
+
+
+async def test_an_account_and_a_firewall_that_nobody_can_vouch_for_spoil_the_receipt(world: World) -> None:
+    one = await world.allocation("one")
+    echo = await Echo.deployed(world, head=one)
+    (member,) = await echo.members()
+    me = (await world.admin.principal()).id
+    grant = await world.admin.grants.create(one.id, me)
+    await world.grant_at_rest(grant.id)
+    # The machine never says that the account is gone.
+    world.node.holds = {"set_users"}
+    await world.admin.grants.revoke(grant.id)
+    work = await echo.controller.claim((await echo.request("decommission")).id)
+    assert world.node.link is not None
+    before = (await world.admin.nodes.get(world.node.node_id)).revision
+    # The agent found it, told of it, and put it back, all while the instance was taken apart.
+    for conditions in ([NodeCondition(kind="firewall", message="an element too many")], []):
+        await world.node.link.send(NodeConditions(conditions=conditions).model_dump_json())
+
+    async def is_over() -> bool:
+        node = await world.admin.nodes.get(world.node.node_id)
+        return node.conditions == [] and node.revision >= before + 2
+
+    await until(is_over, "the node was impaired, and is as wanted again")
+    result = {"receipt": {"ok": True, "members": [entry(member)]}}
+    await work.client.operations.complete(
+        work.operation_id, work.fencing_token, result=result, member_statuses={member.id: MemberStatus.REMOVED}
+    )
+    document = (await signed(echo)).receipt
+    assert document["left"] == []
+    assert document["unverified"] == [
+        f"platform: accounts: {grant.login} on {one.id}",
+        f"platform: firewall: {world.node.node_id}",
+    ]
+    assert document["verdict"] == "unverified"
 
 
 async def test_what_a_crash_left_without_a_signature_is_signed(world: World, settings: Settings) -> None:

@@ -50,7 +50,7 @@ def expire(settings: Settings, instance_id: str) -> None:
 
 
 def is_cut(settings: Settings, grant_id: str) -> bool:
-    """What the platform cuts open streams by."""
+    """List the ended access by which the platform cuts open streams."""
     with connect(settings) as connection:
         row = connection.execute(
             """SELECT g.ended_at IS NOT NULL OR r.expires_at < now() FROM access_grants g

@@ -1,4 +1,4 @@
-"""What an app or a project may have in the registry, how large one file may be, and what is left for the database."""
+"""Quotas of apps and projects in the registry, the largest file, and the space that is left for the database."""
 
 import secrets
 from typing import Any

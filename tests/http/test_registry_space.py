@@ -75,7 +75,7 @@ async def test_it_only_reads_while_garbage_is_collected(stack: Stack, monkeypatc
         await asyncio.to_thread(stack.collect_garbage)
         assert seen[:2] == [200, 405]
         assert "takes no changes just now" in str(seen[2])
-        assert "read-only during garbage collection" in str(seen[2])
+        assert "the registry is read-only: garbage is collected" in str(seen[2])
         await admin.artifacts.delete(kept.id)
         assert (await push(admin, b"pushed meanwhile", app_slug="two")).size == len(b"pushed meanwhile")
 

@@ -5,16 +5,22 @@ import secrets
 from pathlib import Path
 
 import httpx
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from gpuaas_contract.identity import Role
+from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.secrets import SecretKind, SecretSpec
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.credentials import PasswordCredentials
+from gpuaas_sdk.errors import InvalidRequestError
 from gpuaas_stack.settings import Settings
 from tests.e2e.command_line import CommandLine
 from tests.support.database import dump
 from tests.support.leases import hold_lease
 from tests.support.openbao import Vault
-from tests.support.world import World
+from tests.support.world import MANIFEST, World
 
 
 def key_and_traces() -> tuple[str, list[str]]:
@@ -93,6 +99,11 @@ async def test_no_secret_is_anywhere_but_where_it_belongs(settings: Settings, wo
     assert delivery.wrapping_token not in repr(delivery)
     hidden += [delivery.wrapping_token, base64.b64encode(value.reveal()).decode()]
 
+    # A person reads one, by HTTP and by the command line, with the right password and with a wrong one.
+    typed = f"canary{secrets.token_hex(12)}"
+    reading = await read_as_a_person(settings, world, typed, tmp_path)
+    hidden += [*reading, typed]
+
     said = ask_the_command_line(settings, token, world, lease.instance_id, tmp_path)
     assert "bytes" in said
     stored = dump(settings)
@@ -107,6 +118,28 @@ async def test_no_secret_is_anywhere_but_where_it_belongs(settings: Settings, wo
         found = [where for where, content in places.items() if trace.encode() in content]
         assert not found, f"secret {number} is in {found}"
     assert not [where for where, content in places.items() if raw in content]
+
+
+async def read_as_a_person(settings: Settings, world: World, typed: str, home: Path) -> list[str]:
+    """Return the values that were read."""
+    declared = [{"name": "door", "kind": "password", "size": 40, "readable_by": ["project_member"]}]
+    manifest = {**MANIFEST, "slug": world.app_slug, "version": "1.5.0", "secrets": declared}
+    await world.admin.app_versions.publish(Manifest.model_validate(manifest))
+    lease = await hold_lease(world, "readable")
+    await world.controller.secrets.ensure(*lease.both, "door")
+    password = f"canary{secrets.token_hex(12)}"
+    user = await world.admin.users.create(f"{secrets.token_hex(6)}@example.com", password)
+    await world.admin.memberships.create(user.id, Role.PROJECT_MEMBER, project_id=world.project.id)
+    async with GpuaasClient(settings.api_url, PasswordCredentials(user.email, password)) as person:
+        with pytest.raises(InvalidRequestError):
+            await person.secrets.read(lease.instance_id, "door", typed)
+        found = await person.secrets.read(lease.instance_id, "door", password)
+        token = (await person.fetch_token()).access_token
+    chosen = {"GPUAAS_API_URL": settings.api_url, "GPUAAS_TOKEN": token, "GPUAAS_PROJECT": world.project.id}
+    line = CommandLine(home / "reader", environment=chosen)
+    printed = line.run("secret", "read", lease.instance_id, "door", "--password-stdin", stdin=f"{password}\n")
+    assert printed.strip() == found.value
+    return [printed.strip(), password]
 
 
 def ask_the_command_line(settings: Settings, token: str, world: World, instance_id: str, home: Path) -> str:

@@ -26,7 +26,7 @@ async def ada(admin: GpuaasClient) -> User:
 
 
 class Browser:
-    """What a browser does: it sends the cookie it was given, and says which page asks."""
+    """A browser: it sends the cookie it was given, and says which page asks."""
 
     def __init__(self, http: httpx.AsyncClient, opened: httpx.Response) -> None:
         self.http = http

@@ -1,4 +1,4 @@
-"""What a statement answers fits the record that it is read into, by PostgreSQL's own description of it."""
+"""Each statement's answer fits the record that it is read into, by PostgreSQL's own description of it."""
 
 import psycopg
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuaas_contract.instances import MemberStatus
-from gpuaas_contract.operations import Operation, StepStatus
+from gpuaas_contract.operations import Lease as HeldLease
+from gpuaas_contract.operations import Operation, OperationState, StepStatus, WorkAcknowledged
 from gpuaas_sdk import (
     CommandResult,
     LeaseLostError,
@@ -32,10 +33,16 @@ _recorded, _installed, _removed = software.ensure_recorded, software.ensure_inst
 _configured, _decommission, _deploy = software.ensure_configured, decommission.reconcile, deploy.reconcile
 
 
+def _silence(operation: Operation) -> WorkAcknowledged:
+    """Answer in the platform's place, as if a report had been accepted."""
+    lease = operation.lease or HeldLease(holder="nobody", expires_at=operation.deadline)
+    return WorkAcknowledged(id=operation.id, revision=operation.revision, state=OperationState.RUNNING, lease=lease)
+
+
 def unannounced() -> None:
-    async def report(self: Operations, operation_id: str, fencing_token: int, **step: Any) -> Operation:
+    async def report(self: Operations, operation_id: str, fencing_token: int, **step: Any) -> WorkAcknowledged:
         if step["status"] == StepStatus.RUNNING:
-            return await self.get(operation_id)
+            return _silence(await self.get(operation_id))
         return await _report(self, operation_id, fencing_token, **step)
 
     Operations.report_step = report  # type: ignore[method-assign]
@@ -70,7 +77,7 @@ def careless() -> None:
 
 
 def unfenced() -> None:
-    """What only looks is not fenced: whoever changes something in that way does so without a lease as well."""
+    """Change something by a command that should only look: such commands are not fenced, and need no lease."""
 
     class Unfenced(NotedMachine):
         async def run_step(self, step: str, script: str, *, timeout: float = 300) -> CommandResult:
@@ -146,13 +153,13 @@ def deaf() -> None:
         except LeaseLostError:
             await asyncio.Event().wait()
 
-    async def report(self: Operations, operation_id: str, fencing_token: int, **step: Any) -> Operation:
+    async def report(self: Operations, operation_id: str, fencing_token: int, **step: Any) -> WorkAcknowledged:
         for _ in range(20):
             try:
                 return await _report(self, operation_id, fencing_token, **step)
             except LeaseLostError:
                 await asyncio.sleep(0.05)
-        return await self.get(operation_id)
+        return _silence(await self.get(operation_id))
 
     Lease.keep = keep  # type: ignore[method-assign]
     Operations.report_step = report  # type: ignore[method-assign]

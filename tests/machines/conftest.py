@@ -67,7 +67,7 @@ def stack(alone: None) -> Iterator[Stack]:
 
 
 def traces(settings: Settings) -> list[str]:
-    """What the host itself still has of this environment: routes, rules, bridges, devices, mounts, processes."""
+    """List what the host itself still has of this environment: routes, rules, bridges, devices, mounts, processes."""
     routes = subprocess.run(["ip", "-4", "route", "show"], capture_output=True, text=True, check=True).stdout
     prefix = str(settings.subnet.network_address).removesuffix(".0.0") + "."
     left = [f"route {line.strip()}" for line in routes.splitlines() if f" {prefix}" in f" {line}"]

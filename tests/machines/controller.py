@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -28,9 +28,10 @@ class App:
 
 @asynccontextmanager
 async def app_on(
-    stack: Stack, project_id: str, allocation_id: str, access: ChosenAccess | None = None
+    stack: Stack, project_id: str, allocation_id: str, access: ChosenAccess | None = None, *, tails: Sequence[str] = ()
 ) -> AsyncIterator[App]:
-    """An instance on the machine, and its app's account; afterwards nothing is deployed there any more."""
+    """An instance on the machine, further members on those of `tails`, and its app's account; afterwards nothing is
+    deployed there any more."""
     url, password = stack.settings.api_url, stack.settings.admin_password_file.read_text().strip()
     async with GpuaasClient(url, PasswordCredentials(ADMIN_EMAIL, password)) as admin:
         slug = f"echo-{secrets.token_hex(4)}"
@@ -40,6 +41,7 @@ async def app_on(
         account = await admin.service_accounts.create(project_id, slug, public, app_slug=slug)
         async with GpuaasClient(url, ServiceAccountCredentials(account.id, private)) as client:
             placement = [Placement(component_key="head", allocation_id=allocation_id, access=access)]
+            placement += [Placement(component_key="tail", allocation_id=tail) for tail in tails]
             request = InstanceDeploy(project_id=project_id, app_slug=slug, name=slug, placement_intent=placement)
             instance = await admin.instances.deploy(request)
             yield App(admin, client, account.id, private, instance)

@@ -186,7 +186,7 @@ class Life:
         return instance if not open_ones and instance.status in _STEADY else None
 
     async def _roll(self) -> dict[str, Any] | None:
-        """What the daemons say of themselves, when all of them have spoken since they were started."""
+        """Read what the daemons report of themselves, when all of them have reported since they were started."""
         said = json.loads(await self._ssh("life-1", "sudo /opt/rollcall/rollcall ask GET /health"))
         beats = [worker.pop("seconds_since_beat") for worker in said["workers"]]
         new = all(worker["version"] == said["version"] for worker in said["workers"])

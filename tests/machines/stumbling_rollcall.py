@@ -40,7 +40,7 @@ async def stumble_over_file(
 
 
 async def _all_of(machine: SshMachine, path: str) -> str:
-    """What the file is, if there is one, and what lies about it that is nobody's file."""
+    """Describe the file, if there is one, and any leftovers beside it."""
     quoted, directory = shlex.quote(path), shlex.quote(path.rpartition("/")[0])
     look = f"if [[ -e {quoted} ]]; then stat -c '%a %U' {quoted}; sha256sum {quoted}; fi; ls -A {directory}"
     return (await machine.read(look)).stdout

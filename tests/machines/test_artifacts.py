@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 SIZE = 300_000_000
 PART = 90_000_000
 SLACK = 25_000_000
-"""What the registry has sent and a killed agent never read."""
+"""Bytes that the registry has sent and a killed agent never read."""
 NAMES = ["first", "second", "third"]
 
 

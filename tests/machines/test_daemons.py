@@ -1,4 +1,4 @@
-"""What machines run on dies under them: the LXD daemon, of a host apart."""
+"""The LXD daemon dies under the machines of a host apart."""
 
 import json
 import subprocess

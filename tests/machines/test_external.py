@@ -1,19 +1,27 @@
 """A machine that the platform knows only by address, host key and credential, reached by a controller's SDK."""
 
+import asyncio
+import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuaas_sdk.errors import DeliveryFailedError
+from gpuaas_sdk.errors import ApiError, DeliveryFailedError
 from gpuaas_sdk.machines import COPIED_ARTIFACTS, CommandResult, MachineUnreachableError
 from gpuaas_stack.stack import Stack
 from tests.e2e.command_line import CommandLine
-from tests.machines.controller import controller_on
+from tests.machines.controller import app_on, controller_on
 from tests.machines.slices import release, usage
 from tests.machines.stand_in import StandIn, addresses, external_host, make_key
+from tests.machines.tunnels import STOP_SERVICE, made_ready, start_service
 from tests.support.artifacts import promoted
+from tests.support.tcp_services import converse
+from tests.support.tunnels import ended_with
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +75,47 @@ async def test_a_controller_works_on_it(stack: Stack, cli: CommandLine, lab: Sta
     release(cli, "lab")
     assert lab.snapshot() == before
     assert set(usage(cli, made["id"])) == {"charged", "occupied"}
+
+
+async def test_a_port_of_it_is_reached_over_ssh_with_a_key_of_ones_own(
+    stack: Stack, cli: CommandLine, lab: StandIn, credential_id: str, tmp_path: Path
+) -> None:
+    """The platform has no way there: the command runs ssh, which believes only the host key that the platform knows."""
+    _, public = make_key(tmp_path)
+    lab.sh(f"echo '{public.strip()}' >> /root/.ssh/authorized_keys")
+    lab.sh(start_service(7000, "127.0.0.1"))
+    made = make_known(cli, lab, "far", credential_id)
+    own = CommandLine(Path(cli.environment["HOME"]), {"GPUAAS_PROJECT": "research"})
+    async with app_on(stack, made["project_id"], made["id"]) as app:
+        member = await made_ready(app)
+        with ssh_agent(tmp_path / "key") as variables:
+            own.environment |= variables
+            words = ["tunnel", app.instance.name, "voice", "--login", "root", "-o", "json"]
+            with ended_with(own.start(*words)) as tunnel:
+                await tunnel.ready()
+                assert (tunnel.said["member_id"], tunnel.said["through"]) == (member.id, "ssh")
+                await asyncio.gather(*[converse(*await tunnel.connect(), blocks) for blocks in (0, 1, 100)])
+        refused = await app.admin.members.port(member.id, "voice")
+        assert not refused.through_agent
+        with pytest.raises(ApiError, match="far is an external machine: tunnel is not possible, no agent"):
+            await app.admin.open_port(member.id, "voice")
+    lab.sh(STOP_SERVICE)
+    release(cli, "far")
+
+
+@contextmanager
+def ssh_agent(key: Path) -> Iterator[dict[str, str]]:
+    """A person's own agent, which has the key."""
+    socket = key.parent / "agent"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
+    try:
+        wait_until(socket.exists, "the agent listens")
+        variables = {"SSH_AUTH_SOCK": str(socket)}
+        subprocess.run(["ssh-add", "-q", str(key)], env={**os.environ, **variables}, check=True)
+        yield variables
+    finally:
+        process.terminate()
+        process.wait()
 
 
 async def test_through_sudo_as_another_user(stack: Stack, cli: CommandLine, lab: StandIn, credential_id: str) -> None:

@@ -2,12 +2,14 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuaas_sdk.errors import ApiError
 from gpuaas_stack.stack import Stack
 from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
@@ -16,8 +18,11 @@ from tests.machines.people import SshFiles, make_person
 from tests.machines.slices import release, usage
 from tests.machines.stand_in import StandIn, build_agent, stand_in
 from tests.machines.test_leases import check_observer
+from tests.machines.tunnels import STOP_SERVICE, made_ready, start_service
 from tests.support.artifacts import promoted
 from tests.support.chance import SEED
+from tests.support.tcp_services import converse
+from tests.support.tunnels import ended_with
 from tests.support.waiting import wait_until
 
 LEAST = ["--cpus", "1", "--memory-mib", "256", "--disk-gib", "2"]
@@ -160,6 +165,54 @@ async def test_a_controller_works_on_it_and_gets_artifacts(stack: Stack, cli: Co
     release(cli, "worked")
     assert second.snapshot() == before
     assert "artifacts" not in second.sh("ls /var/lib/gpuaas-agent"), "the next one would be given what this one had"
+
+
+async def test_a_port_of_its_address_is_reached_and_none_of_its_loopback(
+    stack: Stack, cli: CommandLine, second: StandIn
+) -> None:
+    before = second.snapshot()
+    # The stand-in has no network, and a host without a way out is known by its loopback.
+    with address_of_its_own(cli, second):
+        made = cli.json("allocation", "create", "--name", "ported", "--host", *LEAST, "--wait")
+        await reach_port(stack, cli, second, made)
+        release(cli, "ported")
+    assert second.snapshot() == before
+
+
+@contextmanager
+def address_of_its_own(cli: CommandLine, second: StandIn) -> Iterator[None]:
+    def is_known_by(address: str) -> bool:
+        found = shown_node(cli)
+        return (found["status"], found["inventory"]["address"]) == ("ready", address)
+
+    second.sh(
+        "ip link add way-out type veth peer name far-end; ip link set way-out up; ip link set far-end up;"
+        " ip address add 192.0.2.50/24 dev way-out; ip route add default dev way-out"
+    )
+    second.kill_agent()
+    wait_until(partial(is_known_by, "192.0.2.50"), "the host is known by its address")
+    try:
+        yield
+    finally:
+        second.sh("ip link delete way-out")
+        second.kill_agent()
+    wait_until(partial(is_known_by, "127.0.0.1"), "the host is known as before")
+
+
+async def reach_port(stack: Stack, cli: CommandLine, second: StandIn, made: dict[str, Any]) -> None:
+    async with app_on(stack, made["project_id"], made["id"]) as app:
+        member = await made_ready(app)
+        second.sh(start_service(7000, "127.0.0.1"))
+        with pytest.raises(ApiError, match="nothing listens on port 7000 of the machine's address"):
+            await app.admin.open_port(member.id, "voice")
+        second.sh(STOP_SERVICE)
+        second.sh(start_service(7000))
+        with ended_with(
+            cli.start("tunnel", app.instance.name, "voice", "--project", "research", "-o", "json")
+        ) as tunnel:
+            await tunnel.ready()
+            await converse(*await tunnel.connect(), 10)
+        second.sh(STOP_SERVICE)
 
 
 async def test_an_observer_can_look_and_nothing_else(

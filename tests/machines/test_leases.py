@@ -1,29 +1,42 @@
-"""What a lease is worth on a real machine: nothing after its end, and an observer's never more than a look."""
+"""Leases on a real machine: worth nothing after their end, and an observer's never more than a look."""
 
 import asyncio
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 import pytest
 
 from gpuaas_contract.access import OBSERVER_LOGIN, AccessGrant
-from gpuaas_sdk.errors import LeaseLostError
+from gpuaas_contract.identity import Role
+from gpuaas_contract.operations import Claim
+from gpuaas_sdk import MachineUnreachableError, NotObservableError, OperationContext, read_facts
+from gpuaas_sdk.client import GpuaasClient
+from gpuaas_sdk.credentials import PasswordCredentials
+from gpuaas_sdk.errors import ApiError, LeaseLostError
 from gpuaas_sdk.machines.connection import MachineConnection, connect_over, trusted_hosts
 from gpuaas_sdk.machines.ssh import SshMachineAccess, SshObservers
+from gpuaas_stack import platform_services
 from gpuaas_stack.stack import Stack
+from tests.e2e.administrator import Platform
 from tests.e2e.command_line import CommandLine
+from tests.machines.conftest import pid_of
 from tests.machines.controller import App, app_on
 from tests.machines.people import SshFiles
 from tests.machines.slices import make, release
 from tests.support.waiting import until
 
 LEASE_RUNS_OUT = 60
+PASSWORD = "a password of a tester"
 SHARED = {"/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/dev/mqueue"}
 
 
@@ -271,6 +284,134 @@ async def test_the_machine_itself_refuses_a_lease_that_is_over(
         with pytest.raises(asyncssh.PermissionDenied):
             await connect_past_the_platform(observer, key)
     release(cli, "ended")
+
+
+@asynccontextmanager
+async def administrator(app: App, project_id: str) -> "AsyncIterator[tuple[GpuaasClient, str]]":
+    """Somebody who administers the project, and the role that says so."""
+    user = await app.admin.users.create(f"chief-{secrets.token_hex(4)}@example.com", PASSWORD)
+    role = await app.admin.memberships.create(user.id, Role.PROJECT_ADMIN, project_id=project_id)
+    async with GpuaasClient(app.client.api_url, PasswordCredentials(user.email, PASSWORD)) as client:
+        yield client, role.id
+
+
+async def test_the_machine_itself_refuses_who_administered_it(
+    stack: Stack, cli: CommandLine, node: str, tmp_path: Path
+) -> None:
+    """The certificate is good for a quarter of an hour, the role ends before: on a route past the platform."""
+    made = make(cli, "governed")["governed"]
+    files = SshFiles(tmp_path)
+    async with (
+        app_on(stack, made["project_id"], made["id"]) as app,
+        administrator(app, made["project_id"]) as (leaving, role),
+        administrator(app, made["project_id"]) as (staying, _),
+    ):
+        given = await leaving.allocations.access(made["id"], files.key(), lifetime_seconds=900)
+        kept = await staying.allocations.access(made["id"], files.key(), lifetime_seconds=900)
+        key = asyncssh.read_private_key(files.directory / "key")
+        session, other = [await connect_past_the_platform(one, key) for one in (given, kept)]
+        assert (await session.run("sudo id -u", check=True)).stdout == "0\n"
+        await app.admin.memberships.delete(role)
+        await until(lambda: closed(session), "the session of who administered the machine is cut", 60)
+        with pytest.raises(asyncssh.PermissionDenied):
+            await connect_past_the_platform(given, key)
+        assert (await other.run("id -un", check=True)).stdout == "gpuaas\n", "the other one goes on"
+        other.close()
+    release(cli, "governed")
+
+
+async def test_an_agent_that_is_cut_off_shuts_leases_out_by_itself(
+    stack: Stack, cli: CommandLine, platform: Platform, node: str, tmp_path: Path
+) -> None:
+    """The platform is silent: no connection is closed, nobody answers. On a route past it, the machine refuses."""
+    made = make(cli, "cut-off")["cut-off"]
+    usual = platform_services.agent_service(stack.settings)
+    stack.supervision.ensure_service(replace(usual, env={**usual.env, "GPUAAS_LEASE_PATIENCE_SECONDS": "2"}))
+    try:
+        await check_cut_off(stack, platform, node, made, SshFiles(tmp_path))
+    finally:
+        stack.supervision.ensure_service(usual)
+        platform.wait_for_node(node, "ready")
+    release(cli, "cut-off")
+
+
+async def check_cut_off(stack: Stack, platform: Platform, node: str, made: dict[str, Any], files: SshFiles) -> None:
+    async with app_on(stack, made["project_id"], made["id"]) as app:
+        operations = app.client.operations
+        (operation,) = [op async for op in operations.list(instance_id=app.instance.id)]
+        # Through the new agent, whichever link the platform still takes for the newest.
+        platform.wait_for_node(node, "ready")
+        claim = await operations.claim(operation.id, "holder")
+        lease = await operations.access(operation.id, claim.fencing_token, files.key())
+        by_role = await app.admin.allocations.access(made["id"], files.key())
+        key = asyncssh.read_private_key(files.directory / "key")
+        session = await connect_past_the_platform(lease, key)
+        person = await connect_past_the_platform(by_role, key)
+        silent = pid_of(stack, "api")
+        os.kill(silent, signal.SIGSTOP)
+        try:
+            await until(lambda: closed(session), "the agent cuts the sessions of the lease", 90)
+            with pytest.raises(asyncssh.PermissionDenied):
+                await connect_past_the_platform(lease, key)
+            assert (await person.run("id -un", check=True)).stdout == "gpuaas\n", "people are not thrown out"
+        finally:
+            os.kill(silent, signal.SIGCONT)
+        person.close()
+        platform.wait_for_node(node, "ready")
+
+        async def claim_again() -> Claim | None:
+            with suppress(ApiError):
+                return await operations.claim(operation.id, "holder")
+            return None
+
+        claim = await until(claim_again, "the lease that ran out meanwhile can be had again", LEASE_RUNS_OUT)
+        again = await operations.access(operation.id, claim.fencing_token, files.key())
+        (await connect_past_the_platform(again, key)).close()
+        await operations.complete(operation.id, claim.fencing_token)
+
+
+async def test_a_deploy_looks_at_the_machine_of_a_member_that_it_cannot_change(
+    stack: Stack, cli: CommandLine, node: str, tmp_path: Path
+) -> None:
+    made = make(cli, "head", "tail")
+    head, tail = made["head"], made["tail"]
+    async with app_on(stack, head["project_id"], head["id"], tails=[tail["id"]]) as app:
+        operations = app.client.operations
+        (deploy,) = [op async for op in operations.list(instance_id=app.instance.id) if op.kind == "deploy"]
+        claim = await operations.claim(deploy.id, "first")
+        machines = SshMachineAccess(app.client, claim)
+        await machines.prepare()
+        context = OperationContext(app.client, claim, machines)
+        with pytest.raises(MachineUnreachableError, match="not an active machine of this operation"):
+            context.machine(tail["id"])
+        with pytest.raises(NotObservableError, match="not a machine of this instance"):
+            await context.observed_machine("alc_elsewhere")
+        for allocation_id in (tail["id"], head["id"]):
+            machine = await context.observed_machine(allocation_id)
+            assert not hasattr(machine, "run_step")
+            assert (await machine.read("id -un; id -u")).stdout == f"{OBSERVER_LOGIN}\n9999\n"
+            for command in FORBIDDEN:
+                assert not (await machine.read(command)).ok, f"an observer can: {command}"
+        facts = await read_facts(await context.observed_machine(tail["id"]))
+        assert facts.hostname == tail["hostname"]
+        assert (await context.machine(head["id"]).read("id -u")).stdout == "0\n", "and works on its own as before"
+
+        files = SshFiles(tmp_path)
+        grant = await operations.access(deploy.id, claim.fencing_token, files.key(), observer=True)
+        key = asyncssh.read_private_key(files.directory / "key")
+        of_tail = [address for address in grant.machines if address.allocation_id == tail["id"]]
+        looking = grant.model_copy(update={"machines": of_tail})
+        session = await connect_past_the_platform(looking, key)
+        with pytest.raises(asyncssh.PermissionDenied):
+            await connect_past_the_platform(looking.model_copy(update={"login": "root"}), key)
+        await operations.yield_lease(deploy.id, claim.fencing_token)
+        await until(lambda: closed(session), "the end of the lease cuts the sessions of its observer", 60)
+        with pytest.raises(asyncssh.PermissionDenied):
+            await connect_past_the_platform(looking, key)
+        with pytest.raises(LeaseLostError):
+            await (await context.observed_machine(tail["id"])).read("true")
+        await machines.close()
+    release(cli, "head", "tail")
 
 
 async def closed(connection: asyncssh.SSHClientConnection) -> bool:

@@ -47,7 +47,7 @@ class Browser:
         self._socket.send(json.dumps({"type": "resize", "columns": columns, "rows": rows}))
 
     def read(self, seconds: float = 0.2) -> str:
-        """What there is so far."""
+        """The output so far."""
         try:
             while self.end is None:
                 message = self._socket.recv(timeout=seconds)

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,9 +34,8 @@ def demo(cli: CommandLine, node: str) -> Iterator[None]:
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
     where = tmp_path / "wheels"
-    packages = [str(ROOT / "packages" / name) for name in ("contract", "sdk")]
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--wheel-dir", str(where), *packages], check=True, capture_output=True)
+    words = [str(ROOT / "scripts" / "build-wheels"), str(where), "packages/contract", "packages/sdk"]
+    subprocess.run(words, check=True, capture_output=True)
     return where
 
 

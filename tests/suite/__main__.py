@@ -20,7 +20,7 @@ from tests.suite.results import PartResult, Result
 from tests.suite.running import Suite
 
 DIRECTORY = ROOT / "build" / "test"
-"""What the parts print; of several rounds, each has a directory of its own below it."""
+"""The output of the parts; of several rounds, each has a directory of its own below it."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """What all cores have worked, and all that they could have, since the machine started."""
+    """Read how long all cores have worked, and how long they could have, since the machine started."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     ticks = os.sysconf("SC_CLK_TCK")
     return (sum(fields) - fields[3] - fields[4]) / ticks, sum(fields) / ticks

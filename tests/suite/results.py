@@ -1,4 +1,4 @@
-"""What a part's tests came to, read from the files that pytest wrote."""
+"""Results of a part's tests, read from the files that pytest wrote."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,1 +1,1 @@
-"""What several test suites share."""
+"""Shared parts of several test suites."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import Condition, ConditionStatus, Instance, Member, MemberStatus
-from gpuaas_contract.operations import Operation, OperationError, StepStatus
+from gpuaas_contract.operations import Operation, OperationError, StepStatus, WorkAcknowledged
 from gpuaas_sdk.client import GpuaasClient
 
 
@@ -23,7 +23,7 @@ class Work:
         assert self.operation.instance_id is not None
         return self.operation.instance_id
 
-    async def step(self, key: str, status: StepStatus = StepStatus.SUCCEEDED, **more: Any) -> Operation:
+    async def step(self, key: str, status: StepStatus = StepStatus.SUCCEEDED, **more: Any) -> WorkAcknowledged:
         title = key.replace("_", " ").capitalize()
         return await self.client.operations.report_step(
             self.operation_id, self.fencing_token, key=key, title=title, status=status, **more

@@ -1,4 +1,4 @@
-"""What the tests of identity share."""
+"""Shared parts of the tests of identity."""
 
 import secrets
 
@@ -12,7 +12,7 @@ def unique(word: str) -> str:
 
 
 async def status_everywhere(token: str, *urls: str) -> set[int]:
-    """What several API processes say to one token."""
+    """List the answers of several API processes to one token."""
     found = set()
     for url in urls:
         async with httpx.AsyncClient(base_url=url) as http:

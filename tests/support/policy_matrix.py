@@ -17,7 +17,7 @@ from gpuaas_contract.identity import PrincipalKind
 from gpuaas_contract.problems import Code
 from gpuaas_platform.api.app import declare_app
 from gpuaas_platform.api.routing import permission_of
-from gpuaas_platform.identity.rules.policy import POLICY, Permission, Scope
+from gpuaas_platform.identity.rules.policy import PEOPLE_ONLY, POLICY, Permission, Scope
 from gpuaas_stack.settings import Settings
 from tests.support.policy_world import Asker, PolicyWorld, policy_world
 
@@ -177,7 +177,7 @@ async def _compare_with_nothing(
     answer: httpx.Response,
     matrix: Matrix,
 ) -> None:
-    """What is another's must answer byte for byte like what is nobody's."""
+    """Another's object must answer byte for byte like one that does not exist."""
     # One id may go by two names: both stand for the same nothing.
     unlike = {values[name]: _like(values[name]) for name in values if name in row.names}
     nothing = {name: unlike.get(value, value) for name, value in values.items()}
@@ -251,7 +251,7 @@ async def _upgrade(url: str, headers: dict[str, str]) -> httpx.Response:
 
 
 def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
-    """What the policy table says of this cell."""
+    """Look this cell up in the policy table."""
     if row.permission == Permission.ANONYMOUS:
         return ALLOWED
     if row.permission == Permission.AGENT:
@@ -269,8 +269,10 @@ def _expected(world: PolicyWorld, row: Row, asker: Asker) -> str:
     if "correlation_id" in row.parameters:
         # A trace is there for those who may see something in it: the deploy of the world's instance.
         return ALLOWED if asker.caller.may(Permission.INSTANCE_READ, world.instance_scope) else HIDDEN
+    if row.permission in PEOPLE_ONLY and asker.caller.kind != PrincipalKind.USER:
+        return DENIED
     if row.permission in {Permission.PERSON, Permission.OWN_LOGIN}:
-        return ALLOWED if asker.caller.kind == PrincipalKind.USER else DENIED
+        return ALLOWED
     if row.permission not in POLICY:
         sees = not _is_project_scoped(row) or asker.caller.sees(scope)
         return ALLOWED if sees else HIDDEN

@@ -172,6 +172,7 @@ async def _values(world: World) -> dict[str, str]:
         "allocation_id": allocation.id,
         "instance_id": instance.id,
         "member_id": members[0].id,
+        "port": "voice",
         "operation_id": operation_id,
         "bulk_id": bulk.id,
         "delivery_id": delivery.id,

@@ -42,7 +42,7 @@ def log_file(settings: Settings) -> Path:
 
 
 def metrics_header(settings: Settings) -> dict[str, str]:
-    """What Prometheus shows."""
+    """Read the metrics as Prometheus does."""
     return {"Authorization": f"Bearer {settings.metrics_token_file.read_text().strip()}"}
 
 

@@ -15,7 +15,7 @@ from gpuaas_platform.api.routing import permission_of
 from gpuaas_platform.identity.rules.policy import Permission
 
 OWN = {Permission.PERSON, Permission.OWN_LOGIN, Permission.AGENT, Permission.ANONYMOUS}
-"""What takes no right but to be who one is."""
+"""Permissions that need no right but to be who one is."""
 
 
 @dataclass(frozen=True)

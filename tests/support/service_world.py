@@ -34,6 +34,7 @@ from gpuaas_contract.operations import (
     OperationError,
     StepReport,
     StepStatus,
+    WorkAcknowledged,
 )
 from gpuaas_platform.core.checks import CheckPool, Verdicts
 from gpuaas_platform.core.database import Database, Transaction
@@ -235,11 +236,11 @@ class ServiceWorld:
         body = CancelledRequest(fencing_token=token)
         return await self.act(lambda tx: work.end_cancelled(tx, caller, operation_id, body), caller)
 
-    async def heartbeat(self, operation_id: str, token: int, number: int = 0) -> Operation:
+    async def heartbeat(self, operation_id: str, token: int, number: int = 0) -> WorkAcknowledged:
         caller = self.controller(number)
         return await self.act(lambda tx: work.heartbeat(tx, caller, operation_id, token, FOR_EVER), caller)
 
-    async def step(self, operation_id: str, token: int, number: int = 0, key: str = "step") -> Operation:
+    async def step(self, operation_id: str, token: int, number: int = 0, key: str = "step") -> WorkAcknowledged:
         caller = self.controller(number)
         body = StepReport(fencing_token=token, key=key, title="Step", status=StepStatus.RUNNING)
         return await self.act(lambda tx: work.report_step(tx, caller, operation_id, body), caller)

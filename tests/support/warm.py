@@ -21,7 +21,7 @@ _LATE = (
     "uvicorn.protocols.http.auto",
     "uvicorn.protocols.websockets.auto",
 )
-"""What a server would import only when it starts."""
+"""Modules that a server would import only when it starts."""
 
 for name in _LATE:
     importlib.import_module(name)

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from joserfc import jwt
 from joserfc.jwk import OKPKey
 
+from gpuaas_agent.streams import pump
 from gpuaas_contract.agent_link import (
     AGENT_AUDIENCE,
     HEARTBEAT_SECONDS,
@@ -76,6 +77,12 @@ MANIFEST: dict[str, Any] = {
         {"key": "head", "title": "Head", "primary": True, "may_share_machine_with": ["tail"]},
         {"key": "tail", "title": "Tail", "min": 0, "max": 3, "may_share_machine_with": ["head"]},
     ],
+    "ports": [
+        {"name": "voice", "component": "head", "number": 7000, "description": "Says what it hears."},
+        {"name": "drum", "component": "head", "number": 7001, "protocol": "udp"},
+        {"name": "inner", "component": "head", "number": 7002, "clients": ["tail"]},
+        {"name": "whisper", "component": "tail", "number": 7003},
+    ],
     "inputs": {
         "type": "object",
         "additionalProperties": False,
@@ -116,11 +123,16 @@ class SimulatedNode:
     volumes: list[str] | None = None
     """Likewise."""
     conditions: list[NodeCondition] = field(default_factory=list)
-    """What it says is wrong with it, when it connects."""
+    """Conditions that it reports of its host when it connects."""
     link: websockets.ClientConnection | None = None
     leases: list[SetLeases] = field(default_factory=list)
     """All that it was told of who may log in under a lease."""
     silent_about_leases: bool = False
+    service_port: int | None = None
+    """A port of this host to which it leads all streams; none: it refuses them."""
+    streams: dict[str, OpenStream] = field(default_factory=dict)
+    """All that it was asked to open."""
+    carrying: set[asyncio.Task[None]] = field(default_factory=set)
 
     def token(self) -> str:
         return sign_assertion(self.private_key_pem, self.node_id, AGENT_AUDIENCE)
@@ -175,14 +187,27 @@ class SimulatedNode:
             await link.send(Heartbeat().model_dump_json())
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
+    async def _carry(self, message: OpenStream, port: int) -> None:
+        """As the agent does it, but for what it leads to."""
+        url = self.api_url.replace("http", "ws", 1) + f"/v1/agent/streams/{message.stream_id}"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        headers = {"Authorization": f"Bearer {self.token()}"}
+        async with websockets.connect(url, additional_headers=headers, compression=None, max_queue=4) as platform:
+            await pump(reader, writer, platform, half_close=message.half_close)
+        writer.close()
+
     async def _listen(self, link: websockets.ClientConnection) -> None:
         async for text in link:
             message = to_agent_adapter.validate_json(text)
             if isinstance(message, RotateIdentity):
                 await self.rotate()
             if isinstance(message, OpenStream):
-                refused = StreamRefused(stream_id=message.stream_id, message="there is no machine")
-                await link.send(refused.model_dump_json())
+                self.streams[message.stream_id] = message
+                if self.service_port is None:
+                    refused = StreamRefused(stream_id=message.stream_id, message="there is no machine")
+                    await link.send(refused.model_dump_json())
+                else:
+                    self.carrying.add(asyncio.create_task(self._carry(message, self.service_port)))
             if isinstance(message, SetLeases):
                 self.leases.append(message)
                 if not self.silent_about_leases:

@@ -68,7 +68,7 @@ async def test_all_that_is_written_is_on_the_record_first() -> None:
 
 
 async def test_what_is_left_and_what_could_not_be_looked_at_is_not_clean() -> None:
-    seen = ["recorded", "units", "users", "groups", "paths", "kept", "processes"]
+    seen = ["recorded", "units", "users", "groups", "paths", "accounts", "processes", "files", "kept"]
     found = probed(seen, recorded="sha256:0, 9 names", users="rollcall")
     machine = FakeMachine(answers={"left user": found})
     left = {check.check: check.ok for check in (await prove_removed(machine, [Role.WORKER], [], 7400)).left}

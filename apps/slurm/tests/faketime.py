@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from slurm_app.bundle import Apt, cache_directory, find_sources
+from gpuaas_sdk.bundles.building import Apt, cache_directory, find_sources
 
 from .lxc_machine import LxcMachine
 

@@ -24,7 +24,7 @@ from gpuaas_contract.instances import (
     MemberStatus,
     Versions,
 )
-from gpuaas_contract.operations import Claim, Operation, OperationState, Step, StepStatus
+from gpuaas_contract.operations import Claim, Lease, Operation, OperationState, Step, StepStatus, WorkAcknowledged
 from gpuaas_contract.problems import Code, Problem
 from gpuaas_sdk import GpuaasClient, Machine, MachineUnreachableError, OperationContext, RetryLater
 from gpuaas_sdk.errors import InvalidStateError
@@ -335,7 +335,7 @@ class _Operations:
         message: str,
         evidence: JsonObject,
         commands: Sequence[Any],
-    ) -> Operation:
+    ) -> WorkAcknowledged:
         operation = self._platform.operation(operation_id)
         step = Step(
             key=key,
@@ -348,7 +348,9 @@ class _Operations:
             started_at=datetime.now(UTC),
         )
         others = [known for known in operation.steps if known.key != key]
-        return self._platform.change_operation(operation_id, steps=[*others, step])
+        changed = self._platform.change_operation(operation_id, steps=[*others, step])
+        lease = Lease(holder="test", expires_at=changed.deadline)
+        return WorkAcknowledged(id=changed.id, revision=changed.revision, state=changed.state, lease=lease)
 
 
 class _Machines:

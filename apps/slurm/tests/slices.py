@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from slurm_app.bundle import Bundle, cache_directory, make_bundle
+from gpuaas_sdk import PackageBundle
+from gpuaas_sdk.bundles.building import cache_directory
+from slurm_app.bundle import make_bundle
 
 from .lxc_machine import (
     LxcMachine,
@@ -21,7 +23,7 @@ BARE = "bare"
 class Slices:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._bundle: Bundle | None = None
+        self._bundle: PackageBundle | None = None
         self._machines: dict[str, LxcMachine] = {}
         self._before: dict[str, set[str]] = {}
         self._owners: dict[str, object] = {}

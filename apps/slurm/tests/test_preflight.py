@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from gpuaas_sdk import MachineUnreachableError, PreflightContext
 from gpuaas_sdk.testing import FakeMachine
 from slurm_app.reconcilers.preflight import check
@@ -18,6 +20,7 @@ class Context:
     request: dict[str, Any]
     answers: dict[str, str]
     """By allocation; one that is not here does not answer."""
+    holds_up: bool = False
 
     @property
     def preflight(self) -> SimpleNamespace:
@@ -70,3 +73,15 @@ async def test_an_addition_and_a_replacement_look_at_the_new_machine_only() -> N
     replace = {"kind": "replace", "input": {"allocation_id": "alc_2"}}
     assert await found(replace, alc_2=dirty) == [("foreign_files", "/input/allocation_id")]
     assert await found({"kind": "drain", "input": {}}, alc_2=dirty) == []
+
+
+@pytest.mark.parametrize("first_step", [True, False])
+async def test_a_deploy_waits_for_a_machine_that_does_not_answer(first_step: bool) -> None:
+    """Somebody who only asks is told; a deploy that has begun waits, as its own phases would."""
+    request = placed(("controller", "alc_1"), ("worker", "alc_away"))
+    context = cast(PreflightContext, Context(request, {"alc_1": CLEAN}, holds_up=first_step))
+    if first_step:
+        with pytest.raises(MachineUnreachableError):
+            await check(context)
+    else:
+        assert [finding.pointer for finding in await check(context)] == ["/placement_intent/1"]

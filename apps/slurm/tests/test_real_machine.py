@@ -240,7 +240,7 @@ async def test_a_file_that_is_no_bundle_is_refused_before_anything_is_changed(
 ) -> None:
     platform = same_node(tmp_path, victim.digest, NoBundle(bare.hostname, bare.address, {}))
     before = await everything(bare)
-    with pytest.raises(OperationFailed, match="not a file that slurm-app bundle has made") as caught:
+    with pytest.raises(OperationFailed, match="not a bundle of Debian packages") as caught:
         await platform.run("deploy")
     assert caught.value.code == "bundle_does_not_fit"
     after = await everything(bare)

@@ -35,7 +35,7 @@ from .answers import FACTS, SLURMD_C, facts_of, said
 WORKER_LEAVES = RoleRemoval(frozenset({Role.WORKER}), frozenset({Role.CONTROLLER}))
 SHAPE = facts.parse_shape(facts_of(FACTS + SLURMD_C))
 SCRIPTS = {
-    "install": packages.install_script("/bundles/x", [Role.WORKER, Role.CONTROLLER]),
+    "install": packages.DEBIAN.install_script("/bundles/x", [Role.WORKER, Role.CONTROLLER]),
     "munge": munge.start_script(),
     "mariadb": mariadb.start_script(),
     "slurmdbd": slurmdbd.start_script(),
@@ -107,12 +107,6 @@ async def test_a_given_munge_key_never_stands_in_a_script() -> None:
     await munge.ensure_munge_running(machine, b"secret key")
     assert machine.files[munge.STAGED_KEY] == (b"secret key", 0o600, "root")
     assert "secret" not in "".join(machine.steps.values())
-
-
-def test_install_takes_only_the_roles_of_the_machine() -> None:
-    text = packages.install_script("/bundles/a b", [Role.WORKER])
-    assert "roles=(role-worker)" in text
-    assert "bundle='/bundles/a b'" in text
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Platform:
         self.hellos: list[Hello] = []
         self.progress: list[TaskProgress] = []
         self.conditions: list[list[str]] = []
-        """What the agent found wrong with its host, each time that it changed."""
+        """The faults that the agent found on its host, each time that it changed."""
         self.results: dict[str, list[TaskResult]] = {}
         self.refused: dict[str, StreamRefused] = {}
         self.acknowledge = True
@@ -257,7 +257,7 @@ class Platform:
         await self._notify()
 
     async def _broadcast(self, text: str) -> bool:
-        """Say it on every link that lives, and whether there was one: an agent that was killed leaves its link behind."""
+        """Say it on every link that lives, and tell whether there was one: a killed agent leaves its link behind."""
         delivered = False
         for link in list(self._links):
             with contextlib.suppress(ConnectionClosed):

@@ -11,7 +11,9 @@ import pytest
 from gpuaas_agent.errors import PermanentError, RetryLaterError
 from gpuaas_agent.leases import LeaseKeeper, read_door, write_door
 from gpuaas_agent.slice_config import LEASE_SOURCE
+from gpuaas_contract.access import OBSERVER_LOGIN
 from gpuaas_contract.agent_link import LeasesSet, SetLeases
+from gpuaas_contract.ids import SERVICE_ACCOUNT, USER, new_id
 
 OPERATION, OTHER, INSTANCE = "op_01m7/7", "op_01m8/9", "ins_01m7/11"
 
@@ -67,6 +69,18 @@ async def test_shutting_somebody_out_does_not_wait_for_letting_somebody_in(tmp_p
     keeper.set(message(1, two={"root": [OTHER]}))
     await until(lambda: doors.cut)
     assert (doors.lines("one"), doors.cut) == ({}, ["one"])
+    await keeper.aclose()
+
+
+async def test_without_a_link_leases_are_shut_and_people_who_administer_the_machine_are_not(tmp_path: Path) -> None:
+    person, account = f"{new_id(USER)}/role", f"{new_id(SERVICE_ACCOUNT)}/role"
+    doors = Doors(tmp_path, "one", "two")
+    write_door(tmp_path / "one/leases", {"root": [OPERATION], "gpuaas": [person, account]})
+    write_door(tmp_path / "two/leases", {OBSERVER_LOGIN: [INSTANCE]})
+    keeper = LeaseKeeper(doors, lambda told: None, patience_seconds=0.01, pause_seconds=0.01)
+    keeper.unlinked()
+    await until(lambda: doors.lines("two") == {} and set(doors.cut) == {"one", "two"})
+    assert doors.lines("one") == {"gpuaas": f"{person}\n{account}\n"}
     await keeper.aclose()
 
 

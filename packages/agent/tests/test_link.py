@@ -40,7 +40,7 @@ class Linked:
         tasks = TaskRunner(self.execute, outbox.put, KeyedLocks())
         self.rotations = 0
         self.heard: list[int | str] = []
-        """What it was told of leases, and of the link that they hang on."""
+        """The leases that it was told of, and the link that they hang on."""
         self.link = Link(
             api,
             outbox,

@@ -1,4 +1,4 @@
-"""What the guard says and does, given the rules in force and LXD's networks."""
+"""Messages and commands of the guard, given the rules in force and LXD's networks."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

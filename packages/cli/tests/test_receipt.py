@@ -10,11 +10,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpuaas_cli.commands import receipt
-from gpuaas_cli.errors import FAILURE, UNTRUSTED_KEY, USAGE, WORK_FAILED, CliError
+from gpuaas_cli.errors import FAILURE, NOT_FOUND, UNTRUSTED_KEY, USAGE, WORK_FAILED, CliError
+from gpuaas_cli.main import run
 from gpuaas_cli.options import Options
 from gpuaas_contract.receipts import ReceiptKey, ReceiptSignature, canonical_bytes, file_bytes, key_id_of
 from gpuaas_sdk.profile import receipt_keys
 from gpuaas_sdk.signed_receipts import pem_of
+
+from .cli_test_platform import INSTANCE, StubPlatform
 
 URL = "http://127.0.0.1:1"
 OPTIONS = Options(api_url=URL)
@@ -96,3 +99,30 @@ def test_saved_keys_that_cannot_be_read_are_said(tmp_path: Path) -> None:
     receipt_keys.path().write_text('{"x": [1]}')
     with pytest.raises(Exception, match="cannot read"):
         receipt.verify(write(tmp_path), options=OPTIONS)
+
+
+MEMBER = "mem_00000000000000000000000001"
+
+
+def test_the_receipt_of_a_member_that_was_written_off(
+    logged_in: StubPlatform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = {"member": {"id": MEMBER, "component_key": "tail"}, "verdict": "unverified"}
+    file = json.loads(write(tmp_path, **about, unverified=["member was written off"]).read_text())
+    answer = {"instance_id": INSTANCE["id"], "state": "signed", **file}
+    logged_in.answer(f"GET /v1/app-instances/{INSTANCE['id']}", INSTANCE)
+    logged_in.answer(f"GET /v1/members/{MEMBER}/receipt", answer)
+    out = tmp_path / "member.json"
+    words = ["receipt", "export", str(INSTANCE["id"]), "--member", MEMBER, "--file", str(out)]
+    assert run(words) == 0
+    key = tmp_path / "key.pem"
+    key.write_text(pem_of(PUBLIC))
+    capsys.readouterr()
+    assert run(["receipt", "verify", str(out), "--key", str(key)]) == WORK_FAILED
+    assert f"the receipt of member {MEMBER} of first (ins_1) is genuine" in capsys.readouterr().out
+    assert run(words) == USAGE, "an exported file is not overwritten"
+    # One of another instance is not passed off as one of this.
+    logged_in.answer(f"GET /v1/members/{MEMBER}/receipt", {**answer, "instance_id": "ins_other"})
+    assert run([*words[:-1], str(tmp_path / "other.json")]) == NOT_FOUND
+    assert "is no member of first" in capsys.readouterr().err
+    assert not (tmp_path / "other.json").exists()

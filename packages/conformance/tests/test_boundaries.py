@@ -26,7 +26,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def drive(proxy: FaultProxy) -> None:
-    """What a controller sends, each report again where no answer came."""
+    """The requests of a controller, each report again where no answer came."""
     async with httpx.AsyncClient(base_url=f"{proxy.url}/v1/operations/op_1", headers={"Connection": "close"}) as http:
         await http.post("/claim")
         for what, status in REPORTS:

@@ -1,4 +1,4 @@
-"""What recorded traffic says, and a proxy that does what it is told."""
+"""Findings in recorded traffic, and a proxy that does what it is told."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What others have: chosen from what the app brings, made, looked at and removed."""
+"""Things of others: chosen from what the app brings, made, looked at and removed."""
 
 import random
 import subprocess

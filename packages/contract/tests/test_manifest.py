@@ -67,6 +67,21 @@ def _operation(**fields: Any) -> dict[str, Any]:
     return {"operations": [*GOOD["operations"], {"title": "More", **fields}]}
 
 
+def _port_of(input: str) -> dict[str, Any]:
+    """A port whose number an input chooses."""
+    inputs = {
+        "good": {"type": "integer", "minimum": 1024, "maximum": 65535},
+        "wide": {"type": "integer", "minimum": 1, "maximum": 65536},
+        "word": {"type": "string"},
+    }
+    port = {"name": "p", "component": "head", "number": 1, "number_input": input}
+    return {"ports": [port], "inputs": {"type": "object", "properties": inputs}, "input_hints": {}}
+
+
+def test_an_input_may_choose_the_number_of_a_port() -> None:
+    assert find_problems({**GOOD, **_port_of("good")}) == []
+
+
 @pytest.mark.parametrize(
     ("change", "pointer", "complaint"),
     [
@@ -103,6 +118,9 @@ def _operation(**fields: Any) -> dict[str, Any]:
             "no component 'x'",
         ),
         ({"ports": [{"name": "p", "component": "head", "number": 0}]}, "/ports/0/number", "greater than"),
+        (_port_of("nose"), "/ports/0/number_input", "no input 'nose'"),
+        (_port_of("word"), "/ports/0/number_input", "must be an integer with a minimum and a maximum within 1 and"),
+        (_port_of("wide"), "/ports/0/number_input", "must be an integer with a minimum and a maximum within 1 and"),
         ({"ports": [{"name": "p", "component": "x", "number": 1}]}, "/ports/0/component", "no component 'x'"),
         ({"ports": [GOOD["ports"][0], {**GOOD["ports"][0], "name": "again"}]}, "/ports/1/number", "already: voice"),
         ({"input_hints": {"volume": {}}}, "/input_hints/volume", "no input 'volume'"),
@@ -198,3 +216,36 @@ def test_the_published_schema_is_current_and_agrees() -> None:
     assert packaged == schema, "run make reference"
     if DOCUMENT.exists():
         assert json.loads(DOCUMENT.read_text()) == schema, "run make reference"
+
+
+def _with_secret(**changes: Any) -> dict[str, Any]:
+    return {**GOOD, "secrets": [{"name": "door", "kind": "password", **changes}]}
+
+
+def test_nobody_reads_a_secret_unless_roles_are_named() -> None:
+    assert Manifest.model_validate(_with_secret()).secrets[0].readable_by == []
+    named = Manifest.model_validate(_with_secret(readable_by=["project_admin", "project_member"]))
+    declared = named.secret("door")
+    assert declared is not None
+    assert declared.readable_by == ["project_admin", "project_member"]
+    # What the controller asks for is the same, whoever may read it.
+    assert declared.spec == Manifest.model_validate(_with_secret()).secrets[0].spec
+    assert find_problems(_with_secret(readable_by=[])) == []
+
+
+@pytest.mark.parametrize(
+    ("readable_by", "pointer", "words"),
+    [
+        (["everybody"], "/secrets/0/readable_by/0", "'everybody' is not one of 'platform_admin', 'tenant_admin'"),
+        (["app_publisher"], "/secrets/0/readable_by/0", "'app_publisher' is not one of"),
+        (["project_admin\n"], "/secrets/0/readable_by/0", "is not one of"),
+        ([None], "/secrets/0/readable_by/0", "'None' is not one of"),
+        (["project_admin"] * 2, "/secrets/0/readable_by/1", "role 'project_admin' is there twice"),
+        (["project_admin"] * 6, "/secrets/0/readable_by", "at most 5 items"),
+        ("project_admin", "/secrets/0/readable_by", "list"),
+        (None, "/secrets/0/readable_by", "list"),
+    ],
+)
+def test_readers_that_make_no_sense(readable_by: object, pointer: str, words: str) -> None:
+    problems = {problem.pointer: problem.detail for problem in find_problems(_with_secret(readable_by=readable_by))}
+    assert words in problems[pointer]

@@ -1,4 +1,4 @@
-"""What the schemas of a manifest may hold: patterns, defaults and branches are bounded, one by one and together."""
+"""Bounds on the schemas of a manifest: patterns, defaults and branches, one by one and together."""
 
 import json
 from typing import Any

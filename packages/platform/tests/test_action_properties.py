@@ -1,4 +1,4 @@
-"""What holds in every state that an instance can be in, also in those that no table lists."""
+"""Properties that hold in every state of an instance, also in those that no table lists."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What can be asked for in which state, as tables: the code of the refusal, or that there is none."""
+"""Actions by state, as tables: the code of the refusal, or that there is none."""
 
 from typing import Any
 

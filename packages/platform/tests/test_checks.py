@@ -58,7 +58,7 @@ async def test_verdicts_are_those_of_the_contract() -> None:
 
 
 async def test_a_worker_stays_however_large_the_process_is_that_started_it() -> None:
-    """What a process had at most, its children are said to have had, too."""
+    """Linux reports the peak memory of a process for its children, too."""
     ballast = bytearray(os.urandom(1 << 20)) * 256
     async with pool_of(1) as pool:
         await verdict_of(pool, quick_check("t", 1))
@@ -88,7 +88,7 @@ async def test_one_that_takes_too_long_is_killed_and_replaced() -> None:
 
 
 async def test_another_owner_does_not_wait_for_a_slow_one() -> None:
-    """What the other asks is answered before the first is done."""
+    """The other's question is answered before the first is done."""
     async with pool_of(2, seconds=60) as pool:
         slow = [asyncio.create_task(verdict_of(pool, slow_check("x", number))) for number in range(3)]
         await asyncio.sleep(0)

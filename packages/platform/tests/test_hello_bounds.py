@@ -1,4 +1,4 @@
-"""What an agent may say of its host."""
+"""Bounds on what an agent may say of its host."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,4 +1,4 @@
-"""What one link tells its agent of leases: whatever changes, and nothing twice."""
+"""One link tells its agent of every change of leases, and of nothing twice."""
 
 from gpuaas_platform.access.records import LeasePrincipalRecord
 from gpuaas_platform.access.service.leases import LeaseTeller

@@ -1,4 +1,4 @@
-"""What counts as an artifact: nothing of a manifest is believed."""
+"""Manifests that count as an artifact: nothing in them is believed."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What looks like a secret, where it is said to be, and that it is never repeated."""
+"""Texts that look like a secret: where they are reported, and that they are never repeated."""
 
 import pytest
 

@@ -7,7 +7,17 @@ from typing import Any, cast
 
 from gpuaas_contract.changes import Change
 from gpuaas_contract.identity import Principal, PrincipalKind
-from gpuaas_contract.operations import Claim, Operation, OperationError, OperationState, RemoteCommand, Step, StepStatus
+from gpuaas_contract.operations import (
+    Claim,
+    Lease,
+    Operation,
+    OperationError,
+    OperationState,
+    RemoteCommand,
+    Step,
+    StepStatus,
+    WorkAcknowledged,
+)
 from gpuaas_contract.problems import Code, Problem
 from gpuaas_sdk import GpuaasClient, Machine, MachineUnreachableError, Relist, clock
 from gpuaas_sdk.errors import ApiError, TransportError, error_from_problem
@@ -113,6 +123,13 @@ class MemoryPlatform:
         }
         return Operation.model_validate({**fixed, **self.rows[id]})
 
+    def acknowledgement(self, id: str) -> WorkAcknowledged:
+        row = self.model(id)
+        lease = Lease(holder="demo", expires_at=row.updated_at + timedelta(seconds=LEASE_SECONDS))
+        return WorkAcknowledged(
+            id=id, revision=row.revision, state=row.state, cancel_requested=row.cancel_requested, lease=lease
+        )
+
     # What the runtime calls
 
     async def principal(self) -> Principal:
@@ -159,9 +176,9 @@ class MemoryPlatform:
         self._answer()
         return self.model(id)
 
-    async def heartbeat(self, id: str, token: int) -> Operation:
+    async def heartbeat(self, id: str, token: int) -> WorkAcknowledged:
         self._held(id, token)["lease_until"] = _now() + LEASE_SECONDS
-        return self.model(id)
+        return self.acknowledgement(id)
 
     async def yield_lease(self, id: str, token: int, *, idempotency_key: str | None = None) -> Operation:
         self._held(id, token).update(state=OperationState.PENDING, token=None)
@@ -180,7 +197,7 @@ class MemoryPlatform:
         message: str,
         evidence: dict[str, Any],
         commands: Sequence[RemoteCommand] = (),
-    ) -> Operation:
+    ) -> WorkAcknowledged:
         row = self._held(id, token)
         now = datetime.now(UTC)
         step = Step(
@@ -196,7 +213,7 @@ class MemoryPlatform:
         row["steps"] = [s for s in row["steps"] if (s.key, s.attempt) != (key, step.attempt)] + [step]
         self.log.append(f"step {id} {key} {status.value}" + (f": {message}" if message else ""))
         self._changed(id, f"step_{status.value}")
-        return self.model(id)
+        return self.acknowledgement(id)
 
     async def complete(
         self,

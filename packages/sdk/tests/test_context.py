@@ -3,14 +3,17 @@
 import asyncio
 import pydoc
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import httpx
 import pytest
 
+from gpuaas_contract.access import AccessGrant, MachineAddress, MachineLeftOut
 from gpuaas_contract.instances import Instance, Member
 from gpuaas_sdk import (
     MachineUnreachableError,
+    NotObservableError,
     Observation,
     ObserveContext,
     ObservedMachine,
@@ -23,6 +26,7 @@ from gpuaas_sdk import (
     TransportError,
 )
 from gpuaas_sdk.errors import LeaseLostError
+from gpuaas_sdk.machines.ssh import SshMachineAccess
 from gpuaas_sdk.observations import yes
 from gpuaas_sdk.testing import FakeMachine, ScriptedPlatform, VirtualTimeLoop
 
@@ -217,3 +221,56 @@ def test_help_has_every_attribute_of_a_context(kind: type) -> None:
         if isinstance(value, property) and not name.startswith("_") and not value.__doc__
     ]
     assert undocumented == []
+
+
+class Granting:
+    """A platform that grants access to the machines that there are at the moment."""
+
+    def __init__(self, *machines: str) -> None:
+        self.machines = [*machines]
+        self.asked: list[bool] = []
+
+    @property
+    def operations(self) -> "Granting":
+        return self
+
+    async def access(self, operation_id: str, token: int, public_key: str, *, observer: bool = False) -> AccessGrant:
+        self.asked.append(observer)
+        addresses = [
+            MachineAddress(allocation_id=id, hostname=id, address="192.0.2.1", host_principal=id)
+            for id in self.machines
+        ]
+        return AccessGrant(
+            id=f"acg_{len(self.asked)}",
+            login="gpuaas-observer" if observer else "root",
+            certificate="",
+            host_authority="",
+            machines=addresses if observer else addresses[:1],
+            left_out=[MachineLeftOut(allocation_id="alc_lab", reason="lab is external")],
+            expires_at=datetime.now(UTC) + timedelta(minutes=2),
+        )
+
+
+async def test_the_machines_of_all_members_can_be_looked_at_and_one_that_joined_later_is_found() -> None:
+    platform = Granting("alc_1", "alc_2")
+    machines = SshMachineAccess(cast(Any, platform), claim(7, "op_1"))
+    await machines.prepare()
+    operation = OperationContext(cast(Any, platform), claim(7, "op_1"), machines)
+    with pytest.raises(MachineUnreachableError, match="alc_2 is not an active machine of this operation"):
+        operation.machine("alc_2")
+    looked = [await operation.observed_machine(id) for id in ("alc_1", "alc_2")]
+    assert [machine.hostname for machine in looked] == ["alc_1", "alc_2"]
+    assert not any(hasattr(machine, "run_step") for machine in looked)
+    assert platform.asked == [False, True], "one grant for all of them"
+    platform.machines.append("alc_3")
+    assert (await operation.observed_machine("alc_3")).hostname == "alc_3"
+    assert platform.asked == [False, True, True]
+    with pytest.raises(NotObservableError, match="lab is external"):
+        await operation.observed_machine("alc_lab")
+    with pytest.raises(NotObservableError, match="alc_9 is not a machine of this instance"):
+        await operation.observed_machine("alc_9")
+
+
+async def test_where_there_are_no_observers_that_is_said() -> None:
+    with pytest.raises(NotObservableError, match="cannot look at alc_1"):
+        await context().observed_machine("alc_1")

@@ -14,6 +14,8 @@ DIRECTORY = "/var/lib/demo"
 SHARED = Belongings(trees=("/opt/demo", "/srv/demo"), files=("/etc/demo/key",), directories=("/etc/demo",))
 WORKER = Belongings(files=("/etc/demo/worker",))
 RECORD = MachineRecord(DIRECTORY, SHARED | WORKER)
+NOBODY_HAS_THE_NUMBER = "find() { :; }; stat() { echo nobody; }"
+"""This host has accounts of its own, with files and processes."""
 
 
 @dataclass
@@ -146,9 +148,10 @@ async def test_a_file_of_somebody_else_in_a_shared_directory_stays_and_is_listed
 async def test_an_account_of_a_person_is_never_removed(machine: Here, number: int, gone: bool) -> None:
     record = MachineRecord(DIRECTORY, Belongings(users=("demo",)))
     machine.programs = f"""
-getent() {{ if [ -e {machine.root}/$1 ]; then echo demo:x:{number}:; else return 2; fi; }}
+getent() {{ if [ -e {machine.root}/$1 ]; then echo demo:x:{number}:; else [ $# = 1 ]; fi; }}
 userdel() {{ rm {machine.root}/passwd; }}
 groupdel() {{ rm {machine.root}/group; }}
+{NOBODY_HAS_THE_NUMBER}
 """
     await record.ensure_brought(machine, record.names)
     machine.make("/passwd")
@@ -159,6 +162,33 @@ groupdel() {{ rm {machine.root}/group; }}
     assert machine.path("/passwd").exists() is not gone
     kept = {check.check: check.found for check in receipt.checks}["kept"]
     assert kept == ("nothing" if gone else "group demo\nuser demo")
+
+
+async def test_what_has_the_number_of_an_account_that_is_gone_was_left_by_it(machine: Here) -> None:
+    record = MachineRecord(DIRECTORY, Belongings(users=("demo",)))
+    machine.programs = f"""
+getent() {{
+    if [ $# = 1 ]; then echo canary:x:998:; elif [ -e {machine.root}/$1 ]; then echo demo:x:998:; else return 2; fi
+}}
+userdel() {{ rm {machine.root}/passwd; }}
+groupdel() {{ rm {machine.root}/group; }}
+{NOBODY_HAS_THE_NUMBER}
+find() {{ case "$*" in *"id 998 -print"*) echo /usr/local/canary ;; esac; }}
+"""
+    await record.ensure_brought(machine, record.names)
+    machine.make("/passwd")
+    machine.make("/group")
+    # Also where it runs twice: the second time there is no account whose number could be asked for.
+    for _ in range(2):
+        await record.ensure_removed(machine, record.names)
+    receipt = await record.prove_removed(machine, record.names)
+    assert {check.check: check.found for check in receipt.left} == {
+        "accounts": "user canary is demo\ngroup canary is demo",
+        "files": "/usr/local/canary",
+    }
+    machine.programs = machine.programs.replace("canary:x:998:", "canary:x:997:").replace("id 998 -print", "id 997")
+    assert (await record.prove_removed(machine, record.names)).clean
+    assert machine.files(DIRECTORY) == {}, "the numbers go with the record"
 
 
 async def test_what_is_left_keeps_its_name_on_the_record(machine: Here) -> None:

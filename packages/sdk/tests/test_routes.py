@@ -46,7 +46,7 @@ NOT_FOR_CLIENTS = {
     "get_public_keys": "for programs that verify our tokens with a library of their own",
     "get_authorization_server_metadata": "for OAuth libraries",
 }
-NO_CALLS = {"correlation", "close", "open_stream"}
+NO_CALLS = {"correlation", "close", "open_stream", "open_port"}
 BY_NAME = {
     "email": "ada@example.com",
     **dict.fromkeys(("password", "current_password", "new_password"), "correct horse battery"),

@@ -2,21 +2,25 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 
 import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
-from gpuaas_sdk.streams import ByteStream, pump
+from gpuaas_sdk.streams import ByteStream, forward, pump
 
 Platform = Callable[[ServerConnection], Awaitable[None]]
+Carry = Callable[[ByteStream, asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
 CONTENT = bytes(range(256)) * 2_000
 
 
 @asynccontextmanager
-async def pumped(platform: Platform) -> AsyncIterator[tuple[ByteStream, socket.socket, asyncio.Task[None]]]:
+async def pumped(
+    platform: Platform, carry: "Carry" = pump
+) -> AsyncIterator[tuple[ByteStream, socket.socket, asyncio.Task[None]]]:
     """A stream to this platform, the local end that the pump serves, and the pump."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -25,7 +29,7 @@ async def pumped(platform: Platform) -> AsyncIterator[tuple[ByteStream, socket.s
         stream = ByteStream(await connect(where))
         reader, writer = await asyncio.open_connection(sock=theirs)
         with ours:
-            yield stream, ours, asyncio.create_task(pump(stream, reader, writer))
+            yield stream, ours, asyncio.create_task(carry(stream, reader, writer))
 
 
 async def read_all(end: socket.socket) -> bytes:
@@ -61,6 +65,58 @@ async def test_the_stream_is_closed_when_the_local_side_ends() -> None:
     async with pumped(platform) as (_, end, pumping):
         end.close()
         await pumping
+        await closed.wait()
+
+
+async def test_a_tunnel_lets_each_side_end_its_own_direction() -> None:
+    async def platform(connection: ServerConnection) -> None:
+        await connection.send(b"first words")
+        await connection.send(b"")
+        heard = b""
+        while piece := await connection.recv(decode=False):
+            heard += piece
+        assert heard == CONTENT
+        await connection.close()
+
+    async with pumped(platform, forward) as (stream, end, forwarding):
+        assert await read_all(end) == b"first words"
+        await asyncio.get_running_loop().sock_sendall(end, CONTENT)
+        end.shutdown(socket.SHUT_WR)
+        await forwarding
+        assert stream.close_reason == ""
+
+
+async def test_a_tunnel_that_is_cut_cuts_the_local_connection() -> None:
+    """Also where the local side had said all that it had to say."""
+    for says_no_more in (False, True):
+
+        async def platform(connection: ServerConnection, says_no_more: bool = says_no_more) -> None:
+            while says_no_more and await connection.recv(decode=False):
+                pass
+            await connection.close(1008, "the right has ended")
+
+        async with pumped(platform, forward) as (stream, end, forwarding):
+            if says_no_more:
+                end.shutdown(socket.SHUT_WR)
+            assert await read_all(end) == b""
+            await forwarding
+            assert stream.close_reason == "the right has ended"
+
+
+async def test_a_tunnel_ends_when_the_local_side_is_gone() -> None:
+    """Nobody reads what the member still says: it must hear of that."""
+    closed = asyncio.Event()
+
+    async def platform(connection: ServerConnection) -> None:
+        try:
+            while True:
+                await connection.send(CONTENT)
+        except ConnectionClosed:
+            closed.set()
+
+    async with pumped(platform, forward) as (_, end, forwarding):
+        end.close()
+        await forwarding
         await closed.wait()
 
 

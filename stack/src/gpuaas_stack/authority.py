@@ -34,7 +34,7 @@ class Authority:
         self.directory = directory
         self.names = sorted(set(names))
         self.ca_file = directory / "ca.pem"
-        """What clients trust; anybody may read it."""
+        """The certificate that clients trust; anybody may read it."""
         self.pair = directory / "server.pem"
         """The API's key and certificate, in one file."""
         self._own = directory / "authority.pem"

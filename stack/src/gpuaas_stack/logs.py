@@ -36,7 +36,7 @@ class Log:
 
 @dataclass(frozen=True)
 class LogLimits:
-    """What the supervisor reads to keep logs small: a file, so that either side may die and look again."""
+    """How the supervisor keeps logs small. It reads this from a file, so that either side may die and look again."""
 
     total_bytes: int
     more: dict[str, str]

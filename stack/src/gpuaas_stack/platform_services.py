@@ -3,7 +3,6 @@ more of the machine than it needs."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -102,10 +101,9 @@ def _trust_environment(settings: Settings) -> dict[str, str]:
     if settings.trusted_file is None:
         return {}
     # Another authority in the same file makes another service of its client, which is started anew and trusts it.
-    found = settings.trusted_file.read_bytes() if settings.trusted_file.exists() else b""
     return {
         "GPUAAS_CA_FILE": str(settings.trusted_file),
-        "GPUAAS_CA_DIGEST": hashlib.sha256(found).hexdigest()[:16],
+        "GPUAAS_CA_DIGEST": users.digest_of(settings.trusted_file),
     }
 
 
@@ -141,6 +139,8 @@ def _registry_environment(settings: Settings) -> dict[str, str]:
         registry = Registry(settings.registry_dir, settings.registry_port, settings.api_url)
         chosen["GPUAAS_REGISTRY_DATA"] = str(registry.data)
         chosen["GPUAAS_REGISTRY_SECRET_FILE"] = str(registry.shared_secret)
+        # Only the guard of our own registry asks there.
+        chosen["GPUAAS_REGISTRY_CHECK_URL"] = settings.api_url
     return chosen
 
 

@@ -22,12 +22,21 @@ GIB = 1 << 30
 
 class Registry:
     def __init__(
-        self, directory: Path, port: int, api_url: str, *, reserve_gib: float = 4, largest_gib: float = 100
+        self,
+        directory: Path,
+        port: int,
+        api_url: str,
+        *,
+        reserve_gib: float = 4,
+        largest_gib: float = 100,
+        ca_file: Path | None = None,
     ) -> None:
         self.directory = directory
         self.data = directory / "data"
         self.port = port
         self._reserve, self._largest = int(reserve_gib * GIB), int(largest_gib * GIB)
+        self._ca_file = ca_file
+        self._socket = directory / "registry.sock"
         self.certificates = directory / "certificates.pem"
         self._realm = f"{api_url}/v1/registry/token"
         self._secret = directory / "secret"
@@ -70,7 +79,9 @@ class Registry:
                 "redirect": {"disable": True},
             },
             "http": {
-                "addr": f"127.0.0.1:{self.port}",
+                # Behind the gate of the guard, which listens on the port.
+                "net": "unix",
+                "addr": str(self._socket),
                 "secret": self._secret.read_text(),
                 # Locations are given without an address, so that whoever came through a proxy goes on through it.
                 "relativeurls": True,
@@ -89,7 +100,7 @@ class Registry:
     def service(self, *, read_only: bool = False, order: int = 25) -> Service:
         return Service(
             name="registry",
-            argv=[BINARY, "serve", str(self._config(read_only=True))] if read_only else self._guarded(),
+            argv=self._guarded(read_only=read_only),
             order=order,
             user=users.REGISTRY,
             # The realm is in its configuration, too. Here it makes another service of it, which is started anew.
@@ -97,20 +108,26 @@ class Registry:
                 "HOME": str(self.data),
                 "OTEL_TRACES_EXPORTER": "none",
                 "REGISTRY_AUTH_TOKEN_REALM": self._realm,
+                # Likewise another authority in the same file.
+                **({"GPUAAS_CA_DIGEST": users.digest_of(self._ca_file)} if self._ca_file is not None else {}),
             },
             cwd=str(self.data),
             # It answers 401 to who shows no token, which is an answer.
             ready=Ready("http", f"http://127.0.0.1:{self.port}/v2/"),
         )
 
-    def _guarded(self) -> list[str]:
+    def _guarded(self, *, read_only: bool) -> list[str]:
         chosen = {
             "--binary": BINARY,
             "--data": str(self.data),
-            "--config": str(self._config(read_only=False)),
+            "--config": str(self._config(read_only=read_only)),
             "--read-only": str(self._config(read_only=True)),
             "--reserve": str(self._reserve),
             "--largest": str(self._largest),
+            "--port": str(self.port),
+            "--socket": str(self._socket),
+            "--certificates": str(self.certificates),
+            **({"--ca-file": str(self._ca_file)} if self._ca_file is not None else {}),
         }
         return [
             sys.executable,

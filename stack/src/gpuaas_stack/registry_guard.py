@@ -1,4 +1,7 @@
-"""Run the registry, and see to it that it leaves room: `python -m gpuaas_stack.registry_guard`.
+"""Run the registry behind a gate, and see to it that it leaves room: `python -m gpuaas_stack.registry_guard`.
+
+The gate (`registry_gate.py`) lets in who has a right at that moment; the registry itself listens on a socket that only
+its own user can open.
 
 A token to push is issued while there is room, but says nothing of how much is sent with it. So the disk is looked at
 twice a second. Below the reserve, the registry is started anew so that it only reads, and uploads that nobody has
@@ -7,6 +10,7 @@ finished are dropped; an upload that is larger than any artifact may be is cut a
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shutil
 import signal
 import subprocess
@@ -14,6 +18,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+
+from gpuaas_stack.registry_gate import Gate, Keys, Rights
 
 INTERVAL = 0.5
 STOP_SECONDS = 5
@@ -67,11 +73,14 @@ class Guard:
     def end(self, *_: object) -> None:
         self._ending.set()
 
-    def run(self) -> int:
+    def run(self, gate: threading.Thread) -> int:
         while not self._ending.wait(INTERVAL):
             code = self._child.poll()
             if code is not None:
                 return code or 1
+            if not gate.is_alive():
+                self._stop()
+                return 1
             self.look()
         self._stop()
         return 0
@@ -101,15 +110,28 @@ def main() -> int:
     for name in ("binary", "config", "read-only"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--data", type=Path, required=True)
-    for name in ("reserve", "largest"):
+    for name in ("reserve", "largest", "port"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("socket", "certificates"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--ca-file", type=Path, help="by which the platform's own certificate is trusted")
     chosen = parser.parse_args()
+    gate = threading.Thread(target=_serve_gate, args=(chosen,), daemon=True)
+    gate.start()
     guard = Guard(
         chosen.binary, chosen.data, chosen.config, chosen.read_only, reserve=chosen.reserve, largest=chosen.largest
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, guard.end)
-    return guard.run()
+    return guard.run(gate)
+
+
+def _serve_gate(chosen: argparse.Namespace) -> None:
+    async def serve() -> None:
+        rights = Rights(Keys(chosen.certificates.read_bytes()), chosen.ca_file)
+        await Gate(chosen.socket, rights).serve(chosen.port)
+
+    asyncio.run(serve())
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ class Stack:
             settings.api_url,
             reserve_gib=settings.registry_reserve_gib,
             largest_gib=settings.artifact_largest_gib,
+            ca_file=settings.trusted_file,
         )
         self.lxd_daemon = LxdDaemon(settings.lxd_socket, settings.lxd_run_dir, settings.lxd_network)
         self.lxd = LxdEnvironment(

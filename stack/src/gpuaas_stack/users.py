@@ -101,6 +101,11 @@ def write_private(path: Path, data: bytes | str, owner: str = "root") -> None:
     temporary.rename(path)
 
 
+def digest_of(path: Path) -> str:
+    """Short, for a service that is to be started anew when the file is another one."""
+    return hashlib.sha256(path.read_bytes() if path.exists() else b"").hexdigest()[:16]
+
+
 def run_as(user: str, argv: list[str], *, death_signal: str | None = None) -> list[str]:
     """Wrap argv to run as user, with no groups but its own and no way to gain rights."""
     wrapped = ["setpriv"]

@@ -77,7 +77,7 @@ _SHARED = Belongings(
     files=(f"{CONFIG_DIR}/token",),
     directories=(CONFIG_DIR,),
 )
-"""What both roles need, so that it goes with the last one."""
+"""Parts that both roles need, so that they go with the last one."""
 _ROLE = {
     Role.CONTROLLER: Belongings(
         units=(Role.CONTROLLER.unit,),
@@ -97,7 +97,7 @@ RECORD = MachineRecord(RECORD_DIR, _SHARED | _ROLE[Role.CONTROLLER] | _ROLE[Role
 
 
 def belongings(roles: Iterable[Role], staying: Iterable[Role] = ()) -> Belongings:
-    """What these roles have on a machine, without what a role that stays still needs."""
+    """List what these roles have on a machine, without what a role that stays still needs."""
     found = Belongings() if set(staying) else _SHARED
     for role in roles:
         found |= _ROLE[role]

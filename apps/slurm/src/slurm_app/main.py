@@ -4,9 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from gpuaas_sdk import ControllerMisconfiguredError
+from gpuaas_sdk import BundleError, ControllerMisconfiguredError, PackageBundle
+from gpuaas_sdk.bundles.building import CACHE_SETTING, cache_directory
 from gpuaas_sdk.runtime.program import ACCOUNT_SETTING
-from slurm_app.bundle import CACHE_SETTING, Bundle, cache_directory, make_bundle
+from slurm_app.bundle import make_bundle
 from slurm_app.controller import run
 from slurm_app.errors import SlurmAppError
 from slurm_app.publishing import PASSWORD_SETTING, Publisher, publish
@@ -42,7 +43,7 @@ def _bundle(arguments: argparse.Namespace) -> None:
     def say(line: str) -> None:
         print(line, flush=True)
 
-    def make() -> Bundle:
+    def make() -> PackageBundle:
         return make_bundle(
             output=arguments.output,
             dpkg_status=arguments.dpkg_status,
@@ -77,7 +78,7 @@ def main() -> None:
             print(render(read_results(arguments.results)), end="")
         else:
             _bundle(arguments)
-    except (SlurmAppError, ControllerMisconfiguredError, OSError, ValueError) as error:
+    except (SlurmAppError, BundleError, ControllerMisconfiguredError, OSError, ValueError) as error:
         sys.exit(f"slurm-app: {error}")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

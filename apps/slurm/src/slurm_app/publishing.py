@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuaas_contract.artifacts import Artifact
-from gpuaas_sdk import ApiError, GpuaasClient, GpuaasError, RetryPolicy, SignatureError, TransportError
+from gpuaas_sdk import ApiError, GpuaasClient, GpuaasError, PackageBundle, RetryPolicy, SignatureError, TransportError
+from gpuaas_sdk.bundles.building import Say
 from gpuaas_sdk.profile.config import load
 from gpuaas_sdk.profile.errors import ProfileError
 from gpuaas_sdk.profile.target import find_credentials, find_target
@@ -30,7 +31,7 @@ from gpuaas_sdk.pushing import (
 )
 from gpuaas_sdk.registry import RegistryError
 from gpuaas_sdk.signing import public_pem
-from slurm_app.bundle import ARTIFACT, Bundle, Say
+from slurm_app.bundle import ARTIFACT
 from slurm_app.errors import RefusedError
 
 APP = "slurm"
@@ -75,11 +76,11 @@ def _read_password(path: Path) -> str:
     return getpass.getpass(f"Password of {path}: ")
 
 
-def publish(publisher: Publisher, make: Callable[[], Bundle], say: Say) -> Artifact:
+def publish(publisher: Publisher, make: Callable[[], PackageBundle], say: Say) -> Artifact:
     return asyncio.run(_publish(publisher, make, say))
 
 
-async def _publish(publisher: Publisher, make: Callable[[], Bundle], say: Say) -> Artifact:
+async def _publish(publisher: Publisher, make: Callable[[], PackageBundle], say: Say) -> Artifact:
     async with _platform(publisher) as client:
         known = await _check(client, publisher)
         bundle = await asyncio.to_thread(make)

@@ -206,7 +206,7 @@ async def serve(
 ) -> None:
     tasks = TaskRunner(machines.execute, outbox.put, locks)
     rotation = Rotation(settings.state_dir, api)
-    leases = LeaseKeeper(machines.doors, outbox.put)
+    leases = LeaseKeeper(machines.doors, outbox.put, patience_seconds=settings.lease_patience_seconds)
     link = Link(
         api,
         outbox,

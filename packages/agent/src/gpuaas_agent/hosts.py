@@ -41,7 +41,8 @@ from gpuaas_agent.host_config import (
 )
 from gpuaas_agent.host_key import HostKey, check_certificate, make_host_key
 from gpuaas_agent.host_record import HostRecord, HostRecordFile
-from gpuaas_agent.machine_port import READ_LIMIT
+from gpuaas_agent.inventory import read_address
+from gpuaas_agent.machine_port import READ_LIMIT, SSH_PORT, check_port
 from gpuaas_agent.people import SCRIPT, refusal_of, wanted_people
 from gpuaas_agent.settings import Settings
 from gpuaas_agent.slice_config import LEASE_SOURCE
@@ -81,12 +82,19 @@ class HostManager:
         return [SliceReport(allocation_id=record.allocation_id, finished=finished, running=True)]
 
     async def open_port(self, message: OpenStream) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to this host's own sshd, whatever address and port the platform names: there is only one."""
+        """Connect to this host's own sshd, wherever it listens, or to another port of its own address. What listens on
+        the loopback only is nobody's to reach from elsewhere, unless the host is known by no other address."""
         if await self.find(message.allocation_id) is None:
             raise PermanentError(f"this host is not handed over as {message.allocation_id}")
-        port = (await sshd.read_settings()).port
+        check_port(message.port)
+        if message.port == SSH_PORT:
+            address, port = sshd.LOOPBACK, (await sshd.read_settings()).port
+        elif message.address == read_address():
+            address, port = message.address, message.port
+        else:
+            raise PermanentError(f"{message.address} is not the address of this host")
         async with asyncio.timeout(CONNECT_SECONDS):
-            return await asyncio.open_connection(sshd.LOOPBACK, port, limit=READ_LIMIT)
+            return await asyncio.open_connection(address, port, limit=READ_LIMIT)
 
     # -- handed over ------------------------------------------------------------------------------------
 

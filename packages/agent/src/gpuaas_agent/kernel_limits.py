@@ -26,7 +26,7 @@ CAVEATS = (
     "can take from its neighbours: inotify instances and watches, descriptors on their way through Unix sockets, POSIX "
     "message queues, queued signals.",
 )
-"""What cannot be bounded by slice, for the node's operators. docs/explanation/shared-kernel.md has the numbers."""
+"""Limits that all slices share, for the node's operators. docs/explanation/shared-kernel.md has the numbers."""
 
 
 def raise_limits(kernel: Path = KERNEL, *, processes_of_slices: int = 0) -> None:

@@ -1,4 +1,5 @@
-"""Who may log in to the machines of this node under a lease. The platform says it whole; what it does not say is shut.
+"""Who may log in to the machines of this node under a lease, or by a role. The platform says it whole; what it does not
+say is shut.
 
 A machine's sshd asks for each log-in (`leases.sh`), so that a principal is let in or refused from one file to the next.
 Sessions of those who are refused are cut afterwards: nobody who waits to be let in waits for that.
@@ -11,15 +12,14 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuaas_agent.errors import AgentError, PermanentError
+from gpuaas_agent.settings import PATIENCE_SECONDS
 from gpuaas_agent.slice_config import check_principals, principal_lines
-from gpuaas_contract.access import LEASE_CERTIFICATE_SECONDS
-from gpuaas_contract.agent_link import HEARTBEAT_SECONDS, OFFLINE_AFTER_SECONDS, LeasesSet, SetLeases
+from gpuaas_contract.agent_link import LeasesSet, SetLeases
 from gpuaas_contract.backoff import Backoff
+from gpuaas_contract.ids import SERVICE_ACCOUNT, USER, is_id
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = LEASE_CERTIFICATE_SECONDS - OFFLINE_AFTER_SECONDS - HEARTBEAT_SECONDS
-"""Without a link for so long, nobody is let in any more. It takes the difference to notice that a link is dead."""
 PAUSE_SECONDS = 1.0
 """Before a machine that could not be told is told again."""
 CUT_ATTEMPTS = 10
@@ -71,6 +71,16 @@ def write_door(directory: Path, principals: Principals) -> bool:
         part.chmod(0o644)
         part.replace(file)
     return shut_out
+
+
+def people_of(directory: Path) -> Principals:
+    """The principals of people that may enter by a role, and not under a lease."""
+    named = {login: [line.split()[-1] for line in lines.splitlines()] for login, lines in read_door(directory).items()}
+    return {login: [one for one in principals if _is_person(one)] for login, principals in named.items()}
+
+
+def _is_person(principal: str) -> bool:
+    return any(is_id(principal.partition("/")[0], kind) for kind in (USER, SERVICE_ACCOUNT))
 
 
 def _uncut(directory: Path) -> Path:
@@ -146,9 +156,19 @@ class LeaseKeeper:
         while True:
             async with self._turn:
                 # With a link again the platform says who may enter.
-                if self._unlinked is None or await self._apply({}):
+                if self._unlinked is None or await self._shut_leases():
                     return
             await asyncio.sleep(self._pause)
+
+    async def _shut_leases(self) -> bool:
+        """Shut out everybody but the people that a machine is administered by: they are not thrown out of it because
+        the platform is away, and it gives them no certificates meanwhile."""
+        try:
+            doors = await self._doors.list_doors()
+        except AgentError as error:
+            log.error("cannot list the machines whose leases are to be shut: %s", error)
+            return False
+        return await self._apply({id: people_of(directory) for id, directory in doors.items()})
 
     async def _apply(self, machines: dict[str, Principals]) -> bool:
         """Return whether every machine that is there was told. One that fails keeps nobody out of the others.

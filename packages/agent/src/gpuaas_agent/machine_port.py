@@ -14,6 +14,11 @@ LONGEST_PATIENCE = 10.0
 """On a host that is busy starting many machines, a healthy sshd may take seconds to say its name."""
 
 
+def check_port(port: int) -> None:
+    if not 1 <= port <= 65_535:
+        raise PermanentError(f"{port} is not a port")
+
+
 async def open_machine_port(
     bridge: str, address: str, port: int, *, timeout: float
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -8,8 +8,12 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from gpuaas_agent.errors import PermanentError
+from gpuaas_contract.access import LEASE_CERTIFICATE_SECONDS
+from gpuaas_contract.agent_link import HEARTBEAT_SECONDS, OFFLINE_AFTER_SECONDS
 from gpuaas_contract.trust import TrustError, client_context
 
+PATIENCE_SECONDS = LEASE_CERTIFICATE_SECONDS - OFFLINE_AFTER_SECONDS - HEARTBEAT_SECONDS
+"""Without a link for so long, nobody is let in any more. It takes the difference to notice that a link is dead."""
 _ENVIRONMENT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
@@ -38,6 +42,8 @@ class Settings:
     network_range: IPv4Network | None = None
     """The platform's range: closed as a whole, also while no bridge of it is known."""
     network_check_seconds: float = 2.0
+    lease_patience_seconds: float = PATIENCE_SECONDS
+    """Without a link for so long, nobody is let in under a lease any more."""
     ca_file: Path | None = None
     """Authorities that are trusted beside those of the machine."""
 
@@ -72,6 +78,8 @@ environment:
   GPUAAS_NETWORK_RANGE     the platform's range of addresses, for example 10.83.0.0/16: the node's firewall closes all
                            of it, also while no bridge of it is known; without it, only the known bridges
   GPUAAS_NETWORK_CHECK_SECONDS  how often firewall and bridges are compared with what is wanted, default 2
+  GPUAAS_LEASE_PATIENCE_SECONDS  without a link to the platform for so long, machines let nobody in under a lease any
+                           more; default and most 100, after which a certificate is worth nothing by itself
 """
 
 
@@ -110,6 +118,9 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         processes_per_cpu=_whole(environ, "GPUAAS_PROCESSES_PER_CPU", "2048", 256, 65_536),
         network_range=_range(environ, "GPUAAS_NETWORK_RANGE"),
         network_check_seconds=_number(environ, "GPUAAS_NETWORK_CHECK_SECONDS", "2", 0.1, 60),
+        lease_patience_seconds=_number(
+            environ, "GPUAAS_LEASE_PATIENCE_SECONDS", str(PATIENCE_SECONDS), 0.1, PATIENCE_SECONDS
+        ),
         ca_file=_readable(Path(ca_file).absolute(), "GPUAAS_CA_FILE") if ca_file else None,
     )
 

@@ -12,7 +12,7 @@ from websockets.frames import CloseCode
 from gpuaas_agent.api import PlatformApi
 from gpuaas_agent.errors import AgentError, PermanentError, reason_of
 from gpuaas_agent.lxd import Instance
-from gpuaas_agent.machine_port import open_machine_port
+from gpuaas_agent.machine_port import check_port, open_machine_port
 from gpuaas_agent.slice_config import READY_TAG, address_of, network_of
 from gpuaas_agent.slices import SliceManager
 from gpuaas_contract.agent_link import OpenStream, StreamRefused
@@ -26,6 +26,7 @@ CONNECT_SECONDS = 5
 
 def check_stream(message: OpenStream, instance: Instance | None) -> Instance:
     """Refuse an address that is not that of the allocation's running slice, by this node's own records."""
+    check_port(message.port)
     if instance is None or READY_TAG not in instance.config:
         raise PermanentError(f"{message.allocation_id} has no slice on this node")
     if address_of(instance) != message.address:
@@ -86,7 +87,10 @@ class StreamManager:
                 self._running.pop(message.stream_id, None)
 
     async def _serve(self, message: OpenStream) -> None:
-        reader, writer = await self._dial(message)
+        try:
+            reader, writer = await self._dial(message)
+        except ConnectionRefusedError:
+            raise PermanentError(f"nothing listens on port {message.port} of the machine's address") from None
         try:
             async with connect(
                 self._api.websocket_url(f"/v1/agent/streams/{message.stream_id}"),
@@ -97,7 +101,7 @@ class StreamManager:
                 ssl=self._api.websocket_trust(),
             ) as platform:
                 try:
-                    sent, received = await pump(reader, writer, platform)
+                    sent, received = await pump(reader, writer, platform, half_close=message.half_close)
                 except asyncio.CancelledError:
                     await platform.close(CloseCode.GOING_AWAY, "the machine or the agent ends")
                     raise
@@ -113,19 +117,25 @@ class StreamManager:
 
 
 async def pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, platform: ClientConnection
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, platform: ClientConnection, *, half_close: bool = False
 ) -> tuple[int, int]:
-    """Copy both ways until either side ends. The machine's last bytes are sent before the stream is closed.
+    """Copy both ways until either side ends, or with `half_close` until both have said that no more bytes follow. The
+    machine's last bytes are sent before the stream is closed.
 
     Each direction waits for the slower side, so that nothing piles up here.
     """
     counts = {"sent": 0, "received": 0}
+    heard_all = asyncio.Event()
+    """The platform said that no more bytes follow."""
 
     async def machine_to_platform() -> None:
         try:
             while data := await reader.read(CHUNK):
                 await platform.send(data)
                 counts["sent"] += len(data)
+            if half_close:
+                await platform.send(b"")
+                await heard_all.wait()
         except (ConnectionClosed, OSError):
             pass
         await platform.close()
@@ -133,8 +143,12 @@ async def pump(
     async def platform_to_machine() -> None:
         try:
             async for data in platform:
-                if writer.is_closing():
+                if writer.is_closing() or heard_all.is_set():
                     continue  # Keeps reading, so that the closing handshake is not stuck behind it.
+                if half_close and not data:
+                    writer.write_eof()
+                    heard_all.set()
+                    continue
                 writer.write(data.encode() if isinstance(data, str) else data)
                 counts["received"] += len(data)
                 await writer.drain()

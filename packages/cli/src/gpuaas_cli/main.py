@@ -18,6 +18,7 @@ gpuaas login --api-url http://127.0.0.1:8470
 gpuaas allocation create --name one --gpus 1 --wait
 gpuaas instance deploy APP --name first --place COMPONENT=one --wait
 gpuaas ssh first -- uptime
+gpuaas tunnel first
 gpuaas instance decommission first --yes --wait
 gpuaas instance receipt first -o json
 ```
@@ -78,6 +79,7 @@ COMMANDS = {
     "ssh": "ssh",
     "ssh-config": "ssh_config",
     "trace": "trace",
+    "tunnel": "tunnel",
     "whoami": "login",
 }
 """Commands without a noun, and the file of each; a function's docstring is its help."""

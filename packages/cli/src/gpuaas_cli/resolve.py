@@ -57,6 +57,14 @@ async def credential(session: Session, wanted: str) -> "Credential":
     return pick("credential", wanted, found, found)
 
 
+async def service_account_id(session: Session, wanted: str) -> str:
+    """An id is taken as it is: an account of the tenant can be named by people who may not read it."""
+    if ids.is_id(wanted, ids.SERVICE_ACCOUNT):
+        return wanted
+    found = await session.client.service_accounts.list(project_id=await session.project_id()).all()
+    return pick("service-account", wanted, found, found).id
+
+
 async def volume(session: Session, wanted: str) -> "Volume":
     if ids.is_id(wanted, ids.VOLUME):
         return await session.client.volumes.get(wanted)

@@ -1,4 +1,4 @@
-"""What the recorded traffic of a controller says about it."""
+"""Findings in the recorded traffic of a controller."""
 
 import base64
 import binascii
@@ -108,7 +108,7 @@ def look_at_leases(exchanges: list[Exchange], findings: Findings) -> None:
 
 
 def look_at_machine_log(machine: str, log: str, findings: Findings) -> None:
-    """What changed a machine is in its own log with the fencing token: behind a newer one comes no older one."""
+    """Check the machines' own logs of changes: no older fencing token comes behind a newer one."""
     newest: dict[str, int] = {}
     for operation, token in _CHANGE.findall(log):
         words = f"{machine} was changed for {operation} under token {token}, after {newest.get(operation)}"
@@ -145,7 +145,7 @@ def outside_the_fence(journal: str, changed: str, brought: set[str]) -> list[str
 
 
 def secret_contents(exchanges: list[Exchange]) -> set[bytes]:
-    """What was delivered to the controller, as the bytes that it stands for."""
+    """List the secrets that were delivered to the controller, as bytes."""
     found = set()
     for exchange in exchanges:
         if exchange.path.endswith("/unwrap") and exchange.accepted:
@@ -157,7 +157,7 @@ def secret_contents(exchanges: list[Exchange]) -> set[bytes]:
 
 
 def secret_values(exchanges: list[Exchange]) -> set[str]:
-    """What was delivered to the controller, in the forms in which it could be found again."""
+    """List the secrets that were delivered to the controller, in every form in which they could be found again."""
     values = set()
     for exchange in exchanges:
         if exchange.path.endswith("/unwrap") and exchange.accepted:

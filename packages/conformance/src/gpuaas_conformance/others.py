@@ -1,4 +1,4 @@
-"""What others have on a machine: put where the app would bring its own, and looked for after the app was there."""
+"""Things of others on a machine: put where the app would bring its own, and looked for after the app was there."""
 
 import random
 import re

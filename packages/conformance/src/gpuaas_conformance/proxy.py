@@ -67,7 +67,7 @@ class LoseAnswer:
     """Reaches the API, which does what was asked; the connection breaks before the answer."""
 
     then: Callable[[], None] = lambda: None
-    """What else happens at that moment."""
+    """Called at that moment."""
 
 
 Fault = Refuse | LoseRequest | LoseAnswer

@@ -53,7 +53,7 @@ UNCHECKED = {
 
 @dataclass
 class Findings:
-    """What each check saw. A check that looked at nothing has neither passed nor failed."""
+    """Results of the checks. A check that looked at nothing has neither passed nor failed."""
 
     looked_at: dict[str, int] = field(default_factory=dict)
     broken: dict[str, list[str]] = field(default_factory=dict)

@@ -131,7 +131,7 @@ class Subject:
                 placed.append(Placement(component_key=component.key, allocation_id=machine.id))
         return placed
 
-    async def deploy(self) -> Instance:
+    async def deploy(self, *, skip_preflight: bool = False) -> Instance:
         """Under the same name every time: an app may name what it keeps on a machine after its instance."""
         instance = await self.admin.instances.deploy(
             InstanceDeploy(
@@ -140,6 +140,7 @@ class Subject:
                 version=self.app.manifest.version,
                 name="conform",
                 placement_intent=self.placement(),
+                skip_preflight=skip_preflight,
             )
         )
         self.deployed.append(instance.id)
@@ -188,7 +189,7 @@ class Subject:
 
 
 class TookTooLongError(Exception):
-    """What the app should have reached was not reached in time: a broken rule, in the words of the check."""
+    """The app did not reach in time what the check waits for: a broken rule, in the words of the check."""
 
 
 async def until(condition: Callable[[], Awaitable[Found | None]], what: str, seconds: float = PATIENCE) -> Found:

@@ -9,7 +9,8 @@ PERSON_LOGIN = "gpuaas"
 OPERATOR_LOGIN = "root"
 """The user that the lease holder of an operation logs in as."""
 OBSERVER_LOGIN = "gpuaas-observer"
-"""The user that the holder of a reconcile lease, or of a preflight, logs in as: no sudo, no home, no forwarding."""
+"""The user that the holder of a reconcile lease or of a preflight logs in as, and whoever asks under the lease of an
+operation to look alone: no sudo, no home, no forwarding."""
 OBSERVER_ID = 9_999
 """Its uid and gid, below the platform's own range."""
 CERTIFICATE_SECONDS = 300
@@ -33,8 +34,14 @@ class PersonAccessRequest(AccessRequest):
     """As the machine's own user, by one's role, also where one has a grant."""
 
 
-class OperationAccessRequest(AccessRequest):
+class LeaseAccessRequest(AccessRequest):
     fencing_token: int
+
+
+class OperationAccessRequest(LeaseAccessRequest):
+    observer: bool = False
+    """As the observer, who changes nothing, on the machines of all members of the instance; instead of as root on those
+    of the operation."""
 
 
 class DirectAccess(Resource):
@@ -65,6 +72,13 @@ class MachineAddress(Resource):
     certificate is good until it expires."""
 
 
+class MachineLeftOut(Resource):
+    """A machine of the operation or instance that this access does not reach."""
+
+    allocation_id: str
+    reason: str
+
+
 class AccessGrant(Resource):
     """Opens `WS /v1/access-grants/{id}/allocations/{allocation_id}/stream` until it expires or is ended."""
 
@@ -75,4 +89,6 @@ class AccessGrant(Resource):
     """Public key of the authority that signs host certificates: the only thing to trust. Two, one on each line, while
     the authority is rotated."""
     machines: list[MachineAddress]
+    left_out: list[MachineLeftOut] = []
+    """Under a lease: the machines that it is about and that this grant is not for."""
     expires_at: AwareDatetime

@@ -243,6 +243,10 @@ class OpenStream(Resource):
     allocation_id: str
     address: str
     port: int
+    """22 is the machine's sshd, wherever that listens."""
+    half_close: bool = False
+    """An empty message in either direction says that no more bytes follow in it, and the other direction goes on.
+    Without it, the stream ends as a whole when the machine hangs up."""
     correlation_id: str
 
 

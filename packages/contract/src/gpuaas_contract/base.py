@@ -28,6 +28,9 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=LAZY_MODELS)
 
+    NULL_SAYS: ClassVar[frozenset[str]] = frozenset()
+    """Fields whose null is a wish of its own, unlike their absence: a client sends it."""
+
 
 class Resource(BaseModel):
     """A body that the platform sends. Clients ignore fields that they do not know yet."""

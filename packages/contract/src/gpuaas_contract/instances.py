@@ -1,8 +1,9 @@
 """App instances and their members."""
 
 from enum import StrEnum
+from typing import Annotated, ClassVar, Self
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
 from gpuaas_contract.base import JsonObject, Key, Message, Name, OwnedResource, Page, Request, Resource
 from gpuaas_contract.problems import AllowedAction
@@ -61,6 +62,10 @@ class Condition(Resource):
     changed_at: AwareDatetime | None = None
 
 
+AccountId = Annotated[str, StringConstraints(pattern=r"^sva_[0-9a-z]{26}$")]
+"""The id of a service account."""
+
+
 class ChosenAccess(Request):
     credential_id: str
     """An access credential of the project: the controller logs in with its key, instead of a certificate."""
@@ -86,13 +91,29 @@ class InstanceDeploy(Request):
     """How its controller gets into all of its machines; by certificates of the platform where absent. External machines
     have a credential of their own."""
     placement_intent: list[Placement] = Field(min_length=1, max_length=1_000)
+    operator_account_id: AccountId | None = None
+    """The one service account of the app that works on this instance; where absent, any that the project has."""
+    skip_preflight: bool = False
+    """Begin without the app's own checks of the machines, which are the first step otherwise."""
 
 
 class InstanceUpdate(Request):
     """A change of an instance that needs no work on its machines."""
 
-    mode: Key
+    NULL_SAYS: ClassVar[frozenset[str]] = frozenset({"operator_account_id"})
+
+    mode: Key | None = None
     """Another of the app's modes, which its members and machines fit as they are."""
+    operator_account_id: AccountId | None = None
+    """The service account that works on the instance from now on; null: any of the app that the project has."""
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("name what is to be changed: mode or operator_account_id")
+        if "mode" in self.model_fields_set and self.mode is None:
+            raise ValueError("mode is the name of a mode")
+        return self
 
 
 class Versions(Resource):
@@ -124,6 +145,26 @@ class Unverified(Resource):
     detail: str = ""
 
 
+class OperatorState(StrEnum):
+    CONNECTED = "connected"
+    AWAY = "away"
+    """Nothing was heard of its controller within a minute."""
+    DISABLED = "disabled"
+    DELETED = "deleted"
+
+
+class InstanceOperator(Resource):
+    """The one service account that works on an instance, as it is now."""
+
+    account_id: str
+    name: str | None = None
+    """None where the account was deleted."""
+    state: OperatorState
+    seen_at: AwareDatetime | None = None
+    message: str = ""
+    """Why nothing happens, and what to do; empty where its controller is connected."""
+
+
 class Instance(OwnedResource):
     project_id: str
     app_slug: str
@@ -142,6 +183,10 @@ class Instance(OwnedResource):
     access_notes: list[AccessNote] = []
     access_credential_id: str | None = None
     """Chosen at its deploy; None: certificates of the platform."""
+    operator_account_id: str | None = None
+    """The only service account that may work on it; None: any of the app that the project has."""
+    operator: InstanceOperator | None = None
+    """That account as it is now."""
     reconcile_lease: ReconcileLease | None = None
     """Who looks after it now, for its health and drift."""
     unverified: Unverified | None = None

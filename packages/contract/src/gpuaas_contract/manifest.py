@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 
 from gpuaas_contract.base import Digest, JsonObject, Key, Message, Name, Request, Title
 from gpuaas_contract.operations import MEMBER_KINDS
-from gpuaas_contract.secrets import SecretSpec
+from gpuaas_contract.secrets import MOST_READERS, ReaderRole, SecretSpec
 
 MANIFEST_SCHEMA = "gpuaas.app/v1"
 ICON_LIMIT = 48 * 1024
@@ -101,9 +101,11 @@ class Port(Request):
     component: Key
     number: int = Field(ge=1, le=65_535)
     protocol: Literal["tcp", "udp"] = "tcp"
+    number_input: Key | None = None
+    """The input that chooses the number, an integer; `number` is what it is without one."""
     description: Message = ""
     clients: list[Key] = Field(default=[], max_length=50)
-    """Components that connect to it. None: it is for people and programs of the project."""
+    """Components that connect to it. None: it is for people and programs of the project, who reach it by a tunnel."""
 
 
 class ArtifactSlot(Request):
@@ -117,6 +119,13 @@ class DeclaredSecret(SecretSpec):
     """A secret that each instance has for itself. It is made when its controller first asks for it."""
 
     name: Key
+    readable_by: list[ReaderRole] = Field(default=[], max_length=MOST_READERS)
+    """People with one of these roles on the instance's project may read the value, each time with their password.
+    Nobody where it is empty. A role stands for itself alone: name each one."""
+
+    @property
+    def spec(self) -> SecretSpec:
+        return SecretSpec(kind=self.kind, size=self.size, alphabet=self.alphabet)
 
 
 class OperationKind(Request):

@@ -62,6 +62,8 @@ def _words(error: Any) -> str:
             return f"{name!r} is missing"
         case "string_pattern_mismatch":
             return f"{str(error['input'])[:100]!r} does not match {error['ctx']['pattern']}"
+        case "literal_error":
+            return f"{str(error['input'])[:100]!r} is not one of {error['ctx']['expected']}"
     return str(error["msg"])
 
 
@@ -185,11 +187,34 @@ def _ports_fit(manifest: Manifest) -> Iterator[FieldError]:
         for place, key in enumerate(port.clients):
             if key not in keys:
                 yield FieldError(pointer=f"{here}/clients/{place}", detail=_unknown("component", key, keys))
+        if port.number_input is not None:
+            yield from _number_input_fits(manifest, port.number_input, f"{here}/number_input")
         place_taken = (port.component, port.number, port.protocol)
         if place_taken in taken:
             detail = f"{port.component} listens on {port.number}/{port.protocol} already: {taken[place_taken]}"
             yield FieldError(pointer=f"{here}/number", detail=detail)
         taken.setdefault(place_taken, port.name)
+
+
+def _readers_differ(manifest: Manifest) -> Iterator[FieldError]:
+    for number, secret in enumerate(manifest.secrets):
+        roles: list[str] = [*secret.readable_by]
+        pointers = {f"/secrets/{number}/readable_by/{place}": role for place, role in enumerate(roles)}
+        yield from _repeated("role", pointers, roles)
+
+
+def _number_input_fits(manifest: Manifest, key: str, pointer: str) -> Iterator[FieldError]:
+    declared = manifest.inputs.get("properties", {})
+    inputs = declared if isinstance(declared, dict) else {}
+    if key not in inputs:
+        yield FieldError(pointer=pointer, detail=_unknown("input", key, set(inputs)))
+        return
+    schema = inputs[key] if isinstance(inputs[key], dict) else {}
+    least, most = schema.get("minimum"), schema.get("maximum")
+    bounded = isinstance(least, int) and isinstance(most, int) and 1 <= least <= most <= 65_535
+    if schema.get("type") != "integer" or not bounded:
+        detail = f"the input {key!r} must be an integer with a minimum and a maximum within 1 and 65535"
+        yield FieldError(pointer=pointer, detail=detail)
 
 
 def _hints_fit(manifest: Manifest) -> Iterator[FieldError]:
@@ -211,5 +236,6 @@ _RULES: tuple[Rule, ...] = (
     _operations_fit,
     _modes_fit,
     _ports_fit,
+    _readers_differ,
     _hints_fit,
 )

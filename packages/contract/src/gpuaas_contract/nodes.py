@@ -113,7 +113,7 @@ class Node(OwnedResource):
     differences: list[NodeDifference] = []
     """The differences between the host and the platform's records, found at the last connection."""
     conditions: list[NodeCondition] = []
-    """What its agent last found wrong with the host; none where all is as it should be."""
+    """Conditions that its agent last reported of the host; none where all is as it should be."""
     last_seen_at: AwareDatetime | None = None
     inventory: Inventory | None = None
     inventory_refused: str = ""

@@ -15,6 +15,8 @@ EVIDENCE_BYTES = 64 * 1024
 """The most that the evidence of a step may have, as JSON."""
 RESULT_BYTES = 1024 * 1024
 """The same for the result of an operation."""
+PREFLIGHT_STEP = "preflight"
+"""The first step of a deploy, which the platform reports itself: the app's own checks of the machines."""
 
 
 class Kind(StrEnum):
@@ -137,6 +139,9 @@ class Operation(OwnedResource):
     queued: bool = False
     """Waits for operations that were requested before it; nobody can claim it yet."""
     waits_for: list[str] = []
+    gate_preflight_id: str | None = None
+    """Of what a deploy makes: the preflight without whose success it does not begin. None where that was skipped, or
+    the app has no checks of its own."""
     cancel_requested: bool = False
     """Its controller is asked to stop at the next boundary between steps."""
     steps: list[Step] = []
@@ -189,6 +194,17 @@ class Claim(Resource):
 
 class LeaseRequest(Request):
     fencing_token: int
+
+
+class WorkAcknowledged(Resource):
+    """Answers a heart-beat or the report of a step, in the words of the operation. `GET` shows the rest of it."""
+
+    id: str
+    revision: int
+    state: OperationState
+    cancel_requested: bool = False
+    """The controller is asked to stop at the next boundary between steps."""
+    lease: Lease
 
 
 class StepReport(Request):

@@ -53,6 +53,7 @@ class Code(DeclaredCode):
     UNAUTHENTICATED = "unauthenticated", 401, Family.UNAUTHENTICATED
     INVALID_CREDENTIALS = "invalid_credentials", 401, Family.UNAUTHENTICATED
     FORBIDDEN = "forbidden", 403, Family.FORBIDDEN
+    NOT_OPERATOR = "not_operator", 403, Family.FORBIDDEN
     PASSWORD_CHANGE_REQUIRED = "password_change_required", 403, Family.FORBIDDEN
     CSRF_INVALID = "csrf_invalid", 403, Family.FORBIDDEN
     HTTPS_REQUIRED = "https_required", 403, Family.FORBIDDEN
@@ -82,6 +83,7 @@ class Code(DeclaredCode):
     VOLUME_IN_USE = "volume_in_use", 409, Family.CONFLICT
     PLACEMENT_INVALID = "placement_invalid", 422, Family.INVALID_REQUEST
     INPUTS_INVALID = "inputs_invalid", 422, Family.INVALID_REQUEST
+    OPERATOR_UNUSABLE = "operator_unusable", 422, Family.INVALID_REQUEST
     MANIFEST_INVALID = "manifest_invalid", 422, Family.INVALID_REQUEST
     SCHEMA_TOO_SLOW = "schema_too_slow", 422, Family.INVALID_REQUEST
     VERSION_EXISTS = "version_exists", 409, Family.CONFLICT

@@ -85,6 +85,7 @@ def build_platform(settings: Settings) -> Platform:
                 settings.registry_total_gib,
                 settings.registry_reserve_gib,
             ),
+            settings.registry_check_url,
         ),
         plan=plan,
         tokens=tokens,
@@ -95,7 +96,7 @@ def build_platform(settings: Settings) -> Platform:
             database, tokens, settings.origin, failed_logins, terminal_life, settings.refresh_grace_seconds
         ),
         authorities=authorities,
-        person_access=PersonAccess(database, authorities),
+        person_access=PersonAccess(database, authorities, doors),
         operation_access=OperationAccess(database, authorities, doors),
         observer_access=ObserverAccess(database, authorities, doors),
         doors=doors,

@@ -78,12 +78,15 @@ class Settings(DatabaseSettings, VaultSettings, ServingSettings):
     """Where the registry keeps its files, where this process can read them; and with which secret it signs the state of
     an upload. With both, an upload that was cut goes on at the byte where it was."""
     registry_secret_file: Path | None = None
+    registry_check_url: str | None = None
+    """Where this platform is reached by the guard in front of the registry, which asks there whether the rights behind a
+    token still stand. Without it, and for a registry without the guard, a token is good until it expires."""
     artifact_largest_gib: float = Field(100, gt=0, le=1024)
     """The largest file that becomes an artifact."""
     artifact_owner_gib: float = Field(200, ge=0, allow_inf_nan=False)
-    """What one app or one project may have in the registry, uploads that nobody finished included."""
+    """The most that one app or one project may have in the registry, unfinished uploads included."""
     registry_total_gib: float = Field(1000, ge=0, allow_inf_nan=False)
-    """What all have there together."""
+    """The most that all of them may have there together."""
     registry_reserve_gib: float = Field(4, ge=0, allow_inf_nan=False)
     """With less than this free on the registry's disk nothing is pushed: the database and the vault need it."""
     environment: str = "demo"
@@ -147,7 +150,14 @@ class Settings(DatabaseSettings, VaultSettings, ServingSettings):
     def _read_proxies(cls, value: object) -> object:
         return read_proxies(value) if isinstance(value, str) else value
 
-    @field_validator("registry_data", "registry_secret_file", mode="before")
+    @field_validator("registry_check_url")
+    @classmethod
+    def _check_url(cls, value: str | None) -> str | None:
+        if value is not None and (urlsplit(value).scheme not in {"http", "https"} or not urlsplit(value).hostname):
+            raise ValueError("it is not an http or https address")
+        return value
+
+    @field_validator("registry_data", "registry_secret_file", "registry_check_url", mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         """Else it would be the directory in which the process was started."""

@@ -1,5 +1,9 @@
 """The public names, each listed here and nowhere else."""
 
+from .bundles.building import PackageBundle as PackageBundle
+from .bundles.building import make_package_bundle as make_package_bundle
+from .bundles.errors import BundleError as BundleError
+from .bundles.installing import DebianPackages as DebianPackages
 from .changes import ChangeFeed as ChangeFeed
 from .changes import Relist as Relist
 from .client import GpuaasClient as GpuaasClient

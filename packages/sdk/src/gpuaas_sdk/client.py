@@ -123,6 +123,12 @@ class GpuaasClient:
 
         return await open_stream(self._transport, grant_id, allocation_id)
 
+    async def open_port(self, member_id: str, port: str) -> "ByteStream":
+        """Open one connection to a port that an app declares for people, through the agent of the member's machine."""
+        from gpuaas_sdk.streams import open_port
+
+        return await open_port(self._transport, member_id, port)
+
     tenants = cached_property(lambda self: resources.Tenants(self._transport))
     projects = cached_property(lambda self: resources.Projects(self._transport))
     users = cached_property(lambda self: resources.Users(self._transport))

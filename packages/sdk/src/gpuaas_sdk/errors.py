@@ -134,6 +134,10 @@ class AccessDeniedError(ForbiddenError, codes=(Code.ACCESS_DENIED,)):
     """The person rejected the login that the program asked for."""
 
 
+class NotOperatorError(ForbiddenError, LeaseLostError, codes=(Code.NOT_OPERATOR,)):
+    """Another service account is the operator of the instance: leave it alone."""
+
+
 class AuthorizationPendingError(ApiError, family=Family.PENDING):
     """The person has not decided about the login yet."""
 

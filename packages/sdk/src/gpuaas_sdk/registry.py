@@ -147,7 +147,9 @@ class RegistryClient:
         if answer.status_code == 401:
             raise RegistryError(f"you may not {method} in {self._repository}")
         if answer.status_code == 405:
-            raise TransportError("the registry is read-only during garbage collection; try again later")
+            raise TransportError(
+                "the registry is read-only: garbage is collected, or its disk is nearly full; try again later"
+            )
         if answer.status_code == 500:
             raise RegistryFailedError(f"the registry failed: {_reason(answer)}")
         if answer.status_code == 429 or answer.status_code >= 500:

@@ -1,10 +1,11 @@
-"""A byte stream to a machine's sshd, carried by a WebSocket through the machine's node agent."""
+"""A byte stream to a machine's sshd or to a port of a member: a WebSocket through the machine's node agent."""
 
 import asyncio
 import ssl
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
+from urllib.parse import quote
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -37,10 +38,14 @@ class ByteStream:
             raise TransportError(f"the stream was cut: {error}") from error
 
     async def receive(self) -> bytes:
+        return await self.receive_message() or b""
+
+    async def receive_message(self) -> bytes | None:
+        """Return the next message, which may be empty, or None when the stream has ended."""
         try:
             message = await self._socket.recv(decode=False)
         except ConnectionClosed:
-            return b""
+            return None
         return message if isinstance(message, bytes) else bytes(message)
 
     @property
@@ -70,6 +75,18 @@ async def open_stream_with(
     api_url: str, token: str, grant_id: str, allocation_id: str, *, ca_file: str | Path | None = None
 ) -> ByteStream:
     """Open a stream with a given token."""
+    path = f"/access-grants/{grant_id}/allocations/{allocation_id}/stream"
+    return await _open(api_url, token, path, f"a stream to {allocation_id}", ca_file)
+
+
+async def open_port(transport: "Transport", member_id: str, port: str) -> ByteStream:
+    """Open a connection to a port of a member; `forward` pumps it."""
+    path = f"/members/{quote(member_id, safe='')}/ports/{quote(port, safe='')}/stream"
+    token = await transport.token()
+    return await _open(transport.api_url, token, path, f"a stream to port {port} of {member_id}", transport.ca_file)
+
+
+async def _open(api_url: str, token: str, path: str, what: str, ca_file: str | Path | None) -> ByteStream:
     url = api_url.rstrip("/").replace("http", "ws", 1)
     headers = {
         "Authorization": f"Bearer {token}",
@@ -77,11 +94,11 @@ async def open_stream_with(
     }
     try:
         socket = await connect(
-            f"{url}{API_PREFIX}/access-grants/{grant_id}/allocations/{allocation_id}/stream",
+            f"{url}{API_PREFIX}{path}",
             additional_headers=headers,
             open_timeout=OPEN_TIMEOUT,
             close_timeout=CLOSE_TIMEOUT,
-            # SSH packets do not compress, and there is no largest message.
+            # SSH packets do not compress, nor does what others encrypt; and there is no largest message.
             compression=None,
             max_size=None,
             ssl=_trusted(url, ca_file),
@@ -98,10 +115,9 @@ async def open_stream_with(
     except (TimeoutError, OSError, InvalidHandshake) as error:
         from gpuaas_sdk.errors import CertificateError, TransportError
 
-        what = f"cannot open a stream to {allocation_id}"
         if words := explain(error):
-            raise CertificateError(f"{what}: {words}") from error
-        raise TransportError(f"{what}: {str(error) or type(error).__name__}") from error
+            raise CertificateError(f"cannot open {what}: {words}") from error
+        raise TransportError(f"cannot open {what}: {str(error) or type(error).__name__}") from error
     return ByteStream(socket)
 
 
@@ -136,6 +152,40 @@ async def pump(stream: ByteStream, reader: asyncio.StreamReader, writer: asyncio
         for direction in directions:
             direction.cancel()
         ended = await asyncio.gather(*directions, return_exceptions=True)
+        writer.close()
+        await stream.close()
+    for outcome in ended:
+        if isinstance(outcome, Exception) and not _is_lost_connection(outcome):
+            raise outcome
+
+
+async def forward(stream: ByteStream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy both ways between a port of a member and a local connection, as TCP does: each side may end its own
+    direction, and the other goes on until it ends, too. A stream that is cut cuts the local connection."""
+
+    async def to_member() -> None:
+        while data := await reader.read(CHUNK):
+            await stream.send(data)
+        await stream.send(b"")
+
+    async def from_member() -> None:
+        while (data := await stream.receive_message()) is not None:
+            if data:
+                writer.write(data)
+                await writer.drain()
+            elif writer.can_write_eof():
+                writer.write_eof()
+
+    sending, receiving = asyncio.create_task(to_member()), asyncio.create_task(from_member())
+    try:
+        # The member's machine closes the stream when both directions have ended.
+        await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+        if sending.done() and sending.exception() is None:
+            await asyncio.wait({receiving})
+    finally:
+        for direction in (sending, receiving):
+            direction.cancel()
+        ended = await asyncio.gather(sending, receiving, return_exceptions=True)
         writer.close()
         await stream.close()
     for outcome in ended:

@@ -65,6 +65,8 @@ def encode_body(body: BaseModel) -> bytes:
     """Encode a body as JSON. Unlike pydantic's own, it contains the secrets in clear: the body is where they belong."""
     content = body.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name, value in body:
+        if value is None and name in getattr(body, "NULL_SAYS", ()) and name in body.model_fields_set:
+            content[name] = None
         if isinstance(value, SecretStr):
             content[name] = value.get_secret_value()
     return pydantic_core.to_json(content)

@@ -2,15 +2,15 @@
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import AccessNote, Condition, ConditionStatus, MemberStatus
-from gpuaas_sdk import OperationContext, OperationFailed, member_in_work, run_phases
+from gpuaas_sdk import OperationContext, member_in_work, run_phases
 
 from reference_app import phases
-from reference_app.cluster import Cluster
+from reference_app.cluster import TOKEN, Cluster
 from reference_app.phases import PROVE, Work
-from reference_app.software import PROGRAM
+from reference_app.software import PROGRAM, Role
 
 POLL_SECONDS = 0.3
-_UNFINISHED = {MemberStatus.PENDING, MemberStatus.CONFIGURING, MemberStatus.FAILED}
+_JOINED = set(MemberStatus) - {MemberStatus.PENDING, MemberStatus.CONFIGURING, MemberStatus.FAILED}
 
 
 async def reconcile(operation: OperationContext) -> JsonObject:
@@ -25,17 +25,10 @@ async def reconcile(operation: OperationContext) -> JsonObject:
 
 async def _wait_for_workers(operation: OperationContext) -> None:
     async with operation.step("wait-for-workers", "Wait for the workers") as step:
-
-        async def all_joined() -> int | None:
-            workers = (await Cluster.read(operation)).workers
-            failed = [worker.id for worker in workers if await operation.has_failed(worker)]
-            if failed:
-                detail = f"{', '.join(failed)} did not join; a retry of the deploy tries them again"
-                raise OperationFailed("worker_failed", detail, retryable=True)
-            return len(workers) if all(worker.status not in _UNFINISHED for worker in workers) else None
-
-        joined = await operation.wait_for("the workers to join", all_joined, every=POLL_SECONDS)
-        step.message = f"{joined} ready"
+        joined = await operation.wait_for_members(
+            component_key=Role.WORKER, status=_JOINED, every=POLL_SECONDS, failure_code="worker_failed"
+        )
+        step.message = f"{len(joined)} ready"
 
 
 async def report_ready(operation: OperationContext, cluster: Cluster, version: str) -> None:
@@ -56,8 +49,13 @@ async def report_ready(operation: OperationContext, cluster: Cluster, version: s
         access_notes=[
             AccessNote(
                 title="Call the roll",
-                command=f"gpuaas ssh {machine.name} -- sudo {PROGRAM} ask GET /health",
-            )
+                command=f"gpuaas ssh {machine.name} -- {PROGRAM} ask GET /health",
+            ),
+            AccessNote(
+                title="Read the token",
+                command=f"gpuaas secret read {instance.name} {TOKEN}",
+                text=f"It lets you drain and resume workers: pipe it into {PROGRAM} ask --token-stdin POST /drain …",
+            ),
         ],
         observed_runtime=version,
     )

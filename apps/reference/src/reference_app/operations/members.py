@@ -23,23 +23,10 @@ async def add(operation: OperationContext) -> JsonObject:
 
 async def _join(operation: OperationContext, cluster: Cluster, member: Member) -> JsonObject:
     async with member_in_work(operation, member):
-        await _wait_for_controller(operation)
+        await operation.wait_for_primary(every=POLL_SECONDS, failure_code="controller_failed")
         evidence = await run_phases(operation, Work(cluster, member), phases.ALL)
     await operation.report_member(member.id, status=MemberStatus.READY, adapter_detail=evidence[PROVE.key])
     return {"joined": evidence[PROVE.key]}
-
-
-async def _wait_for_controller(operation: OperationContext) -> None:
-    async with operation.step("wait-for-controller", "Wait for the controller"):
-
-        async def is_ready() -> bool | None:
-            controller = (await Cluster.read(operation)).controller
-            if await operation.has_failed(controller):
-                detail = "the controller did not come up; a retry of its deploy tries this again"
-                raise OperationFailed("controller_failed", detail, retryable=True)
-            return controller.status == MemberStatus.READY or None
-
-        await operation.wait_for("the controller to be ready", is_ready, every=POLL_SECONDS)
 
 
 async def drain(operation: OperationContext) -> JsonObject:

@@ -21,7 +21,6 @@ from slurm_app.store import Store
 
 CONTROLLER, WORKER = "controller", "worker"
 MUNGE_KEY = "munge-key"
-DETAIL_LIMIT = 2_000
 PREPARED = "prepared"
 """In the detail of the controller's member: the workers on its machine that its deploy has installed everything for."""
 
@@ -119,11 +118,6 @@ def version_number(version: str) -> str:
 def node_name(member: Member) -> str:
     """Return the name that Slurm knows it by; a name that fits nothing where the member never got that far."""
     return str(member.adapter_detail.get("node") or f"unknown-{member.id[-8:].lower()}")
-
-
-def error_of(member: Member) -> str:
-    """Say why its own operation failed: whoever waits for it fails with these words, and not with "see there"."""
-    return f"{member.component_key} {member.id}: {str(member.adapter_detail.get('error', 'no reason is known'))[:500]}"
 
 
 def wanted_features(member: Member, wanted: JsonObject) -> tuple[str, ...]:

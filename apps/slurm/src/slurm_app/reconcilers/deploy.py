@@ -1,20 +1,18 @@
 """deploy: from an empty machine to a cluster that ran its first job."""
 
-import asyncio
 from datetime import UTC, datetime
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import MemberStatus
-from gpuaas_sdk import OperationContext, OperationFailed, Phase, member_in_work, run_phases
+from gpuaas_sdk import OperationContext, Phase, member_in_work, run_phases
 from slurm_app.access_notes import access_notes
 from slurm_app.phases import CONTROLLER_PHASES, run_first_job
 from slurm_app.reconcilers import people
 from slurm_app.reconcilers.cluster import (
-    DETAIL_LIMIT,
     PREPARED,
+    WORKER,
     Cluster,
     condition,
-    error_of,
     munge_key,
     node_name,
     version_number,
@@ -62,17 +60,11 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
 
 async def _wait_for_workers(operation: OperationContext, store: Store) -> Cluster:
     async with operation.step("wait-for-workers", "Wait for the workers") as step:
-        while True:
-            cluster = await Cluster.read(operation, store)
-            workers = cluster.workers
-            failed = [error_of(worker) for worker in workers if await operation.has_failed(worker)]
-            if failed:
-                detail = f"{len(failed)} did not join; a retry of the deploy tries them again. {'; '.join(failed)}"
-                raise OperationFailed("worker_failed", detail[:DETAIL_LIMIT], retryable=True)
-            if all(worker.status == MemberStatus.READY for worker in workers):
-                step.message = f"{len(workers)} ready"
-                return cluster
-            await asyncio.sleep(POLL_SECONDS)
+        workers = await operation.wait_for_members(
+            component_key=WORKER, every=POLL_SECONDS, failure_code="worker_failed"
+        )
+        step.message = f"{len(workers)} ready"
+    return await Cluster.read(operation, store)
 
 
 async def _report_ready(operation: OperationContext, cluster: Cluster, version: str, seconds: float) -> None:

@@ -67,12 +67,16 @@ async def _inspect(context: PreflightContext, chosen: Sequence[str]) -> dict[str
         try:
             machines.append(context.machine(allocation_id))
         except MachineUnreachableError as error:
+            if context.holds_up:
+                raise
             seen[allocation_id] = allocation_id, str(error)
 
     async def inspect(machine: ObservedMachine) -> None:
         try:
             seen[machine.allocation_id] = machine.hostname, await inspection.inspect(machine)
         except (MachineUnreachableError, CommandError, ProtocolError) as error:
+            if context.holds_up and isinstance(error, MachineUnreachableError):
+                raise
             seen[machine.allocation_id] = machine.hostname, str(error)
 
     await on_each(machines, inspect)

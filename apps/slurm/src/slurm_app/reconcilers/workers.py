@@ -1,13 +1,11 @@
 """Prepare a worker, join it, and report that: the part that several kinds of operations share."""
 
-import asyncio
-
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.instances import ConditionStatus, Instance, Member, MemberStatus
-from gpuaas_sdk import OperationContext, OperationFailed, run_phases
+from gpuaas_sdk import OperationContext, run_phases
 from slurm_app.access_notes import refresh_access_notes
 from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, SAVE_WORKER, WORKER_CONFIGURATION, WORKERS
-from slurm_app.reconcilers.cluster import PREPARED, Cluster, error_of, munge_key, version_number, wanted_features
+from slurm_app.reconcilers.cluster import PREPARED, Cluster, munge_key, version_number, wanted_features
 from slurm_app.reconcilers.records import store_records
 from slurm_app.scope import Scope
 from slurm_app.slurm import facts
@@ -81,9 +79,7 @@ async def report_joined(
 async def wait_for_controller(operation: OperationContext, controller: Member) -> Member:
     """Ask for that member alone: every worker of a deploy waits here, while the machines are busy installing."""
     async with operation.step("wait-for-controller", "Wait for the controller"):
-        while (seen := await operation.client.members.get(controller.id)).status != MemberStatus.READY:
-            if seen.status == MemberStatus.REMOVED or await operation.has_failed(seen):
-                detail = f"the controller did not come up; a retry of its deploy tries this again. {error_of(seen)}"
-                raise OperationFailed("controller_failed", detail, retryable=True)
-            await asyncio.sleep(POLL_SECONDS)
-        return seen
+        (ready,) = await operation.wait_for_members(
+            [controller.id], every=POLL_SECONDS, failure_code="controller_failed"
+        )
+    return ready

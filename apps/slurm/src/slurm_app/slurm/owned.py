@@ -111,25 +111,3 @@ def belongings(leaving: Iterable[Role], staying: Iterable[Role] = ()) -> RoleBel
 LOG_TREES = ("/var/log/slurm", "/var/log/munge", "/var/log/mysql", "/var/log/slurm-llnl")
 # The platform's own: they keep a controller that lost its lease from changing the machine later.
 FENCES = "/var/lib/gpuaas/fence"
-
-# Files of the system itself that an installation of anything writes; they hold nothing of ours once the
-# packages are gone. Patterns of `case`, each with its reason.
-SYSTEM_PATHS: dict[str, str] = {
-    "/etc/.pwd.lock": "lock of useradd",
-    "/etc/ld.so.cache": "rebuilt by ldconfig",
-    "/etc/passwd-": "the previous version, kept by useradd",
-    "/etc/shadow-": "the previous version, kept by useradd",
-    "/etc/group-": "the previous version, kept by groupadd",
-    "/etc/gshadow-": "the previous version, kept by groupadd",
-    "/etc/subuid-": "the previous version, kept by useradd",
-    "/etc/subgid-": "the previous version, kept by useradd",
-    "/var/cache/apt/*": "cache of apt",
-    "/var/cache/debconf/*": "cache of debconf",
-    "/var/cache/ldconfig/*": "cache of ldconfig",
-    "/var/lib/dpkg/*-old": "the previous version, kept by dpkg",
-    "/var/lib/dpkg/lock*": "lock of dpkg",
-    "/var/lib/dpkg/updates/*": "journal of dpkg",
-    "/var/lib/systemd/random-seed": "written by systemd at any time",
-    "/var/lib/systemd/timers/*": "written by systemd at any time",
-    "/var/lib/ucf/hashfile*": "registry of ucf",
-}

@@ -1,6 +1,7 @@
 """The probe after a removal, and the receipt made of it. Each check is a command that prints what is left."""
 
 from gpuaas_sdk import Machine, MachineReceipt, probe
+from gpuaas_sdk.bundles.installing import SYSTEM_PATH
 from gpuaas_sdk.machines.base import COPIED_ARTIFACTS
 from gpuaas_sdk.owned.record import EXEMPT_KEPT, judge_by_record
 from gpuaas_sdk.owned.snapshot import SNAPSHOT
@@ -21,8 +22,7 @@ state={STATE_DIRECTORY}
 not_before() {{
     if [ -d {BASELINE} ]; then sort -u | comm -13 {BASELINE}/"$1" -; else sort -u; fi
 }}
-system_path() {{ case $1 in {"|".join(owned.SYSTEM_PATHS)}) return 0 ;; *) return 1 ;; esac; }}
-existing() {{ while read -r path; do if [ -e "$path" ] || [ -L "$path" ]; then echo "$path"; fi; done; }}
+{SYSTEM_PATH}existing() {{ while read -r path; do if [ -e "$path" ] || [ -L "$path" ]; then echo "$path"; fi; done; }}
 """
 
 

@@ -6,10 +6,10 @@ Nothing here touches a machine on which the install never began: daemons of some
 from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, Machine
 from slurm_app import names
 from slurm_app.slurm import owned
-from slurm_app.slurm.dpkg import DPKG_FUNCTIONS, POLICY_FUNCTIONS
 from slurm_app.slurm.nodes import delete_node_script
+from slurm_app.slurm.packages import DEBIAN
 from slurm_app.slurm.quick_route import RESTORE_ROUTE
-from slurm_app.slurm.role_removal import OWNED_PATHS, RoleRemoval
+from slurm_app.slurm.role_removal import RoleRemoval
 from slurm_app.slurm.script import BASELINE, STATE_DIRECTORY, quoted, step
 
 _ONLY_IF_OURS = f"""
@@ -101,58 +101,6 @@ async def ensure_daemons_stopped(machine: Machine, removal: RoleRemoval) -> dict
 _REMOVE_COPIES = f"""
 if [ -d {BASELINE} ] && [ -z "$staying" ]; then rm -rf {COPIED_ARTIFACTS}; fi
 """
-# dpkg, not apt: it purges the named packages or refuses, and never takes along what somebody else installed
-# on top. What the packages own is written down before they go: only that is looked for afterwards, so nothing
-# that a person made meanwhile is ever taken for ours, also where the install was interrupted.
-_PURGE = f"""
-allow_daemon_starts
-leaving_packages() {{
-    if [ -n "$staying" ]; then (cd "$state/bundle" && sort -u $leaving | comm -23 - <(sort -u $staying))
-    else cat "$state/bundle/names"; fi
-}}
-# mend_postrm PACKAGE PATTERN: what fits does nothing.
-mend_postrm() {{
-    local script=/var/lib/dpkg/info/$1.postrm
-    grep -qs "$2" "$script" || return 0
-    sed "s#$2#:#" "$script" >"$state/postrm"
-    chmod 0755 "$state/postrm"
-    mv "$state/postrm" "$script"
-}}
-added=$(comm -13 {BASELINE}/package_names <(dpkg-query -W -f '${{binary:Package}}\\n' | sort) |
-    while read -r package; do
-        if leaving_packages | grep -Fxq "${{package%%:*}}"; then echo "$package"; fi
-    done)
-# An install that was killed leaves its repository behind, and files that dpkg does not yet, or no longer, list.
-half_unpacked() {{
-    [ -d "$state/repository" ] || return 0
-    for deb in "$state"/repository/*.deb; do
-        package=${{deb##*/}}
-        if leaving_packages | grep -Fxq "${{package%%_*}}"; then dpkg-deb --fsys-tarfile "$deb" | tar -t; fi
-    done | sed -E 's#^[.]##; s#/$##; p; s#$#.dpkg-new#p; s#new$#tmp#'
-}}
-# By their real place: /lib is a link to /usr/lib, and the baseline knows what lies there, not the link.
-{{
-    cat {OWNED_PATHS} 2>/dev/null || true
-    if [ -n "$added" ]; then dpkg -L $added 2>/dev/null || true; fi
-    half_unpacked
-}} | sed -En 's#^/(bin|sbin|lib|lib32|lib64|libx32)/#/usr/\\1/#; \\#^/(etc|usr|opt|srv|var)/#p' | sort -u |
-    comm -23 - {BASELINE}/paths >{OWNED_PATHS}.new
-mv {OWNED_PATHS}.new {OWNED_PATHS}
-if [ -n "$added" ]; then
-    rm -f "$state/packages.done"
-    forbid_daemon_starts
-    trap 'allow_daemon_starts' EXIT
-    # Debian's purge would take all of /etc/slurm along, also what people put there; ours goes by its names below.
-    mend_postrm slurm-wlm-basic-plugins 'rm -rf /etc/slurm$'
-    # It also deletes the user munge, also one who was there before, and fails where that is a person.
-    mend_postrm munge 'deluser .* munge$'
-    run_dpkg --force-remove-reinstreq --purge $added
-    allow_daemon_starts
-fi
-# Also where an earlier run was killed with the last package gone.
-finish_triggers
-echo "packages=$(wc -w <<<"$added")"
-"""
 _REMOVE = f"""
 before() {{ grep -Fxq -- "$2" "{BASELINE}/$1"; }}
 if [ -z "$staying" ]; then
@@ -162,40 +110,20 @@ if [ -z "$staying" ]; then
 fi
 remove_paths
 remove_users
-system_path() {{ case $1 in {"|".join(owned.SYSTEM_PATHS)}) return 0 ;; *) return 1 ;; esac; }}
-removed=0
-if [ -e {OWNED_PATHS} ]; then
-    while read -r path; do
-        if {{ [ -e "$path" ] || [ -L "$path" ]; }} && ! system_path "$path"; then
-            # A link to a directory is never ours alone.
-            if [ -L "$path" ] && [ -d "$path" ]; then continue; fi
-            if [ -d "$path" ]; then
-                # Python writes there what no package lists, and no script removes where the package was not configured.
-                rm -rf "$path/__pycache__"
-                rmdir "$path" 2>/dev/null || true
-            else
-                rm -f "$path"
-            fi
-            removed=$((removed + 1))
-        fi
-    done < <(sort -r {OWNED_PATHS})
-fi
+remove_package_paths
 remove_directories
 systemctl daemon-reload
-echo "paths=$removed"
 """
 
 
 def clean_script(removal: RoleRemoval) -> str:
     return step(
-        POLICY_FUNCTIONS,
-        DPKG_FUNCTIONS,
-        f"leaving={quoted(removal.leaving_lists)} staying={quoted(removal.staying_lists)}",
+        DEBIAN.removal_functions(removal.leaving, removal.staying),
         _REMOVE_COPIES,
         _ONLY_IF_OURS,
         owned.RECORD.functions(removal.belongings),
         "hold_record\nensure_listed\nrelease_record",
-        _PURGE,
+        "purge_packages",
         _REMOVE,
     )
 

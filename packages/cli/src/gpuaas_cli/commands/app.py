@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuaas_cli import output
+from gpuaas_cli.commands.app_bundle import bundle_packages
 from gpuaas_cli.commands.app_new import new
 from gpuaas_cli.errors import FAILURE, NOT_FOUND, USAGE, CliError
 from gpuaas_cli.options import DEFAULTS, Options, Yes, noun
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 app = noun(__name__, __doc__)
 app.command(new)
+app.command(bundle_packages)
 
 ManifestPath = Annotated[Path, Parameter(help="The app's manifest, YAML or JSON.")]
 Version = Annotated[str, Parameter(help="APP@VERSION, for example echo@1.2.0, or the version's id.")]
@@ -97,6 +99,9 @@ def _show(found: "AppVersion") -> None:
             for key, p in properties.items()
         ]
         output.table(inputs, ["key", "type", "required", "default", "description"])
+    if readable := [[s.name, s.kind, ", ".join(s.readable_by)] for s in manifest.secrets if s.readable_by]:
+        output.heading("Secrets that people may read (gpuaas secret read INSTANCE NAME)")
+        output.table(readable, ["name", "kind", "readable by"])
     output.heading("Operations")
     output.table([[o.kind, o.title, o.component or ""] for o in manifest.operations], ["kind", "title", "component"])
 

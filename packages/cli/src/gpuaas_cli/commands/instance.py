@@ -32,6 +32,7 @@ for _verb in (
     instance_change.configure,
     instance_change.run,
     instance_change.set_mode,
+    instance_change.set_operator,
     instance_change.abandon,
     instance_events.events,
     instance_explain.explain,
@@ -96,6 +97,14 @@ def _ended(found: "Instance") -> str:
     return f" ({found.versions.app_status}{why})"
 
 
+def _operator(found: "Instance") -> dict[str, str]:
+    if found.operator is None:
+        return {}
+    who = found.operator.name or found.operator.account_id
+    why = f": {found.operator.message}" if found.operator.message else ""
+    return {"operator": f"{who} ({found.operator.state}){why}"}
+
+
 async def show_instance(session: Session, found: "Instance") -> None:
     if output.document(found):
         return
@@ -106,6 +115,7 @@ async def show_instance(session: Session, found: "Instance") -> None:
             "app": f"{found.app_slug} {found.versions.app}" + _ended(found),
             "runtime": f"{found.versions.observed_runtime or 'unknown'} (expected {found.versions.expected_runtime})",
             **({"mode": found.mode} if found.mode else {}),
+            **_operator(found),
             "status": found.status,
             **({"reason": found.reason} if found.reason else {}),
             "created": found.created_at,

@@ -177,6 +177,30 @@ async def set_mode(
         await show_instance(session, await session.client.instances.update(found.id, mode=mode))
 
 
+async def set_operator(
+    instance: str,
+    account: Annotated[str, Parameter(help="A service account of the app, by name or id; none: any of them.")],
+    /,
+    *,
+    options: Options = DEFAULTS,
+) -> None:
+    """Let one service account alone work on an instance, or any of the app again with `none`.
+
+    Refused while an operation runs.
+
+    ```
+    gpuaas instance set-operator first my-controller
+    gpuaas instance set-operator first none
+    ```
+    """
+    from gpuaas_cli.commands.instance import show_instance
+
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        wanted = None if account == "none" else await resolve.service_account_id(session, account)
+        await show_instance(session, await session.client.instances.set_operator(found.id, wanted))
+
+
 async def abandon(
     instance: str,
     /,

@@ -28,6 +28,14 @@ Access = Annotated[
         "default: certificates of the platform."
     ),
 ]
+Operator = Annotated[
+    str | None,
+    Parameter(
+        name="--operator-account",
+        help="Service account of the app, by name or id, that alone works on the instance; "
+        "default: any that the project has.",
+    ),
+]
 
 
 async def deploy(
@@ -42,6 +50,15 @@ async def deploy(
     version: Annotated[str | None, Parameter(help="Version; default: the newest.")] = None,
     mode: Mode = None,
     access: Access = None,
+    operator_account: Operator = None,
+    skip_preflight: Annotated[
+        bool,
+        Parameter(
+            name="--skip-preflight",
+            negative="",
+            help="Begin without the app's own checks of the machines, which are the first step otherwise.",
+        ),
+    ] = False,
     input: InputWords = None,
     inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins.")] = None,
     from_file: FromFile = None,
@@ -67,18 +84,21 @@ async def deploy(
     gpuaas instance deploy APP --name first --place controller=one --place worker=one --wait
     gpuaas instance deploy APP --name two --place controller=one --input size=3 --dry-run
     gpuaas instance deploy APP --name three --place controller=one --mode small --access my-key
+    gpuaas instance deploy APP --name four --place controller=one --operator-account my-controller
     gpuaas instance deploy APP
     gpuaas instance deploy --from-file deploy.json -o json
     ```
     """
     fields = merge(from_file, app_slug=app, name=name, version=version, mode=mode)
+    if skip_preflight:
+        fields["skip_preflight"] = True
     inputs = read_inputs(input, inputs_file)
     if inputs:
         fields["inputs"] = {**fields.get("inputs", {}), **inputs}
     async with open_session(options) as session:
         if can_ask() and not no_input and from_file is None:
             place = await _ask(session, fields, place or [])
-        request = await deploy_request(session, fields, place or [], options, access)
+        request = await deploy_request(session, fields, place or [], options, access, operator_account)
         if dry_run:
             await _dry_run(session, request)
             return
@@ -154,7 +174,12 @@ def _ask_machines(component: "Component", names: list[str]) -> list[str]:
 
 
 async def deploy_request(
-    session: Session, fields: dict[str, Any], place: list[str], options: Options, access: str | None = None
+    session: Session,
+    fields: dict[str, Any],
+    place: list[str],
+    options: Options,
+    access: str | None = None,
+    operator: str | None = None,
 ) -> "InstanceDeploy":
     from gpuaas_contract.instances import InstanceDeploy
 
@@ -165,6 +190,8 @@ async def deploy_request(
         ]
     if access is not None:
         fields["access"] = {"credential_id": (await resolve.credential(session, access)).id}
+    if operator is not None:
+        fields["operator_account_id"] = await resolve.service_account_id(session, operator)
     for required, flag in (("app_slug", "APP"), ("name", "--name"), ("placement_intent", "--place")):
         if required not in fields:
             raise CliError(f"{flag} is missing", USAGE, hint="gpuaas instance deploy --help")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.commands.instance_deploy import Access, Mode
+from gpuaas_cli.commands.instance_deploy import Access, Mode, Operator
 from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.inputs import merge, read_inputs
 from gpuaas_cli.options import DEFAULTS, FromFile, InputWords, Options, Timeout
@@ -30,6 +30,7 @@ async def preflight(
     version: Annotated[str | None, Parameter(help="Version; default: the newest.")] = None,
     mode: Mode = None,
     access: Access = None,
+    operator_account: Operator = None,
     input: InputWords = None,
     inputs_file: Annotated[Path | None, Parameter(help="Inputs as YAML or JSON; --input wins.")] = None,
     from_file: FromFile = None,
@@ -51,7 +52,7 @@ async def preflight(
     if inputs:
         fields["inputs"] = {**fields.get("inputs", {}), **inputs}
     async with open_session(options) as session:
-        request = await deploy_request(session, fields, place or [], options, access)
+        request = await deploy_request(session, fields, place or [], options, access, operator_account)
         await finish(session, await session.client.preflights.deploy(request), timeout)
 
 

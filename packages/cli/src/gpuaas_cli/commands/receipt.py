@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from gpuaas_cli import output, resolve
-from gpuaas_cli.errors import FAILURE, UNAVAILABLE, UNTRUSTED_KEY, USAGE, WORK_FAILED, CliError
+from gpuaas_cli.errors import FAILURE, NOT_FOUND, UNAVAILABLE, UNTRUSTED_KEY, USAGE, WORK_FAILED, CliError
 from gpuaas_cli.options import DEFAULTS, Options, noun
 from gpuaas_cli.session import find_target, open_session
 from gpuaas_sdk.profile import config as configuration
@@ -22,21 +22,29 @@ async def export(
     /,
     *,
     file: Annotated[Path, Parameter(help="Write to this file, which must not exist.")],
+    member: Annotated[str | None, Parameter(help="The id of a member of it that was written off.")] = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Export the signed receipt of an instance that has ended.
+    """Export the signed receipt of an instance that has ended, or of a member that was written off.
 
     Check it later, without the platform: gpuaas receipt verify FILE.
 
+    ```
     gpuaas receipt export first --file first.receipt.json
+    gpuaas receipt export first --member mem_… --file member.receipt.json
+    ```
     """
     from gpuaas_contract.receipts import file_bytes
 
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
-        signed = await session.client.receipts.get(found.id)
+        receipts = session.client.receipts
+        signed = await (receipts.get(found.id) if member is None else receipts.of_member(member))
+    if signed.instance_id != found.id:
+        raise CliError(f"{member} is no member of {found.name}", NOT_FOUND, hint=f"gpuaas member list {found.id}")
     if signed.signature is None:
-        hint = f"try again in some seconds: gpuaas receipt export {found.id} --file {file}"
+        which = "" if member is None else f" --member {member}"
+        hint = f"try again in some seconds: gpuaas receipt export {found.id}{which} --file {file}"
         raise CliError(f"the receipt of {found.name} is not signed yet: {signed.state}", UNAVAILABLE, hint=hint)
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -91,6 +99,7 @@ def verify(
         "file": str(file),
         "genuine": True,
         "instance": receipt["instance"],
+        "member": receipt.get("member"),
         "tenant": receipt["tenant"],
         "verdict": receipt["verdict"],
         "probes": receipt["probe_count"],
@@ -100,7 +109,9 @@ def verify(
         "key_id": report.key_id,
     }
     if not output.document(verdict):
-        print(f"the receipt of {receipt['instance']['name']} ({receipt['instance']['id']}) is genuine:")
+        whole = f"{receipt['instance']['name']} ({receipt['instance']['id']})"
+        of = f"member {receipt['member']['id']} of {whole}" if receipt.get("member") else whole
+        print(f"the receipt of {of} is genuine:")
         print(f"{receipt['probe_count']} probes, verdict {receipt['verdict']}, signed with the key {report.key_id}")
         for title in ("left", "unverified"):
             for line in receipt[title]:

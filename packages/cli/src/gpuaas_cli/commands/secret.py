@@ -1,4 +1,4 @@
-"""Run-time secrets of app instances. Values are never shown."""
+"""Run-time secrets of app instances. Values are shown by `read` only."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +7,7 @@ from cyclopts import Parameter
 from gpuaas_cli import output, resolve
 from gpuaas_cli.errors import USAGE, CliError
 from gpuaas_cli.options import DEFAULTS, Options, Yes, noun
-from gpuaas_cli.prompts import confirm
+from gpuaas_cli.prompts import confirm, read_password
 from gpuaas_cli.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def _show(secret: "Secret") -> None:
             "name": secret.name,
             "kind": secret.spec.kind,
             "size": secret.spec.size,
+            "readable by": ", ".join(secret.readable_by) or "nobody",
             "instance": secret.instance_id,
             "id": secret.id,
         }
@@ -61,6 +62,7 @@ async def list_(instance: str, /, *, options: Options = DEFAULTS) -> None:
         "size": lambda s: s.spec.size,
         "version": lambda s: s.versions[-1].version,
         "made": lambda s: s.versions[-1].created_at,
+        "readable by": lambda s: s.readable_by,
         "id": lambda s: s.id,
     }
     output.items(found, columns, empty="No secrets for this instance yet.")
@@ -83,3 +85,40 @@ async def rotate(secret: str, /, *, instance: Of = None, yes: Yes = False, optio
         found = await _find(session, secret, instance)
         confirm(f"Generate a new value for {found.name}?", found.name, yes=yes)
         _show(await session.client.secrets.rotate(found.id, revision=found.revision))
+
+
+@app.command
+async def read(
+    instance: str,
+    name: str,
+    /,
+    *,
+    version: Annotated[int | None, Parameter(help="Version; the newest one by default.")] = None,
+    password_stdin: Annotated[bool, Parameter(negative="", help="Read your password from standard input.")] = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Print the value of a secret that the app lets people of your role read.
+
+    Asks for your password again on a terminal; otherwise takes it from --password-stdin or GPUAAS_PASSWORD. Each
+    reading is in the audit trail. Bytes are printed in base64. After a rotation, an app may use the version before
+    until its next operation.
+
+    ```
+    gpuaas secret read first token
+    echo "$PASSWORD" | gpuaas secret read first token --password-stdin >token
+    ```
+    """
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        email = session.target.context.email if session.target.context else None
+        prompt = f"Password of {email}: " if email else "Your password: "
+        password = read_password(prompt, "GPUAAS_PASSWORD", from_stdin=password_stdin)
+        if not password:
+            raise CliError(
+                "the password is empty", USAGE, hint="type your own password, or give it with --password-stdin"
+            )
+        answer = await session.client.secrets.read(found.id, name, password, version=version)
+    if output.document(answer):
+        return
+    print(output.clean(answer.value or ""))
+    output.note(f"version {answer.version} of {answer.name}, in {answer.encoding}")

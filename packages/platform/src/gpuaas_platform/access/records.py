@@ -23,6 +23,16 @@ class NewAccessGrant:
     operation_id: str | None = None
     reconciled_instance_id: str | None = None
     grant_id: str | None = None
+    tunnel: "TunnelPort | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelPort:
+    """The one port of a member that a tunnel leads to."""
+
+    member_id: str
+    name: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,8 @@ class AccessGrantRecord(Record):
     login: str
     grant_id: str | None
     """The person's grant that it was given for."""
+    member_id: str | None
+    """The member whose port it opens; such access opens nothing else, least of all a login."""
     expires_at: datetime
     created_at: datetime
 

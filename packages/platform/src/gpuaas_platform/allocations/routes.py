@@ -93,7 +93,7 @@ async def resize_allocation(ctx: Ctx, allocation_id: str, body: AllocationResize
 
 @routes.post("/allocations/{allocation_id}/retry", Permission.ALLOCATION_UPDATE, response_model=Allocation)
 async def retry_allocation(ctx: Ctx, allocation_id: str) -> Response:
-    """What failed, a creation or a release, is tried again."""
+    """Try a failed creation or release again."""
     return await ctx.mutate(lambda tx: allocations.retry_allocation(tx, ctx.caller, allocation_id, ctx.platform.plan))
 
 

@@ -26,7 +26,7 @@ from gpuaas_platform.catalogue import routes as catalogue
 from gpuaas_platform.feed.routes import changes, history
 from gpuaas_platform.identity.routes import quotas
 from gpuaas_platform.identity.routes import tenants as identity
-from gpuaas_platform.instances.routes import app_usage, instances, reconcile
+from gpuaas_platform.instances.routes import app_usage, instances, reconcile, tunnels
 from gpuaas_platform.jobs.background import (
     close_leases,
     follow_feed,
@@ -79,6 +79,7 @@ ROUTES = [
     receipts.routes,
     reconcile.routes,
     app_usage.routes,
+    tunnels.routes,
     credentials.routes,
     grants.routes,
     ssh_authorities.routes,

@@ -1,4 +1,4 @@
-"""What a route works with: the caller, the correlation id, and one transaction per request."""
+"""The context of a request: the caller, the correlation id, and one transaction."""
 
 import hmac
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.idempotency import begin_request
 from gpuaas_platform.core.outside import OutsideEffect
 from gpuaas_platform.core.pages import MAX_LIMIT
-from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.identity.rules.policy import PEOPLE_ONLY, Caller, Permission
 from gpuaas_platform.identity.service.principals import Authenticated, not_a_person, password_change_required
 from gpuaas_platform.platform import Platform
 
@@ -127,14 +127,16 @@ class Context:
 
     def _answer(self, tx: Transaction, resource: Resource, status: int) -> Response:
         """Answer, and keep the answer for the request's key in the transaction of the effect."""
+        body = resource.model_dump_json(by_alias=True)
         if (key := self.request.headers.get(IDEMPOTENCY_HEADER)) is not None:
             # What is shown once is not shown to whoever repeats the request, nor kept here.
-            kept = resource.model_dump_json(by_alias=True, exclude=set(resource.ONE_TIME))
+            one_time = set(resource.ONE_TIME)
+            kept = resource.model_dump_json(by_alias=True, exclude=one_time) if one_time else body
             tx.keep_answer(key, status, kept, [asdict(right) for right in self.caller.used])
         headers = {"ETag": etag_of(resource)} if isinstance(resource, OwnedResource) else {}
         if resource.ONE_TIME:
             headers["Cache-Control"] = "no-store"
-        return Response(resource.model_dump_json(by_alias=True), status, headers, media_type="application/json")
+        return Response(body, status, headers, media_type="application/json")
 
 
 def etag_of(resource: OwnedResource) -> str:
@@ -162,7 +164,7 @@ async def authenticate(connection: HTTPConnection) -> Authenticated:
 
 
 def is_same_origin(connection: HTTPConnection) -> bool | None:
-    """What the browser says about the page that makes this request; None where it says nothing."""
+    """Whether the browser says that our own page makes this request; None where it says nothing."""
     site, origin = connection.headers.get("sec-fetch-site"), connection.headers.get("origin")
     if site is None and origin is None:
         return None
@@ -217,7 +219,7 @@ async def _context_of(request: Request, given_csrf_token: str) -> Context:
     if authenticated.csrf_token is not None and request.method not in _READS:
         _check_csrf(request, authenticated.csrf_token, given_csrf_token)
     permission = getattr(request.scope["route"].endpoint, PERMISSION_ATTRIBUTE)
-    if permission in {Permission.PERSON, Permission.OWN_LOGIN} and authenticated.session_id is None:
+    if permission in PEOPLE_ONLY and authenticated.session_id is None:
         raise not_a_person()
     if authenticated.password_change_required and permission != Permission.OWN_LOGIN:
         raise password_change_required()

@@ -58,6 +58,10 @@ _KEY = {"public_key_pem": FIELDS["public_key_pem"]}
 _ROLE = {"user_id": FIELDS["user_id"]}
 VARIANTS: dict[str, dict[str, Json]] = {
     "OperationCreate": {"on a member": {"kind": "recover", "member_id": FIELDS["member_id"]}},
+    "InstanceUpdate": {
+        "mode": {"mode": "small"},
+        "operator": {"operator_account_id": FIELDS["service_account_id"]},
+    },
     "Body_exchange_token": {
         "private-key JWT": {"grant_type": "client_credentials", **_ASSERTION},
         "secret": {
@@ -155,7 +159,7 @@ def _example(schema: Json, schemas: Json) -> Any:
 
 
 def _object(schema: Json, schemas: Json) -> Json:
-    """What is required, and what people would look for."""
+    """Give an example of each required field."""
     required = schema.get("required", [])
     return {
         name: FIELDS[name] if name in FIELDS else _example(part, schemas)

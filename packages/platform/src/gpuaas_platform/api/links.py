@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from gpuaas_contract import ids
 from gpuaas_contract.agent_link import (
+    AnyFromAgent,
     Heartbeat,
     Hello,
     LeasesSet,
@@ -179,12 +180,22 @@ class AgentLinks:
             log.warning("agent_without_hello", node_id=node_id, address=link.address, message=message.type)
             await link.close("the first message of an agent is its hello")
             return
+        try:
+            await self._apply(link, message)
+        except nodes.LinkReplacedError:
+            # Whoever sends orders on this link hears of the newer one, and cuts this one.
+            log.warning("agent_message_too_late", node_id=node_id, address=link.address, message=message.type)
+            link.news.set()
+
+    async def _apply(self, link: _Link, message: AnyFromAgent) -> None:
+        """Let a message take effect. Each effect asks in its own transaction whether the link is still the newest."""
+        node_id = link.node_id
         match message:
             case Hello():
                 await self._greet(link, message)
             case Heartbeat():
                 async with self._platform.database.system_transaction() as tx:
-                    await nodes.node_is_alive(tx, node_id)
+                    await nodes.node_is_alive(tx, node_id, link.id)
             case NodeConditions():
                 async with self._platform.database.system_transaction() as tx:
                     await nodes.node_has_conditions(tx, node_id, link.id, message.conditions)
@@ -192,14 +203,18 @@ class AgentLinks:
                     async with self._platform.database.system_transaction() as tx:
                         await place_waiting(tx, self._platform.plan)
             case TaskProgress():
-                await self._platform.tasks.progress(node_id, message)
+                await self._platform.tasks.progress(node_id, link.id, message)
             case TaskResult():
-                await self._platform.tasks.finish(node_id, message)
+                await self._platform.tasks.finish(node_id, link.id, message)
                 await link.send(TaskAcknowledged(task_id=message.task_id))
             case LeasesSet():
-                await self._platform.doors.heard(link.leases.heard(message.sequence))
+                async with self._platform.database.system_transaction() as tx:
+                    await nodes.require_newest_link(tx, node_id, link.id)
+                    await self._platform.doors.heard(tx, link.leases.heard(message.sequence))
                 link.news.set()
             case StreamRefused():
+                async with self._platform.database.system_transaction() as tx:
+                    await nodes.require_newest_link(tx, node_id, link.id)
                 waiting = self.refused_streams.get(message.stream_id)
                 if waiting is not None and not waiting.done():
                     waiting.set_exception(ConnectionRefusedError(message.message))
@@ -220,6 +235,7 @@ class AgentLinks:
         self._newest[link.node_id] = link
         if hello.slices is not None:
             async with self._platform.database.system_transaction() as tx:
+                await nodes.require_newest_link(tx, link.node_id, link.id)
                 await node_truth.compare(tx, link.node_id, hello.slices, hello.volume_ids)
         # Not in the same transaction: who places holds no node before.
         async with self._platform.database.system_transaction() as tx:
@@ -227,5 +243,7 @@ class AgentLinks:
 
     async def _refuse(self, link: _Link, sentence: str) -> None:
         async with self._platform.database.system_transaction() as tx:
-            await nodes.inventory_refused(tx, link.node_id, sentence)
+            # A link that was replaced says nothing of the node any more; one that never was the node's says why it is not.
+            if not link.greeted or await nodes.is_newest_link(tx, link.node_id, link.id):
+                await nodes.inventory_refused(tx, link.node_id, sentence)
         await link.close(sentence)

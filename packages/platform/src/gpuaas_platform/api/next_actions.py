@@ -1,4 +1,4 @@
-"""What a caller can do after a refusal that names nothing itself, by its code and by the request.
+"""Next actions after a refusal that names none itself, by its code and by the request.
 
 An action is offered only where its route exists and the caller has a role that may call it. It follows from the path
 alone, so that what does not exist and what the caller may not know of still look alike."""

@@ -118,7 +118,7 @@ def _complete_answers(operation: Json, route: APIRoute, *, mutates: bool, owned:
     operation["responses"].pop("422", None)
     for answer in operation["responses"].values():
         answer["headers"] = headers
-        answer["description"] = "Done." if mutates else "What was asked for."
+        answer["description"] = "Done." if mutates else "The answer."
     if owned and "GET" in (route.methods or ()):
         operation["responses"]["304"] = {"description": "The caller has this revision already.", "headers": headers}
 

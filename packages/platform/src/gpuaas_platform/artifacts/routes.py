@@ -27,8 +27,8 @@ from gpuaas_platform.artifacts.rules.registry_access import PULL, PUSH, Access, 
 from gpuaas_platform.artifacts.service import artifacts, registry, trusted_keys
 from gpuaas_platform.artifacts.service.artifacts import DeleteArtifact, RegisterArtifact, VerifyArtifact
 from gpuaas_platform.core.errors import Refusal
-from gpuaas_platform.identity.rules.policy import Permission
-from gpuaas_platform.identity.service.principals import Authenticated, password_change_required
+from gpuaas_platform.identity.rules.policy import Caller, Permission
+from gpuaas_platform.identity.service.principals import password_change_required
 
 routes = Routes("artifacts")
 _ONE = "/artifacts/{artifact_id}"
@@ -108,7 +108,7 @@ async def get_trusted_key(ctx: Ctx, trusted_key_id: str) -> Response:
 
 @routes.delete(_KEY, Permission.ARTIFACT_MANAGE, response_model=TrustedKey)
 async def delete_trusted_key(ctx: Ctx, trusted_key_id: str) -> Response:
-    """What was verified with it stays verified."""
+    """Delete a trusted key. Artifacts that were verified with it stay verified."""
     return await ctx.mutate(lambda tx: trusted_keys.delete_key(tx, ctx.caller, trusted_key_id))
 
 
@@ -128,7 +128,7 @@ async def get_registry_token(
     any name and an access token as the password. What the caller may not do is left out of the token."""
     platform = platform_of(request)
     try:
-        caller = (await _authenticated(request)).caller
+        caller, login = await _authenticated(request)
     except Refusal as refusal:
         if refusal.status == 401:
             request.state.challenge = 'Basic realm="gpuaas"'
@@ -148,8 +148,22 @@ async def get_registry_token(
         raise no_room
     if no_room is not None:
         granted = [Access(access.repository, tuple(a for a in access.actions if a != PUSH)) for access in granted]
-    token = await platform.registry.token(caller.id, *granted)
+    token = await platform.registry.token(caller.id, *granted, login=login)
     return JSONResponse(token.model_dump(mode="json"), headers={"Cache-Control": "no-store"})
+
+
+@routes.get("/registry/check", Permission.ANONYMOUS, status_code=204)
+async def check_registry_token(request: Request) -> Response:
+    """For the guard in front of the registry, which shows a token that it was shown: 401 where the right behind it was
+    withdrawn since it was given out."""
+    platform = platform_of(request)
+    scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        raise Refusal(Code.UNAUTHENTICATED, "show the registry's token as a bearer token")
+    claims = platform.registry.read_token(shown.strip())
+    async with platform.database.reading(str(claims["sub"]), str(request.state.correlation_id)) as tx:
+        await registry.require_still_allowed(tx, platform.tokens, claims)
+    return Response(status_code=204)
 
 
 @routes.get("/registry/uploads/{upload_id}", Permission.AUTHENTICATED, response_model=RegistryUpload)
@@ -165,7 +179,7 @@ async def get_registry_upload(
     return found or RegistryUpload()
 
 
-async def _authenticated(request: Request) -> Authenticated:
+async def _authenticated(request: Request) -> tuple[Caller, registry.Login]:
     platform, correlation_id = platform_of(request), str(request.state.correlation_id)
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")
     bearer = shown.strip()
@@ -178,7 +192,7 @@ async def _authenticated(request: Request) -> Authenticated:
     found = await platform.tokens.authenticate(bearer, correlation_id)
     if found.password_change_required:
         raise password_change_required()
-    return found
+    return found.caller, registry.Login((await platform.tokens.verify(bearer)).get("epoch"), found.session_id)
 
 
 def _is_basic(request: Request) -> bool:

@@ -26,7 +26,7 @@ class CertificateFiles:
     key: Path
 
     def stamp(self) -> _Stamp:
-        """What changes when either file is replaced or written."""
+        """A fingerprint that changes when either file is replaced or written."""
         found = [path.stat() for path in (self.certificate, self.key)]
         return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found)
 

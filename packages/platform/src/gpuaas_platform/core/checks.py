@@ -274,7 +274,7 @@ def _busy(code: Code) -> Refusal:
 
 @dataclass(slots=True)
 class Verdicts:
-    """What one request has found out so far."""
+    """The verdicts that one request has so far."""
 
     pool: CheckPool
     known: dict[str, Verdict] = field(default_factory=dict)

@@ -56,7 +56,7 @@ class Transaction:
         self.expected_revision: int | None = None
         """From `If-Match`: what the caller took the target of its request to be."""
         self.verdicts: Verdicts | None = None
-        """What the request has found out about others' schemas, outside of its transactions."""
+        """The verdicts of others' schemas, found for this request outside of its transactions."""
         self._outbox = Outbox()
 
     def verdict(self, check: Check) -> Verdict:

@@ -40,7 +40,7 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error o
 MOST_ERRORS, LONGEST = 20, 300
 """An answer is not made as large as the nonsense that it answers."""
 LONGEST_ID = 100
-"""What is given back of an identifier that was not found."""
+"""The most that an answer repeats of an identifier that was not found."""
 
 
 def not_found(noun: str, identifier: str, *, denied: bool = False) -> Refusal:

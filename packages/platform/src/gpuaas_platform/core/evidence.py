@@ -1,4 +1,4 @@
-"""What controllers hand over to be shown: bounded, and without secrets."""
+"""Evidence that controllers hand over to be shown: bounded, and without secrets."""
 
 import json
 import re

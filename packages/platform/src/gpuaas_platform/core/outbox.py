@@ -1,4 +1,4 @@
-"""What a transaction tells others: changes for the feed, audit entries, the answer for an idempotency key, wake-ups.
+"""The outbox of a transaction: changes for the feed, audit entries, the answer for an idempotency key, wake-ups.
 
 It is gathered while the transaction works, and written at its end in one statement: each statement more would be one
 more round trip under the locks that it holds."""

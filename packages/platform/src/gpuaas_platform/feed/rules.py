@@ -44,7 +44,7 @@ def may_see(caller: Caller, noun: str, scope: Scope) -> bool:
 
 
 class Sight:
-    """What one caller may see, remembered for each kind of thing and place that came by."""
+    """The changes that one caller may see, remembered for each noun and scope that came by."""
 
     MOST = 10_000
 

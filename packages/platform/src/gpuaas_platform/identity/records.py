@@ -135,6 +135,19 @@ class ControllerPresence(Record):
     """Whether that was lately."""
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorRecord(Record):
+    """A service account that somebody named as the operator of an instance, as it is now."""
+
+    name: str
+    app_slug: str | None
+    disabled: bool
+    usable: bool
+    """It belongs to the instance's project, or to its tenant."""
+    seen_at: datetime | None
+    connected: bool
+
+
 # OAuth
 
 

@@ -12,6 +12,7 @@ from gpuaas_contract.operations import OperationState
 from gpuaas_contract.preflights import AppChecks, PreflightState
 from gpuaas_contract.reconcile import ReconcileLease
 from gpuaas_platform.core.records import Record
+from gpuaas_platform.identity.records import OperatorRecord
 from gpuaas_platform.operations.records import LastOperation, OpenOperation
 
 Counts = dict[str, list[int]]
@@ -39,6 +40,7 @@ class InstanceRecord(Record):
     conditions: tuple[Condition, ...]
     access_notes: tuple[AccessNote, ...]
     access_credential_id: str | None
+    operator_account_id: str | None
     observed_runtime: str | None
     unverified: Unverified | None
     ended_at: datetime | None
@@ -57,6 +59,8 @@ class InstanceView(InstanceRecord):
     manifest: JsonObject
     app_status: AppVersionStatus
     app_status_reason: str
+    operator: OperatorRecord | None
+    """None where there is none, or where its account was deleted."""
     reconcile_lease: ReconcileLease | None
     live_statuses: tuple[MemberStatus, ...]
     """Each status that some member has, removed ones left out."""
@@ -98,6 +102,7 @@ class NewInstance:
     inputs: JsonObject
     placement_intent: list[Placement]
     access_credential_id: str | None
+    operator_account_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,7 @@ class MemberView(MemberRecord):
 
     project_id: str
     app_slug: str
+    operator_account_id: str | None
     tenant_id: str
     last_kind: str | None
     last_state: OperationState | None

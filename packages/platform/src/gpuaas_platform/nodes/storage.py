@@ -315,6 +315,13 @@ async def has_link(tx: Transaction, id: str, link_id: str) -> bool:
     return row is not None
 
 
+async def is_believed(tx: Transaction, id: str, link_id: str) -> bool:
+    """Whether this is the node's newest link, of an identity that counts. Locks nothing: a message that arrives once a
+    newer link has said hello finds that here."""
+    query = "SELECT 1 FROM nodes WHERE id = %(id)s AND link_id = %(link)s AND revoked_at IS NULL"
+    return await tx.one(query, id=id, link=link_id) is not None
+
+
 async def touch(tx: Transaction, id: str) -> None:
     await tx.run("UPDATE nodes SET last_seen_at = now() WHERE id = %(id)s", id=id)
 

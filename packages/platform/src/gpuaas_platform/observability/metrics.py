@@ -1,4 +1,4 @@
-"""What Prometheus reads: counted while it happens, or looked up when it is asked for. No label names a tenant."""
+"""Metrics for Prometheus: counted as things happen, or looked up when they are read. No label names a tenant."""
 
 from collections.abc import Iterator
 

@@ -58,6 +58,8 @@ class OperationRecord(OpenOperation):
     instance_id: str | None
     """None for a preflight, which is about no instance."""
     preflight_id: str | None
+    gate_preflight_id: str | None
+    """The preflight that it waits for, or waited for, before it began."""
     bulk_id: str | None
     project_id: str
     app_slug: str
@@ -92,6 +94,10 @@ class OperationView(OperationRecord):
     """An operation with its tenant, the state of its members, and its place among the others."""
 
     tenant_id: str
+    operator_account_id: str | None
+    """The only account that may work on it; of a preflight before a deploy, the one that the deploy names."""
+    preflight_instance_id: str | None
+    """Of a preflight: the instance that it is about, if that is there already."""
     lease_live: bool | None
     """None where nobody holds the lease."""
     overdue: bool
@@ -123,6 +129,7 @@ class NewOperation:
     bulk_id: str | None = None
     queued: bool = False
     undo: PreviousDesire | None = None
+    gate_preflight_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +198,9 @@ class OperationFilter:
     member_id: str | None = None
     state: str | None = None
     app_slug: str | None = None
-    claimable: bool = False
-    """Only those that nobody holds and whose turn has come."""
+    claimable_by: str | None = None
+    """The account of a controller: only those that nobody holds, whose turn has come, and that no other account is the
+    operator of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +233,7 @@ class ReceiptMember(Record):
 
 @dataclass(frozen=True, slots=True)
 class PlatformCheck(Record):
-    """What the platform itself knows of an instance that has ended."""
+    """Facts of the platform itself about an instance that has ended."""
 
     check: str
     question: str
@@ -235,7 +243,8 @@ class PlatformCheck(Record):
 
 @dataclass(frozen=True, slots=True)
 class ReceiptRecord(Record):
-    instance_id: str
+    subject_id: str
+    """The instance, or the member that was written off."""
     document: JsonObject
     correlation_id: str
     key_id: str | None
@@ -248,7 +257,7 @@ class ReceiptRecord(Record):
 class UnsignedReceipt(Record):
     """A receipt whose audit entry is below a checkpoint: it can be signed."""
 
-    instance_id: str
+    subject_id: str
     document: JsonObject
     chain: str
     entry_id: str

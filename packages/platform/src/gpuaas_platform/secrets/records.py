@@ -25,10 +25,11 @@ class SecretRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class SecretView(SecretRecord):
-    """A secret with its tenant and its app."""
+    """A secret with its tenant, its app, and who may read it."""
 
     tenant_id: str
     app_slug: str
+    readable_by: list[str]
 
 
 class DeliveryState(StrEnum):

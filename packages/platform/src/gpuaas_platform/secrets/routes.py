@@ -4,14 +4,17 @@ from functools import partial
 
 from fastapi import Response
 
+from gpuaas_contract.problems import Code, FieldError
 from gpuaas_contract.secret_deliveries import SecretDelivery, SecretDeliveryRequest, UnwrappedSecret, UnwrapRequest
-from gpuaas_contract.secrets import Secret, SecretEnsure, SecretPage
+from gpuaas_contract.secrets import ReadSecret, Secret, SecretEnsure, SecretPage, SecretRead
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
+from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Permission
 from gpuaas_platform.secrets.service import deliveries as secret_deliveries
-from gpuaas_platform.secrets.service import secrets
+from gpuaas_platform.secrets.service import readings, secrets
 from gpuaas_platform.secrets.service.deliveries import Deliver
+from gpuaas_platform.secrets.service.readings import ReadValue
 from gpuaas_platform.secrets.service.secrets import EnsureSecret, RotateSecret
 
 routes = Routes("secrets")
@@ -27,6 +30,18 @@ async def ensure_secret(ctx: Ctx, operation_id: str, body: SecretEnsure) -> Resp
 async def list_secrets(ctx: Ctx, instance_id: str, cursor: str | None = None, limit: Limit = 100) -> SecretPage:
     async with ctx.read() as tx:
         return await secrets.list_secrets(tx, ctx.caller, instance_id, cursor, limit)
+
+
+@routes.post("/app-instances/{instance_id}/secrets/read", Permission.SECRET_READ, response_model=ReadSecret)
+async def read_secret(ctx: Ctx, instance_id: str, body: SecretRead) -> Response:
+    """The value, for a person whose role the app's manifest names for this secret, and who gives their password again.
+    The answer to a repeated request with the same key comes without the value."""
+    async with ctx.read() as tx:
+        await readings.require_reader(tx, ctx.caller, instance_id, body.name)
+    if not await ctx.platform.logins.confirm(ctx.caller, body.password.get_secret_value(), ctx.correlation_id):
+        detail = "this is not your present password"
+        raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/password", detail=detail)])
+    return await ctx.mutate_outside(ReadValue(ctx.platform.secrets, ctx.caller, instance_id, body))
 
 
 @routes.get("/secrets/{secret_id}", Permission.INSTANCE_READ, response_model=Secret)

@@ -53,6 +53,12 @@ class GrantedAccess(ABC):
     def address_in(grant: AccessGrant, allocation_id: str) -> MachineAddress | None:
         return next((m for m in grant.machines if m.allocation_id == allocation_id), None)
 
+    @staticmethod
+    def reason_in(grant: AccessGrant | None, allocation_id: str) -> str | None:
+        """Why the grant is not for this machine, where the platform has said so."""
+        left_out = grant.left_out if grant is not None else []
+        return next((each.reason for each in left_out if each.allocation_id == allocation_id), None)
+
 
 class OperationAccess(GrantedAccess):
     """As root, to change things: under the lease of an operation."""
@@ -71,7 +77,26 @@ class OperationAccess(GrantedAccess):
 
 
 class ObserverAccess(GrantedAccess):
-    """As an observer, to look: under the reconcile lease of an instance."""
+    """As an observer, to look."""
+
+    async def stored_key(self, credential_id: str) -> asyncssh.SSHKey:
+        raise MachineUnreachableError("an observer gets no stored key: the key allows more than reading")
+
+
+class MemberObserverAccess(ObserverAccess):
+    """Under the lease of an operation: the machines of all members of its instance."""
+
+    def __init__(self, client: GpuaasClient, claim: Claim) -> None:
+        super().__init__(client, claim.operation.correlation_id)
+        self._claim = claim
+
+    async def _ask(self, public_key: str) -> AccessGrant:
+        operations, claim = self.client.operations, self._claim
+        return await operations.access(claim.operation.id, claim.fencing_token, public_key, observer=True)
+
+
+class ReconcileAccess(ObserverAccess):
+    """Under the reconcile lease of an instance."""
 
     def __init__(self, client: GpuaasClient, claim: ReconcileClaim, correlation: str) -> None:
         super().__init__(client, correlation)
@@ -80,6 +105,3 @@ class ObserverAccess(GrantedAccess):
     async def _ask(self, public_key: str) -> AccessGrant:
         leases, claim = self.client.reconcile_leases, self._claim
         return await leases.access(claim.lease.instance_id, claim.fencing_token, public_key)
-
-    async def stored_key(self, credential_id: str) -> asyncssh.SSHKey:
-        raise MachineUnreachableError("an observer gets no stored key: the key allows more than reading")

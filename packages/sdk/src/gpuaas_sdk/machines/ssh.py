@@ -25,7 +25,7 @@ from gpuaas_sdk.errors import (
     UnavailableError,
 )
 from gpuaas_sdk.machines import remote
-from gpuaas_sdk.machines.access import GrantedAccess, ObserverAccess, OperationAccess
+from gpuaas_sdk.machines.access import GrantedAccess, MemberObserverAccess, OperationAccess, ReconcileAccess
 from gpuaas_sdk.machines.base import (
     COPIED_ARTIFACTS,
     CommandError,
@@ -153,7 +153,8 @@ class ObservedSshMachine:
         self._grant = grant
         address = self._access.address_in(grant, self.allocation_id)
         if address is None:
-            raise MachineUnreachableError(f"{self.hostname} is no longer an active machine of this operation")
+            reason = self._access.reason_in(grant, self.allocation_id)
+            raise MachineUnreachableError(reason or f"{self.hostname} is no longer a machine that this lease opens")
         if address.direct is not None:
             key = await self._access.stored_key(address.direct.credential_id)
             return await connect_directly(address.address, address.direct, key)
@@ -247,7 +248,7 @@ class SshObservers:
     """The machines of one instance, for the holder of its reconcile lease."""
 
     def __init__(self, client: GpuaasClient, claim: ReconcileClaim, correlation: str) -> None:
-        self._access: GrantedAccess = ObserverAccess(client, claim, correlation)
+        self._access: GrantedAccess = ReconcileAccess(client, claim, correlation)
         self._machines: dict[str, ObservedSshMachine] = {}
         self._known: AccessGrant | None = None
         self._asked_for: frozenset[str] = frozenset()
@@ -263,7 +264,8 @@ class SshObservers:
         if allocation_id not in self._machines:
             address = self._access.address_in(self._known, allocation_id) if self._known is not None else None
             if address is None:
-                raise NotObservableError(f"{allocation_id} is not a machine that can be observed")
+                reason = self._access.reason_in(self._known, allocation_id)
+                raise NotObservableError(reason or f"{allocation_id} is not a machine that can be observed")
             self._machines[allocation_id] = ObservedSshMachine(self._access, address)
         return self._machines[allocation_id]
 
@@ -272,11 +274,13 @@ class SshObservers:
 
 
 class SshMachineAccess:
-    """The machines of one claimed operation."""
+    """The machines of one claimed operation, and those of the other members to look at."""
 
     def __init__(self, client: GpuaasClient, claim: Claim) -> None:
         self._access = OperationAccess(client, claim)
+        self._observers = MemberObserverAccess(client, claim)
         self._machines: dict[str, SshMachine] = {}
+        self._observed: dict[str, ObservedSshMachine] = {}
         self._known: AccessGrant | None = None
 
     @property
@@ -290,9 +294,24 @@ class SshMachineAccess:
         if allocation_id not in self._machines:
             address = self._access.address_in(self._known, allocation_id) if self._known is not None else None
             if address is None:
-                raise MachineUnreachableError(f"{allocation_id} is not an active machine of this operation")
+                reason = self._access.reason_in(self._known, allocation_id)
+                raise MachineUnreachableError(reason or f"{allocation_id} is not an active machine of this operation")
             self._machines[allocation_id] = SshMachine(self._access, address)
         return self._machines[allocation_id]
 
+    async def observed_machine(self, allocation_id: str) -> ObservedMachine:
+        if allocation_id not in self._observed:
+            access = self._observers
+            grant = await access.grant()
+            if access.address_in(grant, allocation_id) is None:
+                # A grant is for the machines of its moment: a member may have joined since.
+                grant = await access.grant(not_this=grant)
+            if (address := access.address_in(grant, allocation_id)) is None:
+                reason = access.reason_in(grant, allocation_id)
+                raise NotObservableError(reason or f"{allocation_id} is not a machine of this instance")
+            self._observed.setdefault(allocation_id, ObservedSshMachine(access, address))
+        return self._observed[allocation_id]
+
     async def close(self) -> None:
-        await asyncio.gather(*(machine.close() for machine in self._machines.values()))
+        machines = [*self._machines.values(), *self._observed.values()]
+        await asyncio.gather(*(machine.close() for machine in machines))

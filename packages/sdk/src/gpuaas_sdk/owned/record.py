@@ -26,6 +26,9 @@ _CHECKS = {
     "users": "left user",
     "groups": "left group",
     "paths": "left_paths",
+    "accounts": "left_accounts",
+    "processes": "left_processes",
+    "files": "left_files",
 }
 _RECORDED, _KEPT = "recorded", "kept"
 

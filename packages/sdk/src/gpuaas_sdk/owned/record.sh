@@ -130,8 +130,25 @@ is_daemons() {
   number=$(getent "$1" "$2" | cut -d: -f3)
   [ -n "$number" ] && { [ "$number" -lt 1000 ] || [ "$number" -ge 60000 ]; }
 }
+# Before an account goes, its number is noted: what has that number afterwards was left by it.
+note_numbers() {
+  local name
+  [ -e "$record/brought" ] || return 0
+  hold_record
+  {
+    list numbers
+    for name in $(ours user); do
+      if is_daemons passwd "$name"; then echo "user $name $(getent passwd "$name" | cut -d: -f3)"; fi
+    done
+    for name in $(ours group); do
+      if is_daemons group "$name"; then echo "group $name $(getent group "$name" | cut -d: -f3)"; fi
+    done
+  } | write_list numbers
+  release_record
+}
 remove_users() {
   local name
+  note_numbers
   for name in $(ours user); do
     if is_daemons passwd "$name"; then userdel "$name"; fi
   done
@@ -164,6 +181,51 @@ left_paths() {
   left directory | while read -r path; do
     if [ -z "$(ls -A "$path")" ]; then echo "$path"; fi
   done
+}
+# noted KIND: lines "NUMBER NAME" of the accounts of ours, or of their groups.
+noted() {
+  local kind name number
+  list numbers | while read -r kind name number; do
+    if [ "$kind" = "$1" ] && ours "$1" | grep -Fxq -- "$name"; then echo "$number $name"; fi
+  done
+}
+# Other accounts with the number of one of ours, and what lets one of ours do more, or do it later.
+left_accounts() {
+  local number name path
+  noted user | while read -r number name; do
+    getent passwd | awk -F: -v number="$number" -v name="$name" '$3 == number && $1 != name { print "user " $1 " is " name }'
+  done
+  noted group | while read -r number name; do
+    getent group | awk -F: -v number="$number" -v name="$name" '$3 == number && $1 != name { print "group " $1 " is " name }'
+  done
+  for name in $(ours user); do
+    for path in "/var/spool/cron/crontabs/$name" "/var/lib/systemd/linger/$name"; do
+      if [ -e "$path" ]; then echo "$path"; fi
+    done
+    grep -rlsE -- "^[[:space:]]*$name[[:space:]]" /etc/sudoers /etc/sudoers.d || true
+  done
+}
+left_processes() {
+  local number name process
+  noted user | while read -r number name; do
+    for process in /proc/[0-9]*; do
+      if [ "$(stat -c %u "$process" 2>/dev/null)" = "$number" ]; then
+        echo "${process#/proc/} $(cat "$process/comm" 2>/dev/null || true) of $name"
+      fi
+    done
+  done
+}
+# Wherever they are on the machine's own disks; logs may stay, and volumes are the project's.
+left_files() {
+  local number name
+  {
+    noted user | while read -r number name; do files_with -uid "$number"; done
+    noted group | while read -r number name; do files_with -gid "$number"; done
+  } | sort -u | sed -n 1,50p
+}
+files_with() {
+  find / /run /tmp /dev/shm -xdev \( -path /proc -o -path /sys -o -path /var/log -o -path "$record" \) -prune \
+    -o "$@" -print 2>/dev/null || true
 }
 kept_of_others() {
   local path

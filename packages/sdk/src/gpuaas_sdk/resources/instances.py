@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Protocol
+from urllib.parse import quote
 
 from gpuaas_contract.base import JsonObject
 from gpuaas_contract.bulk import Bulk, BulkPage, BulkPolicy, MemberOperationsCreate, MembersAdd, Policy
@@ -21,6 +22,7 @@ from gpuaas_contract.instances import (
 )
 from gpuaas_contract.operations import Operation, OperationCreate
 from gpuaas_contract.people import Person, PersonPage
+from gpuaas_contract.ports import MemberPort
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
 
@@ -51,6 +53,18 @@ class Instances(ResourceRoutes):
         """Change the mode of an instance; its members and machines must fit the other one."""
         path, body = f"/app-instances/{instance_id}", InstanceUpdate(mode=mode)
         return await self._transport.patch(path, Instance, body, idempotency_key=idempotency_key)
+
+    async def set_operator(
+        self,
+        instance_id: str,
+        account_id: str | None,
+        *,
+        revision: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Instance:
+        """Let this service account alone work on the instance from now on; None: any of the app in the project."""
+        path, body = f"/app-instances/{instance_id}", InstanceUpdate(operator_account_id=account_id)
+        return await self._transport.patch(path, Instance, body, revision=revision, idempotency_key=idempotency_key)
 
     def members(self, instance_id: str, *, removed: bool | None = None, limit: int | None = None) -> Pager[Member]:
         """List members, including removed ones; `removed` selects those that are removed or not."""
@@ -140,6 +154,10 @@ class Instances(ResourceRoutes):
 class Members(ResourceRoutes):
     async def get(self, member_id: str) -> Member:
         return await self._transport.get(f"/members/{member_id}", Member)
+
+    async def port(self, member_id: str, port: str) -> MemberPort:
+        """Look whether a tunnel to a declared port, by name or number, can be opened now; nothing is connected to."""
+        return await self._transport.get(f"/members/{member_id}/ports/{quote(port, safe='')}", MemberPort)
 
     async def forget(self, member_id: str, reason: str, *, idempotency_key: str | None = None) -> Member:
         """Make a member whose removal failed a tombstone, without proof that nothing is left."""

@@ -20,6 +20,7 @@ from gpuaas_contract.operations import (
     RemoteCommand,
     StepReport,
     StepStatus,
+    WorkAcknowledged,
 )
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
@@ -62,10 +63,10 @@ class Operations(ResourceRoutes):
         path = f"/operations/{operation_id}/claim"
         return await self._transport.post(path, Claim, ClaimRequest(holder=holder))
 
-    async def heartbeat(self, operation_id: str, fencing_token: int) -> Operation:
+    async def heartbeat(self, operation_id: str, fencing_token: int) -> WorkAcknowledged:
         body = LeaseRequest(fencing_token=fencing_token)
         path = f"/operations/{operation_id}/heartbeat"
-        return await self._transport.post(path, Operation, body, keyed=False)
+        return await self._transport.post(path, WorkAcknowledged, body, keyed=False)
 
     async def yield_lease(
         self, operation_id: str, fencing_token: int, *, idempotency_key: str | None = None
@@ -86,7 +87,7 @@ class Operations(ResourceRoutes):
         message: str = "",
         evidence: JsonObject | None = None,
         commands: Sequence[RemoteCommand] = (),
-    ) -> Operation:
+    ) -> WorkAcknowledged:
         body = StepReport(
             fencing_token=fencing_token,
             key=key,
@@ -96,7 +97,7 @@ class Operations(ResourceRoutes):
             evidence=evidence or {},
             commands=[*commands],
         )
-        return await self._transport.post(f"/operations/{operation_id}/steps", Operation, body)
+        return await self._transport.post(f"/operations/{operation_id}/steps", WorkAcknowledged, body)
 
     async def complete(
         self,
@@ -142,9 +143,12 @@ class Operations(ResourceRoutes):
         )
         return await self._transport.post(path, Operation, body, idempotency_key=idempotency_key)
 
-    async def access(self, operation_id: str, fencing_token: int, public_key: str) -> AccessGrant:
-        """Issue a certificate for exactly the machines of the operation, for its lease holder."""
-        body = OperationAccessRequest(fencing_token=fencing_token, public_key=public_key)
+    async def access(
+        self, operation_id: str, fencing_token: int, public_key: str, *, observer: bool = False
+    ) -> AccessGrant:
+        """Issue a certificate for exactly the machines of the operation, for its lease holder; with `observer` for the
+        machines of all members of the instance, as a user who can read and change nothing."""
+        body = OperationAccessRequest(fencing_token=fencing_token, public_key=public_key, observer=observer)
         return await self._transport.post(f"/operations/{operation_id}/access", AccessGrant, body)
 
     async def deliver(self, operation_id: str, fencing_token: int, *, allocation_id: str, digest: str) -> Delivery:

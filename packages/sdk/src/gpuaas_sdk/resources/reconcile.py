@@ -1,6 +1,6 @@
 """Reconcile leases: the right to observe an instance."""
 
-from gpuaas_contract.access import AccessGrant, OperationAccessRequest
+from gpuaas_contract.access import AccessGrant, LeaseAccessRequest
 from gpuaas_contract.operations import ClaimRequest, LeaseRequest
 from gpuaas_contract.reconcile import ReconcileClaim, ReconcileLease
 from gpuaas_sdk.resources.base import ResourceRoutes
@@ -21,7 +21,7 @@ class ReconcileLeases(ResourceRoutes):
 
     async def access(self, instance_id: str, fencing_token: int, public_key: str) -> AccessGrant:
         """Issue an observer's certificate for all machines of the instance."""
-        body = OperationAccessRequest(fencing_token=fencing_token, public_key=public_key)
+        body = LeaseAccessRequest(fencing_token=fencing_token, public_key=public_key)
         return await self._transport.post(f"{_path(instance_id)}/access", AccessGrant, body)
 
 

@@ -3,7 +3,7 @@
 from pydantic import SecretStr
 
 from gpuaas_contract.secret_deliveries import SecretDelivery, SecretDeliveryRequest, UnwrappedSecret, UnwrapRequest
-from gpuaas_contract.secrets import Secret, SecretEnsure, SecretPage, SecretSpec
+from gpuaas_contract.secrets import ReadSecret, Secret, SecretEnsure, SecretPage, SecretRead, SecretSpec
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
 from gpuaas_sdk.retry import NO_RETRY
@@ -25,6 +25,19 @@ class Secrets(ResourceRoutes):
 
     async def rotate(self, secret_id: str, *, revision: int | None = None) -> Secret:
         return await self._transport.post(f"/secrets/{secret_id}/rotate", Secret, revision=revision)
+
+    async def read(self, instance_id: str, name: str, password: str, *, version: int | None = None) -> ReadSecret:
+        """Read the value as a person whom the app's manifest lets, with the password of that person. The value is shown
+        once, so a request without an answer is not repeated automatically."""
+        body = SecretRead(name=name, version=version, password=SecretStr(password))
+        response = await self._transport.send(
+            "POST",
+            f"/app-instances/{instance_id}/secrets/read",
+            headers={"Content-Type": "application/json"},
+            content=encode_body(body),
+            retry=NO_RETRY,
+        )
+        return parse(ReadSecret, response)
 
     async def deliver(
         self,

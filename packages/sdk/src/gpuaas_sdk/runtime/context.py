@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Protocol, runtime_checkable
@@ -24,11 +24,17 @@ from gpuaas_contract.people import Person
 from gpuaas_contract.secrets import SecretSpec
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import ANSWERS_LATER, GpuaasError, LeaseLostError
-from gpuaas_sdk.machines.base import CommandError, Machine, MachineUnreachableError
+from gpuaas_sdk.machines.base import (
+    CommandError,
+    Machine,
+    MachineUnreachableError,
+    NotObservableError,
+    ObservedMachine,
+)
 from gpuaas_sdk.machines.noted import NotedMachine
 from gpuaas_sdk.runtime.errors import OperationCancelled, OperationFailed, RetryLater
 from gpuaas_sdk.runtime.secrets import LeaseSecrets
-from gpuaas_sdk.runtime.waits import Found, wait_for
+from gpuaas_sdk.runtime.waits import MEMBER_FAILED, Found, MemberWait, Statuses, wait_for
 from gpuaas_sdk.secret_value import SecretValue
 
 MESSAGE_LIMIT = 4_000
@@ -56,6 +62,13 @@ class HoldsSecrets(Protocol):
 
     @property
     def secrets(self) -> LeaseSecrets: ...
+
+
+@runtime_checkable
+class ObservesMembers(Protocol):
+    """Machine access that lets one look at the machines of all members of the instance."""
+
+    async def observed_machine(self, allocation_id: str) -> ObservedMachine: ...
 
 
 def words_for(error: BaseException) -> str:
@@ -113,7 +126,7 @@ class StepHandle:
 
     async def _report(self, status: StepStatus, message: str | None = None) -> None:
         context = self._context
-        operation = await context.client.operations.report_step(
+        answer = await context.client.operations.report_step(
             context.operation_id,
             context.fencing_token,
             key=self.key,
@@ -123,7 +136,7 @@ class StepHandle:
             evidence=_bounded_evidence(self.evidence),
             commands=self._commands,
         )
-        if operation.cancel_requested:
+        if answer.cancel_requested:
             context.request_cancel()
 
 
@@ -204,16 +217,91 @@ class OperationContext:
 
         The lease stays held, so no phase runs again. A condition that raises RetryLater, and a machine or platform that
         does not answer, mean "not yet". Ends at once with OperationCancelled where the operation is called off; after
-        `seconds` with OperationFailed(`wait_timed_out`); without `seconds`, at the operation's deadline.
+        `seconds`, and just before the operation's deadline, with OperationFailed(`wait_timed_out`), which can be
+        retried.
         """
         return await wait_for(
             what,
             condition,
             every=every,
             seconds=seconds,
+            operation=self.operation,
             cancelled=self._cancelled,
             check_cancelled=self.check_cancelled,
         )
+
+    async def wait_for_members(
+        self,
+        member_ids: Iterable[str] | None = None,
+        *,
+        component_key: str | None = None,
+        status: Statuses = MemberStatus.READY,
+        every: float = 1.0,
+        seconds: float | None = None,
+        failure_code: str = MEMBER_FAILED,
+    ) -> list[Member]:
+        """Wait until these members are in `status`, or in one of several, and return them.
+
+        Without ids: all members but this operation's own, those of `component_key` alone where it is given; who joins
+        meanwhile is waited for, who is removed is not. Ends like `wait_for`. A member that failed, or that was named
+        and is removed, ends the wait with OperationFailed(`failure_code`), which says why and can be retried. The step
+        that is under way says what is waited for; where there is none, there is one for the wait, `wait-for-members`.
+        """
+        return await self._wait_for_members(
+            "members",
+            None if member_ids is None else [*dict.fromkeys(member_ids)],
+            component_key,
+            status,
+            every=every,
+            seconds=seconds,
+            failure_code=failure_code,
+        )
+
+    async def wait_for_primary(
+        self,
+        *,
+        status: Statuses = MemberStatus.READY,
+        every: float = 1.0,
+        seconds: float | None = None,
+        failure_code: str = MEMBER_FAILED,
+    ) -> Member:
+        """Wait for the member of the manifest's primary component, as `wait_for_members` does, and return it."""
+
+        async def find() -> str:
+            primary_key = (await self.app_version()).manifest.primary.key
+            for member in await self.members():
+                if member.component_key == primary_key and member.status != MemberStatus.REMOVED:
+                    return member.id
+            raise OperationFailed(failure_code, f"the instance has no {primary_key} any more", retryable=True)
+
+        ids = [await self.wait_for("the members of the instance to be known", find, every=every, seconds=seconds)]
+        (primary,) = await self._wait_for_members(
+            "primary", ids, None, status, every=every, seconds=seconds, failure_code=failure_code
+        )
+        return primary
+
+    async def _wait_for_members(
+        self,
+        whom: str,
+        ids: list[str] | None,
+        component_key: str | None,
+        status: Statuses,
+        *,
+        every: float,
+        seconds: float | None,
+        failure_code: str,
+    ) -> list[Member]:
+        if (step := _step.get()) is None:
+            async with self.step(f"wait-for-{whom}", f"Wait for the {whom}"):
+                return await self._wait_for_members(
+                    whom, ids, component_key, status, every=every, seconds=seconds, failure_code=failure_code
+                )
+        wait = MemberWait(self, ids, component_key, status, failure_code, step.progress)
+        before = step.message
+        try:
+            return await wait.run(every=every, seconds=seconds)
+        finally:
+            step.message = before
 
     @property
     def operation_id(self) -> str:
@@ -281,6 +369,15 @@ class OperationContext:
     def machine(self, allocation_id: str) -> Machine:
         """Return the machine; it records its commands with the current step."""
         return NotedMachine(self._machines.machine(allocation_id), self.operation_id, _note)
+
+    async def observed_machine(self, allocation_id: str) -> ObservedMachine:
+        """Return the machine of any member of the instance, also of those that this operation is not about. It has
+        `read` alone, which runs as an observer without rights, for as long as the lease lasts.
+
+        Raises NotObservableError, which says why, on an external machine and on one that is not active."""
+        if not isinstance(self._machines, ObservesMembers):
+            raise NotObservableError(f"cannot look at {allocation_id}: there are no observers here")
+        return await self._machines.observed_machine(allocation_id)
 
     async def secret(self, name: str, spec: SecretSpec | None = None, *, version: int | None = None) -> SecretValue:
         """Fetch the instance's secret of that name; create a missing one as the manifest or `spec` declares it."""

@@ -17,7 +17,7 @@ from gpuaas_contract.operations import Claim
 from gpuaas_sdk.changes import Relist
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.correlation import correlation
-from gpuaas_sdk.errors import GpuaasError, TransportError
+from gpuaas_sdk.errors import GpuaasError, NotOperatorError, TransportError
 from gpuaas_sdk.runtime.context import MachineAccess, OperationContext
 from gpuaas_sdk.runtime.errors import ControllerMisconfiguredError, OperationFailed, PlatformAway, RetryLater
 from gpuaas_sdk.runtime.lease import Lease
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 RESYNC_SECONDS = 5.0
 """Also how long the operation of a dead controller waits after its lease ran out: no change says so."""
+MOST_REMEMBERED = 10_000
 _NEW_WORK = frozenset({OperationEvent.REQUESTED, OperationEvent.RETRIED})
 _NO_WORK = OUR_OPERATION_EVENTS | {
     OperationEvent.QUEUED,
@@ -100,6 +101,9 @@ class Controller:
         self._observer: Observer | None = None
         self._queue = WorkQueue(max_running=max_workers)
         self._runs: dict[str, _Run] = {}
+        self._of_others: set[str] = set()
+        """Instances that have another operator: their operations are not claimed unasked, only where the list of what
+        can be claimed names them."""
         self._stopping = False
 
     @property
@@ -159,6 +163,7 @@ class Controller:
                     self._client,
                     self._observe,
                     app_slug=principal.app_slug,
+                    account_id=principal.id,
                     project_id=principal.project_id,
                     holder=self._holder,
                     interval=self._observe_seconds,
@@ -191,6 +196,7 @@ class Controller:
         elif (
             item.app_slug is not None
             and item.event in _NEW_WORK
+            and item.instance_id not in self._of_others
             and (work := self._queue.add(item.resource_id, item.instance_id, item.correlation_id))
         ):
             # Claimed at once: to list what can be claimed would only say the same again.
@@ -226,12 +232,19 @@ class Controller:
         for item in due.doubtful:
             self._check_lease(item.operation_id)
 
+    def _leave_to_others(self, instance_id: str | None) -> None:
+        if len(self._of_others) >= MOST_REMEMBERED:
+            self._of_others.clear()
+        if instance_id is not None:
+            self._of_others.add(instance_id)
+
     async def _work(self, item: WorkItem) -> None:
         id = item.operation_id
         later: RetryLater | None = None
         try:
             with correlation(item.correlation_id):
                 claimed = await claim_operation(self._client, id, self._holder)
+            self._of_others.discard(str(item.instance_id))
             if claimed is not None:
                 claim, lease = claimed
                 self._runs[id].lease = lease
@@ -241,6 +254,9 @@ class Controller:
                 handler = self._handlers.get(operation.kind, _kind_not_handled)
                 machines = self._machines(self._client, claim)
                 later = await Worker(self._client, claim, lease, handler, machines).run()
+        except NotOperatorError as error:
+            logger.info("%s: left to its operator: %s", id, error)
+            self._leave_to_others(item.instance_id)
         except TransportError as error:
             later = PlatformAway(error)
         except GpuaasError as error:

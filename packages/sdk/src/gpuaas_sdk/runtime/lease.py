@@ -82,10 +82,10 @@ class Lease(KeptLease):
         """Called when a heart-beat says that the operation is to be cancelled."""
 
     async def _beat(self) -> None:
-        operation = await self._client.operations.heartbeat(self.operation_id, self.fencing_token)
-        if operation.state != OperationState.RUNNING:
-            raise LeaseLostError(f"the operation is {operation.state}")
-        if operation.cancel_requested:
+        answer = await self._client.operations.heartbeat(self.operation_id, self.fencing_token)
+        if answer.state != OperationState.RUNNING:
+            raise LeaseLostError(f"the operation is {answer.state}")
+        if answer.cancel_requested:
             self.on_cancel()
 
 

@@ -15,7 +15,7 @@ from gpuaas_contract.people import Person
 from gpuaas_contract.reconcile import ReconcileClaim
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.correlation import correlation, current_correlation_id
-from gpuaas_sdk.errors import ConflictError, GpuaasError, LeaseLostError, NotFoundError
+from gpuaas_sdk.errors import ConflictError, GpuaasError, LeaseLostError, NotFoundError, NotOperatorError
 from gpuaas_sdk.machines.base import MachineUnreachableError, ObservedMachine
 from gpuaas_sdk.machines.parallel import AT_ONCE
 from gpuaas_sdk.observations import Observation, unknown
@@ -184,6 +184,7 @@ class Observer:
         handler: ObserveHandler,
         *,
         app_slug: str,
+        account_id: str,
         project_id: str | None,
         holder: str,
         interval: float = OBSERVE_SECONDS,
@@ -192,6 +193,7 @@ class Observer:
         self._client = client
         self._handler = handler
         self._app_slug = app_slug
+        self._account_id = account_id
         self._project_id = project_id
         self._holder = holder
         self._interval = interval
@@ -230,6 +232,8 @@ class Observer:
         async for instance in self._client.instances.list(project_id=self._project_id):
             if instance.app_slug != self._app_slug or instance.status == InstanceStatus.DECOMMISSIONED:
                 continue
+            if instance.operator_account_id not in (None, self._account_id):
+                continue
             held = instance.reconcile_lease is not None and not instance.reconcile_lease.expired
             if instance.id not in self._watches and not held:
                 watch = asyncio.create_task(self._watch(instance.id), name=f"observe {instance.id}")
@@ -240,7 +244,7 @@ class Observer:
             claimed_at = asyncio.get_running_loop().time()
             try:
                 claim = await self._client.reconcile_leases.claim(instance_id, self._holder)
-            except (ConflictError, NotFoundError) as error:
+            except (ConflictError, NotFoundError, NotOperatorError) as error:
                 logger.info("%s: not observed by us: %s", instance_id, error)
                 return
             await self._look_after(claim, KeptReconcileLease(self._client, claim, claimed_at=claimed_at))

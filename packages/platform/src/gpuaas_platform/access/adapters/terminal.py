@@ -17,7 +17,7 @@ TERMINAL = "xterm-256color"
 
 @dataclass(frozen=True, slots=True)
 class ShellLogin:
-    """What opens a machine, and what proves that it is the one."""
+    """The key and certificate that open a machine, and the authorities that prove which machine it is."""
 
     host_principal: str
     login: str

@@ -13,7 +13,7 @@ from starlette.websockets import WebSocketState
 from gpuaas_contract import ids
 from gpuaas_contract.agent_link import OpenStream
 from gpuaas_contract.problems import Code
-from gpuaas_platform.access.records import AccessGrantRecord
+from gpuaas_platform.access.records import AccessGrantRecord, TunnelPort
 from gpuaas_platform.access.service.streams import list_ended
 from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.api.links import AgentLinks
@@ -29,6 +29,7 @@ OPEN_SECONDS = 10
 RECHECK_SECONDS = 2
 DRAIN_SECONDS = 5
 POLICY_CLOSE = 1008
+CUT = "the right behind this connection has ended"
 
 Receive = Callable[[], Awaitable[bytes]]
 """Raises where the other side has ended."""
@@ -62,6 +63,8 @@ class Joined:
     principal_id: str
     cut: asyncio.Event
     """Set where the right has ended."""
+    tunnel: TunnelPort | None = None
+    """The port that it leads to; None for sshd."""
     to_machine: int = 0
     from_machine: int = 0
     """Bytes."""
@@ -80,29 +83,39 @@ class StreamBroker:
         return len(self._open)
 
     async def serve_client(
-        self, websocket: WebSocket, access: AccessGrantRecord, machine: AllocationView, correlation_id: str
+        self,
+        websocket: WebSocket,
+        access: AccessGrantRecord,
+        machine: AllocationView,
+        correlation_id: str,
+        tunnel: TunnelPort | None = None,
     ) -> None:
         try:
-            async with self.join(access, machine, correlation_id) as joined:
+            async with self.join(access, machine, correlation_id, tunnel) as joined:
                 try:
                     await websocket.accept()
                 except OSError:
                     # The client went away while its stream was being opened.
                     return
                 await carry(joined, websocket.receive_bytes, websocket.send_bytes)
+                if joined.cut.is_set():
+                    await _close(websocket, POLICY_CLOSE, CUT)
         finally:
             await _close(websocket)
 
     @asynccontextmanager
     async def join(
-        self, access: AccessGrantRecord, machine: AllocationView, correlation_id: str
+        self,
+        access: AccessGrantRecord,
+        machine: AllocationView,
+        correlation_id: str,
+        tunnel: TunnelPort | None = None,
     ) -> AsyncIterator[Joined]:
         """A stream through the machine's agent: counted, cut when the right ends, its end written down."""
         node_id, principal_id = machine.node_id, access.principal_id
         assert node_id is not None, "a machine with an agent is on a node"
         self._require_room(principal_id)
-        if not self._links.is_connected(node_id):
-            raise Refusal(Code.NODE_OFFLINE, "the machine's node is offline", retry_after=5)
+        self.require_link(machine)
         stream_id = ids.new_id(ids.STREAM)
         waiting = _Waiting(node_id, asyncio.get_running_loop().create_future(), asyncio.Event())
         self._waiting[stream_id] = waiting
@@ -110,8 +123,8 @@ class StreamBroker:
         started = time.monotonic()
         joined = None
         try:
-            agent = await self._ask_agent(node_id, stream_id, machine, correlation_id, waiting)
-            joined = self._open[stream_id] = Joined(agent, access.id, principal_id, asyncio.Event())
+            agent = await self._ask_agent(node_id, stream_id, machine, correlation_id, waiting, tunnel)
+            joined = self._open[stream_id] = Joined(agent, access.id, principal_id, asyncio.Event(), tunnel)
             self._metrics.streams_opened.inc()
             yield joined
         finally:
@@ -121,6 +134,11 @@ class StreamBroker:
             waiting.over.set()
             if joined is not None:
                 await self._note_end(joined, machine, correlation_id, time.monotonic() - started)
+
+    def require_link(self, machine: AllocationView) -> None:
+        if machine.node_id is None or not self._links.is_connected(machine.node_id):
+            detail = f"the node of machine {machine.name} is offline: its agent is not connected"
+            raise Refusal(Code.NODE_OFFLINE, detail, retry_after=5)
 
     def _require_room(self, principal_id: str) -> None:
         most = self._platform.stream_limits.streams_per_principal
@@ -138,27 +156,38 @@ class StreamBroker:
             "bytes_from_machine": joined.from_machine,
             "cut": was_cut,
         }
+        action = "access.close_stream"
+        if (tunnel := joined.tunnel) is not None:
+            action, detail = "tunnel.close", {**detail, "member": tunnel.member_id, "port": tunnel.name}
         try:
             async with self._platform.database.transaction(joined.principal_id, correlation_id) as tx:
-                await tx.audit_owned("access.close_stream", machine, detail)
+                await tx.audit_owned(action, machine, detail)
         except Exception:
             log.exception("cannot_note_end_of_stream", **detail)
 
     async def _ask_agent(
-        self, node_id: str, stream_id: str, machine: AllocationView, correlation_id: str, waiting: _Waiting
+        self,
+        node_id: str,
+        stream_id: str,
+        machine: AllocationView,
+        correlation_id: str,
+        waiting: _Waiting,
+        tunnel: TunnelPort | None,
     ) -> WebSocket:
         message = OpenStream(
             stream_id=stream_id,
             allocation_id=machine.id,
             address=machine.address,
-            port=SSH_PORT,
+            port=SSH_PORT if tunnel is None else tunnel.number,
+            half_close=tunnel is not None,
             correlation_id=correlation_id,
         )
         try:
             await self._links.send(node_id, message)
             return await asyncio.wait_for(waiting.agent, OPEN_SECONDS)
         except (TimeoutError, OSError, KeyError, RuntimeError, WebSocketDisconnect) as error:
-            detail = f"the machine cannot be reached through its node: {str(error) or 'no answer'}"
+            what = "the machine" if tunnel is None else f"port {tunnel.name} ({tunnel.number}) of {machine.name}"
+            detail = f"{what} cannot be reached through its node: {str(error) or 'no answer'}"
             raise Refusal(Code.UNAVAILABLE, detail, retry_after=2) from error
 
     async def serve_agent(self, node_id: str, stream_id: str, websocket: WebSocket) -> None:
@@ -226,7 +255,7 @@ async def _copy(receive: Receive, send: Send, count: Callable[[int], None]) -> b
         count(len(content))
 
 
-async def _close(websocket: WebSocket) -> None:
+async def _close(websocket: WebSocket, code: int = 1000, reason: str = "") -> None:
     if websocket.application_state == WebSocketState.CONNECTED:
         with suppress(RuntimeError, WebSocketDisconnect):
-            await websocket.close()
+            await websocket.close(code, reason)

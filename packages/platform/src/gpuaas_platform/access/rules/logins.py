@@ -33,12 +33,14 @@ def is_of_people(login: str) -> bool:
     return login.startswith(PREFIX)
 
 
-def lease_principal(leased_id: str, fencing_token: int) -> str:
+def lease_principal(leased_id: str, fencing_token: int, *, observer: bool = False) -> str:
     """Name the principal of one holder of a lease on an operation or an instance. The ids of its certificates begin
-    with it, by which a machine knows whose session is whose."""
-    return f"{leased_id}/{fencing_token}"
+    with it, by which a machine knows whose session is whose. Whoever looks under the lease of an operation has another
+    one beside it: neither certificate is good for the other's user."""
+    return f"{leased_id}/{fencing_token}" + ("_observer" if observer else "")
 
 
-def certificate_principal(login: str, allocation_id: str) -> str:
-    """Name the principal that a certificate must carry to log in to this machine as this user."""
-    return f"{login}@{allocation_id}"
+def role_principal(person_id: str) -> str:
+    """Name the principal of somebody who administers machines and logs in as their own user. As for a lease, the ids of
+    its certificates begin with it."""
+    return f"{person_id}/role"

@@ -12,12 +12,12 @@ from gpuaas_contract.access import (
     AccessGrant,
     DirectAccess,
     MachineAddress,
+    MachineLeftOut,
 )
 from gpuaas_contract.agent_link import HostCertificate, HostCertificateRequest
 from gpuaas_contract.allocations import AllocationStatus, ShapeKind
 from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.access.records import AccessGrantRecord, AuthorityVersionRecord, KeyState
-from gpuaas_platform.access.rules.logins import certificate_principal
 from gpuaas_platform.access.rules.ssh_keys import read_public_key
 from gpuaas_platform.access.storage import authorities as store
 from gpuaas_platform.allocations.records import AllocationRecord, AllocationView
@@ -71,28 +71,28 @@ class Authorities:
         key_id: str,
         seconds: int = CERTIFICATE_SECONDS,
         chosen: Mapping[str, str] | None = None,
+        left_out: Sequence[MachineLeftOut] = (),
         lease_principal: str | None = None,
     ) -> AccessGrant:
         """Sign a certificate for the machines that trust one; the others are opened by the access credential of an
-        external machine, or by the one that is chosen for an allocation. Under a lease, its principal is let in."""
+        external machine, or by the one that is chosen for an allocation. The principal is that of the lease or the
+        role, or else the grant: the machine lets it in only while that lasts."""
         owner_id, chosen = grant.owner_id, chosen or {}
         active = await self._active(owner_id)
         certified = list_certified(machines, chosen)
         ending = lease_principal or grant.grant_id
-        principals = sorted({ending or certificate_principal(grant.login, row.id) for row in certified})
+        assert ending is not None, "no certificate outlives the right that it is given by"
         certificate = ""
-        if principals:
+        if certified:
             version = _version_for(certified, active)
-            certificate = await self._openbao.sign_user_key(owner_id, version, public_key, principals, seconds, key_id)
+            certificate = await self._openbao.sign_user_key(owner_id, version, public_key, [ending], seconds, key_id)
         return AccessGrant(
             id=grant.id,
             login=grant.login,
             certificate=certificate,
             host_authority=_public_keys(active),
-            machines=[
-                _address_of(row, chosen.get(row.id), closed_at_end=ending is not None and row in certified)
-                for row in machines
-            ],
+            machines=[_address_of(row, chosen.get(row.id), closed_at_end=row in certified) for row in machines],
+            left_out=[*left_out],
             expires_at=grant.expires_at,
         )
 

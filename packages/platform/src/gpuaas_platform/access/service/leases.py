@@ -1,4 +1,5 @@
-"""Access under a lease: the machines let its principal in before the holder hears of it, and refuse it at its end."""
+"""Access under a lease, or by a role: the machines let its principal in before the holder hears of it, and refuse it at
+its end."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from gpuaas_contract.agent_link import SetLeases
 from gpuaas_contract.problems import Code
 from gpuaas_platform.access.records import LeasePrincipalRecord
 from gpuaas_platform.access.storage import leases as store
-from gpuaas_platform.core.database import Database
+from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.wakeups import LEASES, Wakeups
 
@@ -21,21 +22,21 @@ class LeaseDoors:
         self._database = database
         self._wakeups = wakeups
 
-    async def wait_until_open(self, principal: str) -> None:
-        """Wait for the nodes that can be told. One that is offline is told when it is back: its machines cannot be
+    async def wait_until_open(self, principal: str, allocation_id: str | None = None) -> None:
+        """Wait for the nodes that can be told, or for that of one machine. One that is offline is told when it is back: its machines cannot be
         reached through it before."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + TOLD_SECONDS
         while True:
             woken = self._wakeups.event(LEASES)
             async with self._database.system_transaction() as tx:
-                waiting = await store.list_untold(tx, principal)
+                waiting = await store.list_untold(tx, principal, allocation_id)
             if not waiting:
                 return
             if loop.time() > deadline:
                 machine = waiting[0]
                 detail = (
-                    f"the agent of node {machine.node_name} has not opened {machine.name} for this lease within "
+                    f"the agent of node {machine.node_name} has not opened {machine.name} for {principal} within "
                     f"{TOLD_SECONDS} seconds; try again, and where it stays like that, update or restart the agent"
                 )
                 raise Refusal(Code.UNAVAILABLE, detail, retry_after=1)
@@ -49,10 +50,10 @@ class LeaseDoors:
         async with self._database.system_transaction() as tx:
             return await store.list_of_node(tx, node_id)
 
-    async def heard(self, told: Sequence[tuple[str, str]]) -> None:
+    @staticmethod
+    async def heard(tx: Transaction, told: Sequence[tuple[str, str]]) -> None:
         if told:
-            async with self._database.system_transaction() as tx:
-                await store.set_told(tx, told)
+            await store.set_told(tx, told)
 
     async def link_began(self, node_id: str) -> None:
         async with self._database.system_transaction() as tx:
@@ -60,7 +61,7 @@ class LeaseDoors:
 
 
 class LeaseTeller:
-    """What one link has told its agent of leases, and what the agent has confirmed."""
+    """The leases that one link has told its agent of, and those that the agent has confirmed."""
 
     def __init__(self) -> None:
         self._sequence = 0

@@ -9,10 +9,13 @@ from gpuaas_contract.grants import GrantStatus
 from gpuaas_contract.identity import PrincipalKind
 from gpuaas_contract.problems import Code
 from gpuaas_platform.access.records import AccessGrantRecord, GrantRecord, NewAccessGrant
+from gpuaas_platform.access.rules.logins import role_principal
 from gpuaas_platform.access.service.authorities import Authorities, check_ssh_key
+from gpuaas_platform.access.service.leases import LeaseDoors
 from gpuaas_platform.access.service.streams import require_active
 from gpuaas_platform.access.storage import access as store
 from gpuaas_platform.access.storage import grants as grant_store
+from gpuaas_platform.access.storage import leases as lease_store
 from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.allocations import require_allocation
@@ -23,9 +26,10 @@ from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 
 
 class PersonAccess:
-    def __init__(self, database: Database, authorities: Authorities) -> None:
+    def __init__(self, database: Database, authorities: Authorities, doors: LeaseDoors) -> None:
         self._database = database
         self._authorities = authorities
+        self._doors = doors
 
     async def grant(
         self, caller: Caller, correlation_id: str, allocation_id: str, body: PersonAccessRequest
@@ -34,9 +38,7 @@ class PersonAccess:
             machine, held = await find_right(tx, caller, allocation_id, administrator=body.administrator)
             check_ssh_key(body.public_key)
             access = await insert_access(tx, machine, held, body.lifetime_seconds)
-        key_id = f"{caller.name}/{correlation_id}"
-        seconds = seconds_left(access)
-        return await self._authorities.certify(access, [machine], body.public_key, key_id, seconds)
+        return await self._certify(access, machine, body.public_key, f"{caller.name}/{correlation_id}")
 
     async def open_terminal(
         self, caller: Caller, correlation_id: str, allocation_id: str, public_key: str
@@ -45,9 +47,21 @@ class PersonAccess:
         async with self._database.transaction(caller.id, correlation_id) as tx:
             machine, held = await find_right(tx, caller, allocation_id)
             access = await insert_access(tx, machine, held, CERTIFICATE_SECONDS)
-        key_id = f"{caller.name}/terminal/{correlation_id}"
-        grant = await self._authorities.certify(access, [machine], public_key, key_id, seconds_left(access))
+        grant = await self._certify(access, machine, public_key, f"{caller.name}/terminal/{correlation_id}")
         return TerminalAccess(access, machine, grant)
+
+    async def _certify(
+        self, access: AccessGrantRecord, machine: AllocationView, public_key: str, key_id: str
+    ) -> AccessGrant:
+        seconds = seconds_left(access)
+        if access.grant_id is not None:
+            return await self._authorities.certify(access, [machine], public_key, key_id, seconds)
+        principal = role_principal(access.principal_id)
+        answer = await self._authorities.certify(
+            access, [machine], public_key, f"{principal}/{key_id}", seconds, lease_principal=principal
+        )
+        await self._doors.wait_until_open(principal, machine.id)
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,8 @@ async def _require_role(tx: Transaction, caller: Caller, allocation_id: str) -> 
             f"gpuaas grant create {machine.name} {caller.name}"
         )
         raise Refusal(Code.FORBIDDEN, detail, denied=True)
+    if not await store.roles_stand(tx, caller):
+        raise Refusal(Code.UNAVAILABLE, "your roles were changed just now; try again", retry_after=1)
     return machine
 
 
@@ -124,6 +140,8 @@ async def insert_access(
             grant_id=None if held is None else held.id,
         ),
     )
+    if held is None:
+        await lease_store.open_for_role(tx, role_principal(access.principal_id), access.login, machine.id)
     detail = {"grant": access.id, "login": access.login, "by": "role" if held is None else held.id}
     await tx.audit_owned("access.grant", machine, detail)
     return access

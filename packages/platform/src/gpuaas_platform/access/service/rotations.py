@@ -4,6 +4,7 @@ from gpuaas_contract import ids
 from gpuaas_contract.agent_link import RenewTrust
 from gpuaas_contract.events import SshAuthorityEvent
 from gpuaas_contract.nodes import NodeStatus
+from gpuaas_contract.offers import Offer
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.ssh_authorities import (
     AuthorityRetire,
@@ -135,9 +136,7 @@ class RotateAuthority:
 
 
 def _retire_action(owner_id: str) -> AllowedAction:
-    return AllowedAction(
-        action="retire", title="Retire the old one", method="POST", href=f"/v1/ssh-authorities/{owner_id}/retire"
-    )
+    return Offer.RETIRE_SSH_AUTHORITY.action("retire", "Retire the old one", owner_id=owner_id)
 
 
 async def retire_authority(tx: Transaction, caller: Caller, owner_id: str, body: AuthorityRetire) -> SshAuthority:

@@ -26,6 +26,9 @@ async def open_stream(
     grant = await store.get(tx, grant_id)
     if grant is None or grant.principal_id != caller.id or allocation_id not in grant.allocation_ids:
         raise not_found("access grant", grant_id)
+    if grant.member_id is not None:
+        # A tunnel's access is for its port only, and goes through the route of that port.
+        raise not_found("access grant", grant_id)
     if not grant.open or await store.list_ended(tx, [grant_id]):
         raise Refusal(Code.INVALID_STATE, "this access grant has ended; ask for a new one")
     machine = await allocation_store.get(tx, allocation_id)

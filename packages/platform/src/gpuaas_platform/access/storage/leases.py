@@ -1,4 +1,5 @@
-"""Principals of leases: who may log in to which machine for as long as a lease lasts, and whether its node knows."""
+"""Principals that end: who may log in to which machine for as long as a lease lasts, or a role, and whether its node
+knows."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -52,6 +53,21 @@ async def open_for(
     await _wake_nodes(tx, changed)
 
 
+async def open_for_role(tx: Transaction, principal: str, login: str, allocation_id: str) -> None:
+    """Let somebody in on this machine, beside others, until the role behind it ends. A certificate that has expired
+    opens nothing, so that the principal may stay."""
+    changed = await tx.all(
+        """INSERT INTO lease_principals (allocation_id, principal, login, account_id)
+           VALUES (%(allocation)s, %(principal)s, %(login)s, %(account)s)
+           ON CONFLICT DO NOTHING RETURNING allocation_id""",
+        allocation=allocation_id,
+        principal=principal,
+        login=login,
+        account=tx.principal_id,
+    )
+    await _wake_nodes(tx, changed)
+
+
 async def close_of_operation(tx: Transaction, operation_id: str) -> None:
     query: LiteralString = "DELETE FROM lease_principals WHERE operation_id = %(id)s RETURNING allocation_id"
     await _wake_nodes(tx, await tx.all(query, id=operation_id))
@@ -62,13 +78,20 @@ async def close_of_reconcile(tx: Transaction, instance_id: str) -> None:
     await _wake_nodes(tx, await tx.all(query, id=instance_id))
 
 
-async def close_of_account(tx: Transaction, account_id: str) -> None:
-    query: LiteralString = "DELETE FROM lease_principals WHERE account_id = %(id)s RETURNING allocation_id"
-    await _wake_nodes(tx, await tx.all(query, id=account_id))
+async def close_of_account(tx: Transaction, account_id: str, project_id: str | None = None) -> None:
+    """Everywhere, or in one project."""
+    changed = await tx.all(
+        """DELETE FROM lease_principals p USING allocations a
+           WHERE p.account_id = %(id)s AND a.id = p.allocation_id
+             AND (%(project)s::text IS NULL OR a.project_id = %(project)s) RETURNING p.allocation_id""",
+        id=account_id,
+        project=project_id,
+    )
+    await _wake_nodes(tx, changed)
 
 
 async def close_expired(tx: Transaction) -> None:
-    """Shut out the holders of leases that have run out, and forget machines that are gone."""
+    """Shut out the holders of leases that have run out, and forget machines that are gone. Roles do not run out."""
     changed = await tx.all(
         """WITH over AS (
                SELECT p.allocation_id, p.principal FROM lease_principals p
@@ -76,7 +99,8 @@ async def close_expired(tx: Transaction) -> None:
                LEFT JOIN operations o ON o.id = p.operation_id
                LEFT JOIN reconcile_leases r ON r.instance_id = p.reconciled_instance_id
                WHERE a.status IN ('releasing', 'released', 'failed')
-                  OR coalesce(o.lease_expires_at, r.expires_at, '-infinity') < now()
+                  OR (coalesce(p.operation_id, p.reconciled_instance_id) IS NOT NULL
+                      AND coalesce(o.lease_expires_at, r.expires_at, '-infinity') < now())
                FOR UPDATE OF p SKIP LOCKED)
            DELETE FROM lease_principals p USING over
            WHERE p.allocation_id = over.allocation_id AND p.principal = over.principal
@@ -95,15 +119,17 @@ async def list_of_node(tx: Transaction, node_id: str) -> list[LeasePrincipalReco
     )
 
 
-async def list_untold(tx: Transaction, principal: str) -> list[UntoldMachine]:
-    """List the machines that do not let the principal in yet, though their node is there to be told."""
+async def list_untold(tx: Transaction, principal: str, allocation_id: str | None = None) -> list[UntoldMachine]:
+    """List the machines, all or one, that do not let the principal in yet, though their node is there to be told."""
     return await tx.fetch_all(
         UntoldMachine,
         """SELECT a.name, n.name AS node_name
            FROM lease_principals p JOIN allocations a ON a.id = p.allocation_id JOIN nodes n ON n.id = a.node_id
            WHERE p.principal = %(principal)s AND p.told_at IS NULL AND a.status = 'active'
+             AND (%(allocation)s::text IS NULL OR a.id = %(allocation)s)
              AND n.status IN ('ready', 'cordoned', 'draining') ORDER BY a.name""",
         principal=principal,
+        allocation=allocation_id,
     )
 
 

@@ -156,5 +156,5 @@ async def get_authorization_server_metadata(request: Request) -> AuthorizationSe
 
 @well_known.get("/jwks.json", Permission.ANONYMOUS, response_model=JsonWebKeySet)
 async def get_public_keys(request: Request) -> JsonWebKeySet:
-    """What tokens can be verified with, by those who are not this platform."""
+    """Publish the keys by which others verify our tokens."""
     return platform_of(request).tokens.keys.public_keys()

@@ -1,4 +1,4 @@
-"""What a person is told about the code that they typed."""
+"""Messages to a person about the code that they typed."""
 
 from gpuaas_platform.identity.records import DeviceAuthorizationRecord, DeviceStatus
 

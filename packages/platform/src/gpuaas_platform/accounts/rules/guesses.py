@@ -17,7 +17,7 @@ ACCOUNT_FAILURES = 100
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What is counted of one attempt. The account is a keyed hash: what was typed is stored nowhere."""
+    """The counters of one attempt. The account is a keyed hash: what was typed is stored nowhere."""
 
     address: str
     account: str

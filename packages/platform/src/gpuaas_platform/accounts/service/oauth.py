@@ -10,6 +10,7 @@ from gpuaas_contract.identity import Token
 from gpuaas_contract.oauth import USER_CODE_ALPHABET, DeviceAuthorization, DeviceRequest
 from gpuaas_contract.problems import Code
 from gpuaas_contract.sessions import SessionKind
+from gpuaas_contract.wire import API_PREFIX
 from gpuaas_platform.accounts.records import ServiceAccountView
 from gpuaas_platform.accounts.rules.device_codes import why_not
 from gpuaas_platform.accounts.service.failed_logins import FailedLogins
@@ -66,7 +67,7 @@ class OAuthService:
         self._client_delay = GrowingDelay(CLIENT_ALLOWANCE, "of this service account from this address")
         self._code_delay = GrowingDelay(CODE_ALLOWANCE, "to type a code")
         self.public_url = public_url.rstrip("/")
-        self._audiences = [AUDIENCE, self.public_url, f"{self.public_url}/v1/oauth/token"]
+        self._audiences = [AUDIENCE, self.public_url, f"{self.public_url}{API_PREFIX}/oauth/token"]
         """Programs that know OAuth only name the token endpoint or the issuer; our own say who we are."""
 
     # Service accounts

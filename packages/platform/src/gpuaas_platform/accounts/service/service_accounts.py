@@ -17,7 +17,8 @@ from gpuaas_contract.identity import (
     ServiceAccountPage,
     ServiceAccountUpdate,
 )
-from gpuaas_contract.problems import AllowedAction, Code, FieldError
+from gpuaas_contract.offers import Offer
+from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.accounts.records import ServiceAccountRecord, ServiceAccountView
 from gpuaas_platform.accounts.service.sessions import hash_secret
@@ -193,11 +194,8 @@ async def _lock_with_room(tx: Transaction, caller: Caller, account_id: str, kind
             Code.KEY_LIMIT,
             f"the account has {len(valid)} of this kind; revoke the one that is not used any more first",
             allowed_actions=[
-                AllowedAction(
-                    action="revoke",
-                    title=f"Revoke {key_id}",
-                    method="DELETE",
-                    href=f"/v1/service-accounts/{account_id}/keys/{key_id}",
+                Offer.REVOKE_SERVICE_ACCOUNT_KEY.action(
+                    "revoke", f"Revoke {key_id}", service_account_id=account_id, key_id=key_id
                 )
                 for key_id in valid
             ],

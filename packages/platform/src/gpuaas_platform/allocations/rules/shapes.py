@@ -19,6 +19,10 @@ _UNSUPPORTED = {
     (ShapeKind.EXTERNAL, "restart"): "no agent of the platform is on it",
     (ShapeKind.EXTERNAL, "access"): "it does not trust the project's SSH authority, so there is no certificate for"
     " people; log in with a key of your own",
+    (
+        ShapeKind.EXTERNAL,
+        "tunnel",
+    ): "no agent of the platform is on it; forward the port over SSH with a key of your own, as `gpuaas tunnel` does",
     (ShapeKind.EXTERNAL, "delivery"): "no agent of the platform is on it",
 }
 

@@ -15,6 +15,7 @@ from gpuaas_contract.allocations import (
     TimelineEntry,
 )
 from gpuaas_contract.events import AllocationEvent
+from gpuaas_contract.offers import Offer
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.usage import UsageKind
 from gpuaas_platform.access.service.grants import end_of_allocation
@@ -53,16 +54,18 @@ def to_model(row: AllocationView) -> Allocation:
 
 def _actions(row: AllocationView) -> list[AllowedAction]:
     status, charged = row.status, row.charged_from is not None
-    names = []
+    offers = []
     if status == AllocationStatus.ACTIVE and row.activity is None:
-        changes = [("restart", "Restart it in place"), ("resize", "Give it another size")]
-        names += [change for change in changes if shapes.supports(row, change[0])]
+        changes = [
+            (Offer.RESTART_ALLOCATION, "restart", "Restart it in place"),
+            (Offer.RESIZE_ALLOCATION, "resize", "Give it another size"),
+        ]
+        offers += [change for change in changes if shapes.supports(row, change[1])]
     if status == AllocationStatus.RELEASE_FAILED or (status == AllocationStatus.FAILED and not charged):
-        names += [("retry", "Try again")]
+        offers += [(Offer.RETRY_ALLOCATION, "retry", "Try again")]
     if status in _RELEASABLE:
-        names += [("release", "Give it back")]
-    path = f"/v1/allocations/{row.id}"
-    return [AllowedAction(action=name, title=title, method="POST", href=f"{path}/{name}") for name, title in names]
+        offers += [(Offer.RELEASE_ALLOCATION, "release", "Give it back")]
+    return [offer.action(name, title, allocation_id=row.id) for offer, name, title in offers]
 
 
 async def shown(tx: Transaction, allocation_id: str) -> Allocation:
@@ -206,12 +209,7 @@ async def require_unused(tx: Transaction, row: AllocationRecord, advice: str) ->
 def in_use(users: Sequence[MachineUser], advice: str, *actions: AllowedAction) -> Refusal:
     names = sorted({user.instance_name for user in users})
     decommission = [
-        AllowedAction(
-            action="decommission",
-            title=f"Decommission {name}",
-            method="POST",
-            href=f"/v1/app-instances/{instance_id}/operations",
-        )
+        Offer.REQUEST_OPERATION.action("decommission", f"Decommission {name}", instance_id=instance_id)
         for instance_id, name in sorted({(user.instance_id, user.instance_name) for user in users})
     ]
     detail = f"the machine is used by {', '.join(names)}; {advice}"

@@ -3,13 +3,11 @@
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 
-from gpuaas_contract.access import PERSON_LOGIN
 from gpuaas_contract.agent_link import CreateSlice, PrepareHost, ProjectNetwork
 from gpuaas_contract.allocations import AllocationStatus, Shape, ShapeKind
 from gpuaas_contract.events import AllocationEvent
 from gpuaas_contract.nodes import NodeStatus
 from gpuaas_contract.usage import UsageKind
-from gpuaas_platform.access.rules.logins import certificate_principal
 from gpuaas_platform.allocations.records import AllocationRecord, AllocationView
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.networks import bridge_name, free_address, gateway_cidr, owner_subnet
@@ -164,14 +162,9 @@ async def _place_on_host(tx: Transaction, row: AllocationView, search: Search, p
 
 async def order_machine(tx: Transaction, row: AllocationView, plan: AddressPlan) -> None:
     if row.shape.kind == ShapeKind.HOST:
-        await node_store.order(tx, row, PrepareHost(allocation_id=row.id, principals=_principals(row)))
+        await node_store.order(tx, row, PrepareHost(allocation_id=row.id, principals={}))
     else:
         await order_slice(tx, row, plan)
-
-
-def _principals(row: AllocationRecord) -> dict[str, list[str]]:
-    """For those who administer the machine. Holders of a lease are let in for as long as it lasts."""
-    return {PERSON_LOGIN: [certificate_principal(PERSON_LOGIN, row.id)]}
 
 
 async def order_slice(tx: Transaction, row: AllocationView, plan: AddressPlan) -> None:
@@ -191,7 +184,7 @@ async def order_slice(tx: Transaction, row: AllocationView, plan: AddressPlan) -
         image=row.image,
         network=network,
         address=row.address,
-        principals=_principals(row),
+        principals={},
         volumes=await mounts_of_new_machine(tx, row.id) if row.volumes else [],
     )
     await node_store.order(tx, row, spec)

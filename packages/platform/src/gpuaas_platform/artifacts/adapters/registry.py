@@ -50,7 +50,7 @@ class Registry:
         return int(answer.headers.get("content-length", "-1")) if _is_there(answer) else None
 
     async def delete_manifest(self, token: str, repository: str, digest: str) -> None:
-        """What is gone already is fine. The bytes are freed when garbage is collected."""
+        """Delete a manifest, or find it gone. The bytes are freed when garbage is collected."""
         try:
             answer = await self._client.delete(f"{repository}/manifests/{digest}", headers=_headers(token))
         except httpx.HTTPError as error:

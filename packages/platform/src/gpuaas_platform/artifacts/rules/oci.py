@@ -1,4 +1,4 @@
-"""What a manifest must be to count as an artifact: one file, of a stated kind and size. Nothing in it is believed."""
+"""A manifest counts as an artifact if it has one file, of a stated kind and size. Nothing in it is believed."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What the token of a registry allows: which actions on which repository, in the words of Docker's token protocol."""
+"""Rights in the token of a registry: which actions on which repository, in the words of Docker's token protocol."""
 
 import base64
 import hashlib
@@ -21,7 +21,7 @@ class Access:
 
 
 def read_scopes(scopes: Iterable[str]) -> list[Access]:
-    """What is asked for. Anything that is no repository, such as the catalogue of all, is passed over."""
+    """Read the rights that are asked for. Anything but a repository, such as the catalogue, is passed over."""
     asked: dict[str, dict[str, None]] = {}
     for word in " ".join(scopes).split()[:MOST_SCOPES]:
         if (found := _SCOPE.fullmatch(word)) is not None:

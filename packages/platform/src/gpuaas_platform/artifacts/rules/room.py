@@ -17,7 +17,7 @@ class RoomLimits:
     of_one_owner: int
     total: int
     reserve: int
-    """What stays free for the database and the vault where they are on the same disk."""
+    """Space that stays free for the database and the vault where they are on the same disk."""
 
     @classmethod
     def from_gib(cls, largest: float, of_one_owner: float, total: float, reserve: float) -> "RoomLimits":
@@ -36,7 +36,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What was measured, in bytes."""
+    """Measured sizes, in bytes."""
 
     owner: str
     used: int

@@ -3,7 +3,8 @@
 from gpuaas_contract import ids, oci
 from gpuaas_contract.artifacts import Artifact, ArtifactPage, ArtifactRegister, ArtifactStatus
 from gpuaas_contract.events import ArtifactEvent
-from gpuaas_contract.problems import AllowedAction, Code
+from gpuaas_contract.offers import Offer
+from gpuaas_contract.problems import Code
 from gpuaas_platform.artifacts.records import ArtifactRecord, ArtifactView
 from gpuaas_platform.artifacts.rules import oci as manifests
 from gpuaas_platform.artifacts.rules.registry_access import DELETE, PULL
@@ -159,9 +160,7 @@ class VerifyArtifact:
 
 
 def _wrong_state(row: ArtifactRecord, wanted: str) -> Refusal:
-    hint = AllowedAction(
-        action="verify", title="Verify its signature", method="POST", href=f"/v1/artifacts/{row.id}/verify"
-    )
+    hint = Offer.VERIFY_ARTIFACT.action("verify", "Verify its signature", artifact_id=row.id)
     return Refusal(
         Code.INVALID_STATE,
         f"artifact {row.name} is {row.status} and cannot be {wanted}",

@@ -4,15 +4,20 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 from cryptography.x509.oid import NameOID
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey
 
-from gpuaas_contract import oci
+from gpuaas_contract import ids, oci
 from gpuaas_contract.artifacts import RegistryToken
 from gpuaas_contract.operations import TEARDOWN_KINDS
 from gpuaas_platform.artifacts.adapters.registry import Registry
@@ -22,40 +27,64 @@ from gpuaas_platform.artifacts.rules.registry_access import PULL, PUSH, Access, 
 from gpuaas_platform.artifacts.rules.room import Registered, Room, RoomLimits, find_refusal
 from gpuaas_platform.artifacts.storage import artifacts as store
 from gpuaas_platform.catalogue.storage import entitlements as entitlement_store
+from gpuaas_platform.catalogue.storage import versions as version_store
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.openbao import OpenBao
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.apps import tenants_of
+from gpuaas_platform.identity.service.assertions import read_part, unauthenticated
 from gpuaas_platform.identity.service.owners import require_owner_of_artifacts
 from gpuaas_platform.identity.service.signing_keys import encode
+from gpuaas_platform.identity.service.tokens import TokenService
 from gpuaas_platform.operations.storage import operations as operation_store
 
 ISSUER = "gpuaas"
-TOKEN_SECONDS = 300
+PLATFORM = "platform"
+"""The subject of tokens that the platform uses itself."""
+TOKEN_SECONDS = 60
+"""Docker's registry grants a minute more. Clients ask for another one when this one is refused."""
 _PERMISSION = {PULL: Permission.ARTIFACT_READ, PUSH: Permission.ARTIFACT_MANAGE}
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The log-in that a token for the registry was asked for with, and ends with."""
+
+    epoch: object
+    session_id: str | None
 
 
 class RegistryService:
     def __init__(
-        self, openbao: OpenBao, registry: Registry, uploads: Uploads, space: Space, limits: RoomLimits
+        self,
+        openbao: OpenBao,
+        registry: Registry,
+        uploads: Uploads,
+        space: Space,
+        limits: RoomLimits,
+        check_url: str | None,
     ) -> None:
         self._openbao = openbao
         self.registry = registry
         self.uploads = uploads
         self.limits = limits
         self._space = space
+        self._check_url = check_url
         self._version = ""
         self._key_id = ""
+        self._keys: dict[str, ECKey] = {}
 
     async def start(self) -> None:
         await self._openbao.ensure_registry_key()
         keys = await self._openbao.registry_keys()
         self._version = max(keys, key=int)
         self._key_id = key_id(_der(keys[self._version]))
+        self._keys = {key_id(_der(pem)): ECKey.import_key(pem) for pem in keys.values()}
 
-    async def token(self, subject: str, *access: Access) -> RegistryToken:
-        """Never inside of a transaction: OpenBao signs."""
+    async def token(self, subject: str, *access: Access, login: Login | None = None) -> RegistryToken:
+        """Never inside of a transaction: OpenBao signs. Anybody's but our own names where to ask whether it is still
+        good, and the log-in behind it."""
         now = int(time.time())
         header = {"typ": "JWT", "alg": "ES256", "kid": self._key_id}
         claims = {
@@ -69,6 +98,10 @@ class RegistryService:
             "jti": secrets.token_hex(8),
             "access": [one.as_claim() for one in access],
         }
+        if self._check_url is not None and subject != PLATFORM:
+            claims["check"] = f"{self._check_url.rstrip('/')}/v1/registry/check"
+        if login is not None:
+            claims |= {"epoch": login.epoch, "sid": login.session_id}
         signing_input = ".".join(encode(json.dumps(part).encode()) for part in (header, claims))
         signature = await self._openbao.sign_registry_token(signing_input.encode(), self._version)
         token = f"{signing_input}.{signature}"
@@ -98,7 +131,32 @@ class RegistryService:
         return None
 
     async def own_token(self, repository: str, *actions: str) -> str:
-        return (await self.token("platform", Access(repository, actions))).token
+        return (await self.token(PLATFORM, Access(repository, actions))).token
+
+    def read_token(self, token: str) -> dict[str, Any]:
+        """The claims of a token that we signed, whether or not it has expired: the registry looks at that."""
+        key = self._keys.get(str(read_part(token, 0).get("kid")))
+        if key is None:
+            raise unauthenticated("this is not a token for the registry of this platform")
+        try:
+            claims = dict(jwt.decode(token, key, algorithms=["ES256"]).claims)
+        except (JoseError, ValueError, TypeError) as error:
+            raise unauthenticated("this is not a token for the registry of this platform") from error
+        return claims
+
+
+async def require_still_allowed(tx: Transaction, tokens: TokenService, claims: Mapping[str, Any]) -> None:
+    """Refuse where anything that a token says may be done is not the right of its holder any more: the entitlement,
+    the role, the account, the log-in, or the delivery for which an agent has it."""
+    subject = str(claims["sub"])
+    granted = [Access(str(one["name"]), tuple(one["actions"])) for one in claims["access"]]
+    if ids.is_id(subject, ids.NODE):
+        stands = all([await version_store.has_open_delivery(tx, subject, one.repository) for one in granted])
+    else:
+        found = await tokens.find_principal(tx, subject, claims.get("epoch"), claims.get("sid"), claims["exp"])
+        stands = await allowed(tx, found.caller, granted) == granted
+    if not stands:
+        raise unauthenticated("the right behind this token was withdrawn")
 
 
 async def allowed(tx: Transaction, caller: Caller, asked: list[Access]) -> list[Access]:
@@ -132,7 +190,7 @@ def _der(public_key_pem: str) -> bytes:
 
 
 async def certificate_bundle(openbao: OpenBao) -> str:
-    """What a registry believes tokens by: it takes public keys in certificates only.
+    """The certificate by which a registry verifies tokens: it takes public keys in certificates only.
 
     Their own signatures count for nothing, so that a key made for the moment gives them."""
     await openbao.ensure_registry_key()

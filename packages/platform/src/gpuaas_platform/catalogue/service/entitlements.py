@@ -5,7 +5,8 @@ from dataclasses import replace
 from gpuaas_contract import ids
 from gpuaas_contract.catalogue import Entitlement, EntitlementCreate, EntitlementPage
 from gpuaas_contract.events import EntitlementEvent
-from gpuaas_contract.problems import AllowedAction, Code
+from gpuaas_contract.offers import Offer
+from gpuaas_contract.problems import Code
 from gpuaas_platform.catalogue.records import EntitlementRecord
 from gpuaas_platform.catalogue.storage import entitlements as store
 from gpuaas_platform.catalogue.storage import versions as catalogue_store
@@ -28,9 +29,7 @@ async def require_entitled(
         return
     if not known and caller.app_slug != app_slug and not await sees_app(tx, caller, app_slug):
         raise not_found("app", app_slug, denied=True)
-    grant = AllowedAction(
-        action="grant_entitlement", title="Entitle the tenant to the app", method="POST", href="/v1/entitlements"
-    )
+    grant = Offer.CREATE_ENTITLEMENT.action("grant_entitlement", "Entitle the tenant to the app")
     raise Refusal(
         Code.NOT_ENTITLED,
         f"the tenant is not entitled to {app_slug}; the app's publisher or an operator can grant it",

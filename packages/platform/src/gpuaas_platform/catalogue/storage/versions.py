@@ -122,6 +122,18 @@ async def find_delivered_repository(tx: Transaction, digest: str, node_id: str) 
     return None if row is None else row["repository"]
 
 
+async def has_open_delivery(tx: Transaction, node_id: str, repository: str) -> bool:
+    """Whether a node that still counts has a file of this repository to fetch."""
+    row = await tx.one(
+        """SELECT 1 FROM node_tasks t JOIN nodes n ON n.id = t.node_id
+           WHERE t.node_id = %(node)s AND t.state = 'queued' AND t.spec->>'repository' = %(repository)s
+             AND n.revoked_at IS NULL LIMIT 1""",
+        node=node_id,
+        repository=repository,
+    )
+    return row is not None
+
+
 async def insert_delivery(
     tx: Transaction, id: str, operation_id: str, allocation_id: str, digest: str, task_id: str | None, status: str
 ) -> DeliveryChange:

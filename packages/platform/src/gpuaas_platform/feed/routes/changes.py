@@ -30,7 +30,7 @@ async def read_changes(
     instance_id: str | None = None,
     last_event_id: Annotated[str | None, Header(max_length=MOST_CURSOR)] = None,
 ) -> Response | ChangePage:
-    """What changed, each change once and in one order; what the caller may not read does not exist for it.
+    """List changes, each once and in one order. Changes that the caller may not read are left out.
 
     Without `since`, a cursor for the present; with `since=start`, everything that is still kept; else what comes
     behind the cursor. Cursors belong to the principal that got them. With `wait`, the answer comes when something

@@ -1,4 +1,4 @@
-"""What happened: explanations, events and traces."""
+"""History: explanations, events and traces."""
 
 from typing import Annotated, Literal
 

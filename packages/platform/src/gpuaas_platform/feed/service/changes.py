@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpuaas_contract import ids
-from gpuaas_contract.base import API_PREFIX
 from gpuaas_contract.changes import START, ChangePage
-from gpuaas_contract.problems import AllowedAction, Code
+from gpuaas_contract.offers import Offer
+from gpuaas_contract.problems import Code
 from gpuaas_platform.core.database import Database
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.wakeups import PRINCIPALS, Wakeups
@@ -32,7 +32,6 @@ MAX_WAIT_SECONDS = 30
 RECHECK_SECONDS = 30
 """Who reads is asked again when a NOTIFY says so, when the token ends, and this often in any case."""
 SHORTEST_SECONDS = 0.5
-_PATH = f"{API_PREFIX}/changes"
 
 Authenticate = Callable[[], Awaitable[Authenticated]]
 
@@ -255,8 +254,8 @@ class FeedReader:
 
 def _expired() -> Refusal:
     detail = (
-        "changes behind this cursor are not kept any more: take a fresh cursor (GET /v1/changes without since), "
-        "then list what you follow, then go on from that cursor"
+        "changes behind this cursor are not kept any more: take a fresh cursor "
+        f"(GET {Offer.READ_CHANGES.path} without since), then list what you follow, then go on from that cursor"
     )
-    actions = [AllowedAction(action="relist", title="Take a fresh cursor, then list again", method="GET", href=_PATH)]
+    actions = [Offer.READ_CHANGES.action("relist", "Take a fresh cursor, then list again")]
     return Refusal(Code.CURSOR_EXPIRED, detail, allowed_actions=actions)

@@ -5,6 +5,7 @@ from gpuaas_contract.audit import PLATFORM_CHAIN
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.history import Explanation, InstanceEvent, InstanceEventPage, RequestRecord, Trace
 from gpuaas_contract.instances import Instance, InstanceStatus, Member
+from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import Operation, OperationState, Step, StepStatus
 from gpuaas_contract.problems import AllowedAction
 from gpuaas_platform.audit.records import AuditEntryRecord
@@ -16,6 +17,7 @@ from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.feed.records import EventFilter, RequestLogRecord
 from gpuaas_platform.feed.rules import may_see
 from gpuaas_platform.feed.storage import history as store
+from gpuaas_platform.identity.rules.operators import operator_finding
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.presence import find_controller
 from gpuaas_platform.instances.records import InstanceView
@@ -105,10 +107,13 @@ async def _waiting(tx: Transaction, instance: InstanceView, operation: Operation
     for machine in await store.list_silent_machines(tx, instance.id, MOST_MACHINES):
         if machine.status != AllocationStatus.ACTIVE:
             message, action = f"machine {machine.name} is {machine.status}", "look at its timeline"
-            found.append(_warning("machine_not_active", message, f"{action}: GET /v1/allocations/{machine.id}"))
+            found.append(_warning("machine_not_active", message, f"{action}: GET {Noun.ALLOCATION.href(machine.id)}"))
         else:
             message = f"node {machine.node_name}, which carries machine {machine.name}, is offline"
             found.append(_warning("node_offline", message, "bring the node's agent back; what is on it may run on"))
+    if instance.operator_account_id is not None:
+        operator = operator_finding(instance.operator_account_id, instance.operator, instance.app_slug)
+        found += [] if operator is None else [operator]
     if operation is not None and not operation.state.is_final:
         found += await _held_up(tx, instance, operation)
     return found
@@ -116,7 +121,11 @@ async def _waiting(tx: Transaction, instance: InstanceView, operation: Operation
 
 async def _held_up(tx: Transaction, instance: InstanceView, operation: Operation) -> list[Finding]:
     found = []
-    if operation.queued:
+    gated = operation.queued and operation.gate_preflight_id is not None
+    if gated:
+        message = f"{operation.kind} waits for the app's own checks of the machines"
+        found.append(_warning("preflight", message, f"wait; GET /v1/preflights/{operation.gate_preflight_id}"))
+    elif operation.queued:
         waits = ", ".join(operation.waits_for)
         found.append(_warning("queued", f"{operation.kind} waits for {waits}", "wait, or cancel what is before it"))
     if operation.lease is not None and operation.lease.expired:
@@ -125,11 +134,13 @@ async def _held_up(tx: Transaction, instance: InstanceView, operation: Operation
     if operation.cancel_requested:
         found.append(_warning("cancel_requested", f"{operation.kind} stops at the next boundary between steps", "wait"))
     unclaimed = operation.lease is None or operation.lease.expired
-    if unclaimed and not operation.queued:
-        missing = await find_controller(tx, instance.app_slug, instance.tenant_id, instance.project_id)
+    if unclaimed and (gated or not operation.queued):
+        missing = None
+        if instance.operator_account_id is None:
+            missing = await find_controller(tx, instance.app_slug, instance.tenant_id, instance.project_id)
         if missing is not None:
             found.append(missing)
-        elif operation.state == OperationState.PENDING and operation.attempt == 0:
+        elif operation.state == OperationState.PENDING and operation.attempt == 0 and not gated:
             found.append(_warning("not_claimed", f"no controller has claimed {operation.kind} yet", "wait a moment"))
     return found
 

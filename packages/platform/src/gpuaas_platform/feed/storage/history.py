@@ -103,7 +103,8 @@ async def list_traced_events(tx: Transaction, correlation_id: str, limit: int) -
 
 
 async def find_operation(tx: Transaction, instance_id: str) -> str | None:
-    """The one to look at: failed with nothing after it and its target not well, else under way, else the newest."""
+    """The one to look at: failed with nothing after it and its target not well, else under way, else the newest. Of
+    those that wait for a preflight, or ended with it, the deploy speaks for all."""
     row = await tx.one(
         f"""SELECT o.id FROM operations o LEFT JOIN members m ON m.id = o.member_id
            WHERE o.instance_id = %(instance)s AND o.kind NOT IN ('resize', 'preflight')
@@ -112,7 +113,9 @@ async def find_operation(tx: Transaction, instance_id: str) -> str | None:
                         SELECT 1 FROM operations later WHERE later.instance_id = o.instance_id
                           AND later.number > o.number AND later.kind NOT IN ('resize', 'preflight')
                           AND (later.kind = 'decommission' OR later.member_id IS NOT DISTINCT FROM o.member_id))) DESC,
-                    (o.state IN ('pending', 'running')) DESC, (o.state = 'running') DESC, o.number DESC LIMIT 1""",  # noqa: S608 - a constant
+                    (o.state IN ('pending', 'running')) DESC, (o.state = 'running') DESC,
+                    (o.kind = 'deploy' AND o.gate_preflight_id IS NOT NULL AND o.attempt = 0) DESC,
+                    o.number DESC LIMIT 1""",  # noqa: S608 - a constant
         instance=instance_id,
     )
     return None if row is None else str(row["id"])

@@ -66,6 +66,8 @@ class Permission(StrEnum):
     INSTANCE_READ = "instance.read"
     PEOPLE_READ = "people.read"
     """Who may use an instance, with names and numbers on its machines."""
+    TUNNEL_OPEN = "tunnel.open"
+    """Reach a port that an app declares for people, through the platform. No login on the machine comes with it."""
     OPERATION_REQUEST = "operation.request"
     OPERATION_START = "operation.start"
     """Ask for an operation that keeps an instance as it is meant to be: a repair. Also the app's own account may; what
@@ -76,6 +78,9 @@ class Permission(StrEnum):
     """Its name, public keys and fingerprints. Nobody reads the key itself: a lease holder has it delivered."""
     CREDENTIAL_MANAGE = "credential.manage"
     SECRET_ROTATE = "secret.rotate"  # noqa: S105 - a permission
+    SECRET_READ = "secret.read"  # noqa: S105 - a permission
+    """The value of a secret, by a person who has one of the roles that the app's manifest names for it: of those in the
+    table none may where it names none."""
     AUDIT_READ = "audit.read"
     METRICS_READ = "metrics.read"
 
@@ -129,15 +134,22 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.INSTANCE_DEPLOY: _ADMINS,
     Permission.INSTANCE_READ: _VIEWERS,
     Permission.PEOPLE_READ: _USERS | {CONTROLLER},
+    Permission.TUNNEL_OPEN: _USERS,
     Permission.OPERATION_REQUEST: _ADMINS,
     Permission.OPERATION_START: _ADMINS | {CONTROLLER},
     Permission.OPERATION_WORK: frozenset({CONTROLLER}),
     Permission.CREDENTIAL_READ: _VIEWERS,
     Permission.CREDENTIAL_MANAGE: _ADMINS,
     Permission.SECRET_ROTATE: _ADMINS,
+    Permission.SECRET_READ: _USERS | {Role.PROJECT_VIEWER},
     Permission.AUDIT_READ: _ADMINS,
     Permission.METRICS_READ: _PLATFORM,
 }
+PEOPLE_ONLY = frozenset({Permission.PERSON, Permission.OWN_LOGIN, Permission.SECRET_READ})
+"""Permissions that no service account has, whatever its role is."""
+
+
+_WORK = frozenset({Permission.OPERATION_WORK, Permission.OPERATION_START})
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +163,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What a request needed and had: a permission in a scope, for a thing by its noun and id. Where the permission is
-    None, the entitlement of the scope's tenant to the scope's app."""
+    """A right that a request needed and had: a permission in a scope, for a thing by its noun and id. Where the
+    permission is None, the entitlement of the scope's tenant to the scope's app."""
 
     permission: str | None
     scope: Scope
@@ -225,6 +237,9 @@ class Caller:
     def tenants_with(self, permission: Permission) -> list[str]:
         return [g.tenant_id for g in self.grants if g.tenant_id is not None and g.role in POLICY[permission]]
 
+    def roles_in(self, scope: Scope) -> set[str]:
+        return {grant.role for grant in self.grants if grant.covers(scope)}
+
     def sees(self, scope: Scope) -> bool:
         if any(grant.covers(scope) and self._shows(grant, scope) for grant in self.grants):
             return True
@@ -239,14 +254,26 @@ class Caller:
     def may(self, permission: Permission, scope: Scope) -> bool:
         if permission == Permission.TENANT_READ:
             return self.sees(scope)
-        roles = {grant.role for grant in self.grants if grant.covers(scope)}
+        roles = self.roles_in(scope)
         if CONTROLLER in roles and scope.app_slug is not None and scope.app_slug != self.app_slug:
             roles.discard(CONTROLLER)
         return bool(roles & POLICY[permission])
 
-    def require(self, permission: Permission, scope: Scope, noun: str, identifier: str) -> None:
-        """Answer 404 where the caller may not even know of the scope, 403 where it may look but not touch."""
+    def _works_as_controller(self, permission: Permission, scope: Scope) -> bool:
+        """Whether it does the work of a controller, and has no other role that lets it."""
+        roles = {grant.role for grant in self.grants if grant.covers(scope)} & POLICY[permission]
+        return permission in _WORK and roles == {CONTROLLER}
+
+    def require(
+        self, permission: Permission, scope: Scope, noun: str, identifier: str, *, operator_id: str | None = None
+    ) -> None:
+        """Answer 404 where the caller may not even know of the scope, 403 where it may look but not touch.
+
+        `operator_id` names the one controller account that may work on the thing."""
         if self.may(permission, scope):
+            if operator_id not in {None, self.id} and self._works_as_controller(permission, scope):
+                detail = f"{self.name} is not the operator of this {noun}: only {operator_id} works on it"
+                raise Refusal(Code.NOT_OPERATOR, detail, denied=True)
             self.used[Right(permission, scope, noun, identifier)] = None
             return
         if not self.sees(scope) and (scope.tenant_id is not None or scope.project_id is not None):

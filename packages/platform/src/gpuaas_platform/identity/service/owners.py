@@ -28,7 +28,7 @@ T = TypeVar("T", bound=OwnedByAppOrProject)
 async def require_owner_of_artifacts(
     tx: Transaction, caller: Caller, app_slug: str | None, project_id: str | None, permission: Permission
 ) -> None:
-    """What is an app's own is a matter of its publishers."""
+    """Require the permission in the project, or as a publisher of the app."""
     if project_id is not None:
         await require_project(tx, caller, project_id, permission)
     else:

@@ -5,13 +5,13 @@ import time
 from gpuaas_contract.findings import Finding, Severity
 from gpuaas_contract.identity import PrincipalKind
 from gpuaas_platform.core.database import Database, Transaction
+from gpuaas_platform.identity.rules.operators import operator_finding
 from gpuaas_platform.identity.rules.policy import Caller
 from gpuaas_platform.identity.storage import presence as store
+from gpuaas_platform.identity.storage.presence import CONNECTED_SECONDS
 
 NOTE_SECONDS = 10
 """A process notes an account down at most this often."""
-CONNECTED_SECONDS = 60
-"""Twice the longest wait for changes: a controller that waits says nothing meanwhile."""
 MOST_KNOWN = 10_000
 
 
@@ -34,8 +34,14 @@ class Presence:
             await store.note(tx, caller.id)
 
 
-async def find_controller(tx: Transaction, app_slug: str, tenant_id: str, project_id: str) -> Finding | None:
-    """Say what is wrong with the controller of an app; None where one is connected."""
+async def find_controller(
+    tx: Transaction, app_slug: str, tenant_id: str, project_id: str, operator_id: str | None = None
+) -> Finding | None:
+    """Say what is wrong with the controller of an app; None where one is connected. Where an operator is named, only
+    its controller counts."""
+    if operator_id is not None:
+        operator = await store.get_operator(tx, operator_id, tenant_id, project_id)
+        return operator_finding(operator_id, operator, app_slug)
     row = await store.last_seen(tx, app_slug, tenant_id, project_id, CONNECTED_SECONDS)
     if row is not None and row.connected:
         return None

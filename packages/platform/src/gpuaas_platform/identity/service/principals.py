@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpuaas_contract.identity import PrincipalKind, Role
-from gpuaas_contract.problems import AllowedAction, Code
+from gpuaas_contract.offers import Offer
+from gpuaas_contract.problems import Code
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.records import ServiceAccountPrincipal, UserPrincipal
 from gpuaas_platform.identity.rules.policy import CONTROLLER, Caller, RoleGrant
@@ -52,10 +53,8 @@ def password_change_required() -> Refusal:
         Code.PASSWORD_CHANGE_REQUIRED,
         "your password was good for one login; choose another one first",
         allowed_actions=[
-            AllowedAction(
-                action="change_password", title="Choose another password", method="POST", href="/v1/auth/password"
-            ),
-            AllowedAction(action="log_out", title="Log out", method="DELETE", href="/v1/auth/session"),
+            Offer.CHANGE_OWN_PASSWORD.action("change_password", "Choose another password"),
+            Offer.END_SESSION.action("log_out", "Log out"),
         ],
         denied=True,
     )

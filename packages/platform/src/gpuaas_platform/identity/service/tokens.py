@@ -95,13 +95,19 @@ class TokenService:
 
     async def authenticate(self, bearer: str, correlation_id: str) -> Authenticated:
         claims = await self.verify(bearer)
-        principal_id, session_id = claims["sub"], str(claims.get("sid"))
-        expires_at = datetime.fromtimestamp(claims["exp"], UTC)
-        async with self._database.reading(principal_id, correlation_id) as tx:
-            if ids.is_id(principal_id, ids.USER):
-                return await _user_of_token(tx, principal_id, session_id, claims.get("epoch"), expires_at)
-            if ids.is_id(principal_id, ids.SERVICE_ACCOUNT):
-                return await _service_account_of_token(tx, principal_id, claims.get("epoch"), expires_at)
+        async with self._database.reading(claims["sub"], correlation_id) as tx:
+            return await self.find_principal(tx, claims["sub"], claims.get("epoch"), claims.get("sid"), claims["exp"])
+
+    @staticmethod
+    async def find_principal(
+        tx: Transaction, principal_id: str, epoch: object, session_id: object, expires: float
+    ) -> Authenticated:
+        """The principal as it is now, where the log-in that a token names was not ended meanwhile."""
+        expires_at = datetime.fromtimestamp(expires, UTC)
+        if ids.is_id(principal_id, ids.USER):
+            return await _user_of_token(tx, principal_id, str(session_id), epoch, expires_at)
+        if ids.is_id(principal_id, ids.SERVICE_ACCOUNT):
+            return await _service_account_of_token(tx, principal_id, epoch, expires_at)
         raise unauthenticated("the token names no known kind of principal")
 
     async def authenticate_agent(self, tx: Transaction, bearer: str) -> Caller:

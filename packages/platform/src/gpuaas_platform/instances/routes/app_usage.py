@@ -18,7 +18,7 @@ Text = Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$")]
 
 @routes.post("/app-instances/{instance_id}/usage", Permission.OPERATION_WORK, response_model=AppUsageAnswer)
 async def report_app_usage(ctx: Ctx, instance_id: str, body: AppUsageBatch) -> Response:
-    """What ran in the instance, by its app's own service account. Each record id counts once; each has its result."""
+    """Report usage of the instance, for its app's service account. Each record id counts once and has its result."""
     return await ctx.mutate(lambda tx: app_usage.report_usage(tx, ctx.caller, instance_id, body))
 
 

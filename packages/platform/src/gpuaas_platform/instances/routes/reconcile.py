@@ -2,7 +2,7 @@
 
 from fastapi import Response
 
-from gpuaas_contract.access import AccessGrant, OperationAccessRequest
+from gpuaas_contract.access import AccessGrant, LeaseAccessRequest
 from gpuaas_contract.operations import ClaimRequest, LeaseRequest
 from gpuaas_contract.reconcile import ReconcileClaim, ReconcileLease
 from gpuaas_platform.api.context import Ctx
@@ -31,6 +31,6 @@ async def yield_reconcile_lease(ctx: Ctx, instance_id: str, body: LeaseRequest) 
 
 
 @routes.post(f"{_LEASE}/access", Permission.OPERATION_WORK, response_model=AccessGrant)
-async def grant_observer_access(ctx: Ctx, instance_id: str, body: OperationAccessRequest) -> AccessGrant:
+async def grant_observer_access(ctx: Ctx, instance_id: str, body: LeaseAccessRequest) -> AccessGrant:
     """A certificate for all machines of the instance, as a user who may look and change nothing."""
     return await ctx.platform.observer_access.grant(ctx.caller, ctx.correlation_id, instance_id, body)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.manifest import Manifest, Mode
-from gpuaas_contract.nouns import Noun
+from gpuaas_contract.offers import Offer
 from gpuaas_contract.operations import Kind, OperationState
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_platform.core.errors import Refusal
@@ -56,9 +56,7 @@ class Denial:
         if self.operation is None:
             return Refusal(self.code, self.detail)
         id = self.operation.id
-        watch = AllowedAction(
-            action="watch", title="Watch the running operation", method="GET", href=Noun.OPERATION.href(id)
-        )
+        watch = Offer.GET_OPERATION.action("watch", "Watch the running operation", operation_id=id)
         return Refusal(self.code, self.detail, allowed_actions=[watch], context={"operation_id": id})
 
 
@@ -352,22 +350,21 @@ def abandon_denial(facts: InstanceFacts) -> Denial | None:
     return None
 
 
-def _post(action: str, title: str, href: str) -> AllowedAction:
-    return AllowedAction(action=action, title=title, method="POST", href=href)
+_WRITE_OFF = "Write it off without proof that it is gone"
 
 
 def instance_actions(facts: InstanceFacts) -> list[AllowedAction]:
-    path = Noun.INSTANCE.href(facts.instance_id)
+    id = facts.instance_id
     actions = []
     for declared in facts.manifest.operations:
         if declared.kind == Kind.ADD:
             keys = [declared.component] if declared.component else [c.key for c in facts.manifest.components]
             if any(addition_denial(facts, key) is None for key in keys):
-                actions.append(_post(Kind.ADD, declared.title, f"{path}/members"))
+                actions.append(Offer.ADD_MEMBERS.action(Kind.ADD, declared.title, instance_id=id))
         elif instance_denial(facts, declared.kind) is None:
-            actions.append(_post(declared.kind, declared.title, f"{path}/operations"))
+            actions.append(Offer.REQUEST_OPERATION.action(declared.kind, declared.title, instance_id=id))
     if abandon_denial(facts) is None:
-        actions.append(_post("abandon", "Write it off without proof that it is gone", f"{path}/abandon"))
+        actions.append(Offer.ABANDON_INSTANCE.action("abandon", _WRITE_OFF, instance_id=id))
     return actions
 
 
@@ -376,19 +373,19 @@ def member_actions(facts: InstanceFacts, member: MemberView) -> list[AllowedActi
     for kind in dict.fromkeys(operation.kind for operation in facts.manifest.operations):
         declared = facts.manifest.member_operation(kind, member.component_key)
         if declared is not None and member_denial(facts, member, kind) is None:
-            actions.append(_post(kind, declared.title, f"{Noun.INSTANCE.href(facts.instance_id)}/operations"))
+            actions.append(Offer.REQUEST_OPERATION.action(kind, declared.title, instance_id=facts.instance_id))
     if forget_denial(facts, member) is None:
-        title = "Write it off without proof that it is gone"
-        actions.append(_post("forget", title, f"{Noun.MEMBER.href(member.id)}/forget"))
+        actions.append(Offer.FORGET_MEMBER.action("forget", _WRITE_OFF, member_id=member.id))
     return actions
 
 
 def operation_actions(facts: InstanceFacts | None, operation: OperationView) -> list[AllowedAction]:
     """List what can be done; what its instance is like matters only to those that may be retried."""
-    path = Noun.OPERATION.href(operation.id)
+    id = operation.id
     actions = []
     if facts is not None and retry_denial(facts, operation) is None:
-        actions.append(_post("retry", "Run the operation again from its first step", f"{path}/retry"))
+        title = "Run the operation again from its first step"
+        actions.append(Offer.RETRY_OPERATION.action("retry", title, operation_id=id))
     if cancel_denial(operation) is None:
-        actions.append(_post("cancel", "Call the operation off", f"{path}/cancel"))
+        actions.append(Offer.CANCEL_OPERATION.action("cancel", "Call the operation off", operation_id=id))
     return actions

@@ -16,10 +16,12 @@ from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.tenants import require_project
-from gpuaas_platform.instances.records import InstanceRecord, NewInstance, NewMember
+from gpuaas_platform.instances.records import InstanceRecord, NewInstance, NewMember, PreflightRecord
+from gpuaas_platform.instances.rules.gates import gate_step
 from gpuaas_platform.instances.service.deploy_checks import check_deploy, name_taken, refusal_of, refuse_errors
 from gpuaas_platform.instances.service.inputs import check_inputs, check_of
 from gpuaas_platform.instances.service.instances import reread, to_model
+from gpuaas_platform.instances.service.preflights import LONGEST_SECONDS, begin_gate
 from gpuaas_platform.instances.storage import instances as store
 from gpuaas_platform.operations.records import NewOperation
 from gpuaas_platform.operations.storage import operations as operation_store
@@ -43,6 +45,7 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
         inputs=plan.inputs,
         placement_intent=body.placement_intent,
         access_credential_id=None if body.access is None else body.access.credential_id,
+        operator_account_id=body.operator_account_id,
     )
     row = await store.insert(tx, wanted)
     if row is None:
@@ -51,7 +54,11 @@ async def deploy_instance(tx: Transaction, caller: Caller, body: InstanceDeploy)
     await tx.changed(InstanceEvent.CREATED, row, project_id=row.project_id, instance_id=row.id)
     # The primary member first: its operation is the deploy, the others join it.
     ordered = sorted(body.placement_intent, key=lambda placement: placement.component_key != manifest.primary.key)
-    await _insert_members(tx, project.tenant_id, row, manifest, ordered, plan.allocations)
+    gate = None
+    if manifest.operation(Kind.PREFLIGHT) is not None and not body.skip_preflight:
+        deploying = manifest.operation(Kind.DEPLOY, manifest.primary.key)
+        gate = await begin_gate(tx, row, manifest, deploying.deadline_seconds if deploying else LONGEST_SECONDS)
+    await _insert_members(tx, project.tenant_id, row, manifest, ordered, plan.allocations, gate)
     return to_model(await reread(tx, row.id))
 
 
@@ -75,6 +82,7 @@ async def _insert_members(
     manifest: Manifest,
     placements: Sequence[Placement],
     allocations: Mapping[str, AllocationRecord],
+    gate: PreflightRecord | None,
 ) -> None:
     """Insert all members and their operations with a few statements, however many there are."""
     members, requested = [], []
@@ -105,10 +113,15 @@ async def _insert_members(
                 input=inputs[key],
                 deadline_seconds=declared.deadline_seconds,
                 member_id=member_id,
+                queued=gate is not None,
+                gate_preflight_id=None if gate is None else gate.id,
             )
         )
     scope = {"project_id": instance.project_id, "instance_id": instance.id}
     for member in await store.insert_members(tx, instance.id, members):
         await tx.changed(MemberEvent.CREATED, member, **scope)
+    event = OperationEvent.REQUESTED if gate is None else OperationEvent.QUEUED
     for operation in await operation_store.insert_together(tx, instance, requested):
-        await tx.changed(OperationEvent.REQUESTED, operation, message=f"{operation.kind} requested", **scope)
+        if gate is not None and operation.kind == Kind.DEPLOY:
+            operation = await operation_store.report_step(tx, operation, gate_step(gate), attempt=1)
+        await tx.changed(event, operation, message=f"{operation.kind} {event.value}", **scope)

@@ -16,12 +16,15 @@ from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.artifacts.storage import artifacts as artifact_store
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.identity.service.presence import find_controller
 from gpuaas_platform.instances.rules.placements import Machines, check_counts, check_placements, choose_mode, problem
 from gpuaas_platform.instances.service.inputs import check_of, with_defaults
 from gpuaas_platform.instances.storage import instances as store
 from gpuaas_platform.vault.storage import credentials as credential_store
 
-_CODES = {code.value: code for code in (Code.INPUTS_INVALID, Code.SCHEMA_TOO_SLOW, Code.NAME_TAKEN)}
+_CODES = {
+    code.value: code for code in (Code.INPUTS_INVALID, Code.SCHEMA_TOO_SLOW, Code.NAME_TAKEN, Code.OPERATOR_UNUSABLE)
+}
 """The code of a refusal, by its first finding; the others are about the placement."""
 
 
@@ -55,6 +58,10 @@ async def check_deploy(
         plan.findings.append(name_taken(body.name))
     plan.findings += await _check_artifacts(tx, manifest)
     plan.findings += await _check_access(tx, body, plan.allocations)
+    if body.operator_account_id is not None:
+        # Also whether it is connected: a deploy is not refused by that, a preflight says it.
+        found = await find_controller(tx, manifest.slug, tenant_id, body.project_id, body.operator_account_id)
+        plan.findings += [] if found is None else [found]
     return plan
 
 

@@ -4,6 +4,7 @@ from gpuaas_contract.events import InstanceEvent, SecretEvent
 from gpuaas_contract.instances import (
     DesiredState,
     Instance,
+    InstanceOperator,
     InstancePage,
     Member,
     MemberPage,
@@ -14,11 +15,13 @@ from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import not_found
 from gpuaas_platform.core.pages import cut_page, decode_cursor
 from gpuaas_platform.core.records import to_wire
+from gpuaas_platform.identity.rules.operators import operator_finding, operator_state
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.tenants import visible_projects
 from gpuaas_platform.instances.records import InstanceRecord, InstanceSummary, InstanceView, MemberView
 from gpuaas_platform.instances.rules.actions import InstanceFacts, instance_actions, member_actions
 from gpuaas_platform.instances.rules.instances import derive_status, shown_conditions, status_reason, version_drift
+from gpuaas_platform.instances.rules.ports import port_notes
 from gpuaas_platform.instances.service.reconcile_ends import end_lease
 from gpuaas_platform.instances.storage import instances as store
 from gpuaas_platform.secrets.storage import secrets as secret_store
@@ -46,8 +49,23 @@ def to_model(row: InstanceView) -> Instance:
         status=status,
         reason=status_reason(row, status),
         versions=versions,
+        operator=_operator_of(row),
         conditions=shown_conditions(row, drift),
+        access_notes=(*row.access_notes, *port_notes(row, status, manifest)),
         allowed_actions=instance_actions(InstanceFacts.of(row, manifest)),
+    )
+
+
+def _operator_of(row: InstanceView) -> InstanceOperator | None:
+    if row.operator_account_id is None:
+        return None
+    finding = operator_finding(row.operator_account_id, row.operator, row.app_slug)
+    return InstanceOperator(
+        account_id=row.operator_account_id,
+        name=None if row.operator is None else row.operator.name,
+        state=operator_state(row.operator),
+        seen_at=None if row.operator is None else row.operator.seen_at,
+        message="" if finding is None else f"{finding.message}; {finding.action}",
     )
 
 
@@ -58,7 +76,7 @@ async def require_instance(
     if row is None:
         raise not_found("app instance", instance_id)
     scope = Scope(tenant_id=row.tenant_id, project_id=row.project_id, app_slug=row.app_slug)
-    caller.require(permission, scope, "app instance", instance_id)
+    caller.require(permission, scope, "app instance", instance_id, operator_id=row.operator_account_id)
     return row
 
 
@@ -105,7 +123,7 @@ async def require_member(tx: Transaction, caller: Caller, member_id: str, permis
     if row is None:
         raise not_found("member", member_id)
     scope = Scope(tenant_id=row.tenant_id, project_id=row.project_id, app_slug=row.app_slug)
-    caller.require(permission, scope, "member", member_id)
+    caller.require(permission, scope, "member", member_id, operator_id=row.operator_account_id)
     return row
 
 

@@ -10,11 +10,13 @@ from gpuaas_contract.base import JsonObject, Resource
 from gpuaas_contract.bulk import MemberOperationsCreate, MembersAdd
 from gpuaas_contract.events import OperationEvent, PreflightEvent
 from gpuaas_contract.findings import Finding, FindingSource, Severity
-from gpuaas_contract.instances import InstanceDeploy
+from gpuaas_contract.instances import InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import Kind, OperationCreate, OperationError, OperationState
 from gpuaas_contract.preflights import AppChecks, Preflight, PreflightResult, PreflightState
 from gpuaas_contract.problems import Code, FieldError
+from gpuaas_platform.access.rules.reach import reach_observable
+from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.catalogue.service.versions import deployable_version, manifest_of, manifest_of_version
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
@@ -22,11 +24,16 @@ from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission, Scope
 from gpuaas_platform.identity.service.presence import find_controller
 from gpuaas_platform.identity.service.tenants import require_project
-from gpuaas_platform.instances.records import InstanceView, PreflightRecord, PreflightSubject, PreflightView
+from gpuaas_platform.instances.records import (
+    InstanceRecord,
+    InstanceView,
+    PreflightRecord,
+    PreflightSubject,
+    PreflightView,
+)
 from gpuaas_platform.instances.rules.placements import problem
 from gpuaas_platform.instances.service.deploy_checks import check_deploy
 from gpuaas_platform.instances.service.instances import require_instance
-from gpuaas_platform.instances.service.reconcile import observable
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.instances.storage import preflights as store
 from gpuaas_platform.operations.records import OperationRecord
@@ -61,7 +68,7 @@ def check_result(result: JsonObject) -> list[Finding]:
 
 async def answered(
     tx: Transaction, operation: OperationRecord, state: OperationState, result: JsonObject, error: OperationError | None
-) -> None:
+) -> PreflightRecord:
     """Put the findings of the app into the preflight that the operation was made for."""
     assert operation.preflight_id is not None
     if state == OperationState.SUCCEEDED:
@@ -72,7 +79,9 @@ async def answered(
         action = "look at the app's controller, then ask again"
         unfinished = Finding(severity=Severity.ERROR, code="app_checks_failed", message=message, action=action)
         checks, findings = AppChecks.FAILED, [unfinished]
-    await tell(tx, await store.finish(tx, operation.preflight_id, checks, findings), PreflightEvent.DONE)
+    done = await store.finish(tx, operation.preflight_id, checks, findings)
+    await tell(tx, done, PreflightEvent.DONE)
+    return done
 
 
 def _to_model(row: PreflightRecord) -> Preflight:
@@ -118,7 +127,7 @@ async def preflight_deploy(tx: Transaction, caller: Caller, body: InstanceDeploy
         kind=Kind.DEPLOY.value,
         request=body.model_dump(mode="json"),
     )
-    return await _make(tx, subject, project.tenant_id, manifest, findings, allocation_ids)
+    return await _make(tx, subject, project.tenant_id, manifest, findings, allocation_ids, body.operator_account_id)
 
 
 InstanceRequest = OperationCreate | MembersAdd | MemberOperationsCreate
@@ -147,7 +156,8 @@ async def preflight_instance(
         request=body.model_dump(mode="json"),
     )
     machines = await _machines_of(tx, instance, manifest, body)
-    return await _make(tx, subject, instance.tenant_id, manifest, findings, machines)
+    operator_id = instance.operator_account_id
+    return await _make(tx, subject, instance.tenant_id, manifest, findings, machines, operator_id)
 
 
 def _of_refusal(refusal: Refusal) -> list[Finding]:
@@ -199,11 +209,13 @@ async def _make(
     manifest: Manifest | None,
     findings: list[Finding],
     allocation_ids: list[str],
+    operator_id: str | None,
 ) -> Preflight:
-    absent = await find_controller(tx, subject.app_slug, tenant_id, subject.project_id)
-    if absent is not None:
+    absent = await find_controller(tx, subject.app_slug, tenant_id, subject.project_id, operator_id)
+    if absent is not None and absent not in findings:
         findings.append(absent)
-    machines = [row for row in await observable(tx, allocation_ids) if row.project_id == subject.project_id]
+    named = await allocation_store.list_by_ids(tx, allocation_ids, lock=False)
+    machines = [row for row in reach_observable(named)[0] if row.project_id == subject.project_id]
     declared = manifest.operation(Kind.PREFLIGHT) if manifest is not None else None
     if declared is None:
         checks = AppChecks.NOT_DECLARED if manifest is not None else AppChecks.NOT_RUN
@@ -211,17 +223,61 @@ async def _make(
         checks = AppChecks.RUNNING if absent is None else AppChecks.NOT_RUN
         findings += _unseen(set(allocation_ids) - {row.id for row in machines})
     machine_ids = [row.id for row in machines]
-    made = await store.insert(tx, ids.new_id(ids.PREFLIGHT), subject, machine_ids, checks, findings)
-    if checks == AppChecks.RUNNING and declared is not None:
-        seconds = min(declared.deadline_seconds, LONGEST_SECONDS)
+    seconds = LONGEST_SECONDS if declared is None else min(declared.deadline_seconds, LONGEST_SECONDS)
+    made = await _insert(tx, subject, machine_ids, checks, findings, seconds)
+    await tx.audit("preflight.create", made.id, project_id=subject.project_id, detail={"kind": subject.kind})
+    return _to_model(made)
+
+
+async def begin_gate(
+    tx: Transaction, instance: InstanceRecord, manifest: Manifest, deadline_seconds: int
+) -> PreflightRecord:
+    """Ask for the app's own checks of all machines of a deploy, which does not begin before they are done. Other than
+    a preflight that people ask for, it waits for a controller as long as the deploy would."""
+    placements = [Placement.model_validate(placement) for placement in instance.placement_intent]
+    request = InstanceDeploy(
+        project_id=instance.project_id,
+        app_slug=instance.app_slug,
+        version=manifest.version,
+        name=instance.name,
+        mode=instance.mode,
+        inputs=instance.inputs,
+        placement_intent=placements,
+        operator_account_id=instance.operator_account_id,
+    )
+    subject = PreflightSubject(
+        project_id=instance.project_id,
+        instance_id=instance.id,
+        app_slug=instance.app_slug,
+        version=manifest.version,
+        kind=Kind.DEPLOY.value,
+        request=request.model_dump(mode="json"),
+    )
+    wanted = sorted({placement.allocation_id for placement in placements})
+    named = await allocation_store.list_by_ids(tx, wanted, lock=False)
+    machines = [row.id for row in reach_observable(named)[0]]
+    findings = _unseen(set(wanted) - set(machines))
+    return await _insert(tx, subject, machines, AppChecks.RUNNING, findings, deadline_seconds)
+
+
+async def _insert(
+    tx: Transaction,
+    subject: PreflightSubject,
+    allocation_ids: list[str],
+    checks: AppChecks,
+    findings: list[Finding],
+    seconds: int,
+) -> PreflightRecord:
+    """Insert a preflight, and the operation in which the app looks where its checks run."""
+    made = await store.insert(tx, ids.new_id(ids.PREFLIGHT), subject, allocation_ids, checks, findings)
+    if checks == AppChecks.RUNNING:
         operation = await store.insert_operation(tx, ids.new_id(ids.OPERATION), made, seconds)
         made = replace(made, operation_id=operation.id)
         message = f"look before {subject.kind}"
         scope = {"project_id": subject.project_id, "app_slug": subject.app_slug}
         await tx.changed(OperationEvent.REQUESTED, operation, message=message, **scope)
     await tell(tx, made, PreflightEvent.CREATED, f"preflight of {subject.kind}")
-    await tx.audit("preflight.create", made.id, project_id=subject.project_id, detail={"kind": subject.kind})
-    return _to_model(made)
+    return made
 
 
 def _unseen(allocation_ids: set[str]) -> list[Finding]:

@@ -1,19 +1,18 @@
 """Reconcile leases: one controller at a time looks after an instance, as an observer. A change takes an operation."""
 
 from gpuaas_contract import ids
-from gpuaas_contract.access import LEASE_CERTIFICATE_SECONDS, OBSERVER_LOGIN, AccessGrant, OperationAccessRequest
-from gpuaas_contract.allocations import AllocationStatus, ShapeKind
+from gpuaas_contract.access import LEASE_CERTIFICATE_SECONDS, OBSERVER_LOGIN, AccessGrant, LeaseAccessRequest
 from gpuaas_contract.events import ReconcileLeaseEvent
 from gpuaas_contract.operations import ClaimRequest
 from gpuaas_contract.problems import Code
 from gpuaas_contract.reconcile import RECONCILE_LEASE_SECONDS, ReconcileClaim, ReconcileLease
 from gpuaas_platform.access.records import NewAccessGrant
 from gpuaas_platform.access.rules.logins import lease_principal
+from gpuaas_platform.access.rules.reach import reach_observable
 from gpuaas_platform.access.service.authorities import Authorities, check_ssh_key
 from gpuaas_platform.access.service.leases import LeaseDoors
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.access.storage import leases as lease_store
-from gpuaas_platform.allocations.records import AllocationView
 from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.core.errors import Refusal
@@ -81,14 +80,17 @@ class ObserverAccess:
         self._doors = doors
 
     async def grant(
-        self, caller: Caller, correlation_id: str, instance_id: str, body: OperationAccessRequest
+        self, caller: Caller, correlation_id: str, instance_id: str, body: LeaseAccessRequest
     ) -> AccessGrant:
         principal = lease_principal(instance_id, body.fencing_token)
         async with self._database.transaction(caller.id, correlation_id) as tx:
             instance = await require_instance(tx, caller, instance_id, Permission.OPERATION_WORK)
             await require_lease(tx, caller, instance_id, body.fencing_token)
             check_ssh_key(body.public_key)
-            machines = await observable(tx, await instance_store.list_machine_ids(tx, instance_id))
+            rows = await allocation_store.list_by_ids(
+                tx, await instance_store.list_machine_ids(tx, instance_id), lock=False
+            )
+            machines, left_out = reach_observable(rows)
             grant = await access_store.insert(
                 tx,
                 ids.new_id(ids.ACCESS_GRANT),
@@ -107,13 +109,13 @@ class ObserverAccess:
             await tx.audit("access.grant", instance_id, project_id=instance.project_id, detail=detail)
         key_id = f"{principal}/{correlation_id}"
         answer = await self._authorities.certify(
-            grant, machines, body.public_key, key_id, LEASE_CERTIFICATE_SECONDS, lease_principal=principal
+            grant,
+            machines,
+            body.public_key,
+            key_id,
+            LEASE_CERTIFICATE_SECONDS,
+            left_out=left_out,
+            lease_principal=principal,
         )
         await self._doors.wait_until_open(principal)
         return answer
-
-
-async def observable(tx: Transaction, allocation_ids: list[str]) -> list[AllocationView]:
-    """List the machines that have an observer. An external one has none: its stored key opens more than that."""
-    rows = [row for id in allocation_ids if (row := await allocation_store.get(tx, id)) is not None]
-    return [row for row in rows if row.status == AllocationStatus.ACTIVE and row.shape.kind != ShapeKind.EXTERNAL]

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from gpuaas_contract.base import JsonObject, Resource
-from gpuaas_contract.instances import AccessNote, Condition, Unverified
+from gpuaas_contract.instances import AccessNote, Condition, MemberStatus, Unverified
+from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.core.database import Transaction, json_list
+from gpuaas_platform.identity.storage.presence import OPERATOR
 from gpuaas_platform.instances.records import (
     InstanceRecord,
     InstanceSummary,
@@ -51,6 +53,8 @@ WELL_SINCE = """(m.status IN ('ready', 'drained') AND m.updated_at > o.ended_at 
 _SELECT = f"""
     SELECT i.*, p.tenant_id, v.version AS app_version, v.manifest,
            v.status AS app_status, v.reason AS app_status_reason,
+           (SELECT to_jsonb(a) || '{{"usable": true}}' FROM ({OPERATOR} WHERE s.id = i.operator_account_id) a)
+               AS operator,
            (SELECT to_jsonb(r) || jsonb_build_object('expired', r.expires_at <= now())
             FROM reconcile_leases r WHERE r.instance_id = i.id) AS reconcile_lease,
            ARRAY(SELECT DISTINCT m.status FROM members m WHERE m.instance_id = i.id AND m.status <> 'removed')
@@ -73,7 +77,8 @@ _SELECT = f"""
     FROM instances i JOIN projects p ON p.id = i.project_id JOIN app_versions v ON v.id = i.app_version_id
 """  # noqa: S608 - constants
 _MEMBER = """
-    SELECT m.*, i.project_id, i.app_slug, p.tenant_id, last.kind AS last_kind, last.state AS last_state
+    SELECT m.*, i.project_id, i.app_slug, i.operator_account_id, p.tenant_id,
+           last.kind AS last_kind, last.state AS last_state
     FROM members m JOIN instances i ON i.id = m.instance_id JOIN projects p ON p.id = i.project_id
     LEFT JOIN LATERAL (SELECT o.kind, o.state FROM operations o WHERE o.member_id = m.id
         AND o.kind NOT IN ('resize', 'preflight') AND NOT (o.state = 'cancelled' AND o.attempt = 0)
@@ -87,9 +92,10 @@ async def insert(tx: Transaction, instance: NewInstance) -> InstanceRecord | Non
     return await tx.find(
         InstanceRecord,
         """INSERT INTO instances (id, project_id, app_slug, app_version_id, name, mode, inputs,
-                                  placement_intent, access_credential_id, desired_state, correlation_id)
+                                  placement_intent, access_credential_id, operator_account_id, desired_state,
+                                  correlation_id)
            VALUES (%(id)s, %(project)s, %(slug)s, %(version)s, %(name)s, %(mode)s, %(inputs)s, %(placement)s,
-                   %(credential)s, 'running', %(correlation)s) ON CONFLICT DO NOTHING RETURNING *""",
+                   %(credential)s, %(operator)s, 'running', %(correlation)s) ON CONFLICT DO NOTHING RETURNING *""",
         id=instance.id,
         project=instance.project_id,
         slug=instance.app_slug,
@@ -99,6 +105,7 @@ async def insert(tx: Transaction, instance: NewInstance) -> InstanceRecord | Non
         inputs=instance.inputs,
         placement=json_list(placements),
         credential=instance.access_credential_id,
+        operator=instance.operator_account_id,
         correlation=tx.correlation_id,
     )
 
@@ -208,6 +215,16 @@ async def set_mode(tx: Transaction, id: str, mode: str) -> InstanceRecord:
            WHERE id = %(id)s RETURNING *""",
         id=id,
         mode=mode,
+    )
+
+
+async def set_operator(tx: Transaction, id: str, account_id: str | None) -> InstanceRecord:
+    return await tx.fetch(
+        InstanceRecord,
+        """UPDATE instances SET operator_account_id = %(account)s, revision = revision + 1, updated_at = now()
+           WHERE id = %(id)s RETURNING *""",
+        id=id,
+        account=account_id,
     )
 
 
@@ -366,6 +383,8 @@ async def report_member(
     observed_runtime: str | None = None,
     unverified: Unverified | None = None,
 ) -> MemberRecord:
+    if status == MemberStatus.REMOVED:
+        await access_store.end_of_member(tx, id)
     return await tx.fetch(
         MemberRecord,
         """UPDATE members SET

@@ -7,7 +7,7 @@ down_revision = "0002"
 
 
 def _nothing_new_in(noun: str) -> list[str]:
-    """What ended keeps its row, so a foreign key alone would let new things in. The lock is the one that a
+    """An ended row stays, so a foreign key alone would let new things in. The lock is the one that a
     foreign key takes anyway: whoever ends a tenant or project at the same moment is waited for."""
     function = f"""
         CREATE FUNCTION refuse_ended_{noun}() RETURNS trigger LANGUAGE plpgsql AS $$

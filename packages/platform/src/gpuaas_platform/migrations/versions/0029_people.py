@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0029"
-down_revision = "0021"
+down_revision = "0026"
 
 _LIVE = "status IN ('pending', 'active', 'failed')"
 _TRIGGERS = {

@@ -1,4 +1,4 @@
-"""What node agents call: their link, the streams that they were asked to open, certificates, artifacts."""
+"""Routes for node agents: their link, the streams that they were asked to open, certificates, artifacts."""
 
 from fastapi import Request, WebSocket
 

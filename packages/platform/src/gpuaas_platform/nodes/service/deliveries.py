@@ -69,6 +69,7 @@ async def get_delivery(tx: Transaction, caller: Caller, delivery_id: str) -> Del
         raise not_found("delivery", delivery_id)
     scope = Scope(tenant_id=row.tenant_id, project_id=row.project_id, app_slug=row.app_slug)
     caller.require(Permission.OPERATION_WORK, scope, "delivery", delivery_id)
+    await operations.require_operation(tx, caller, row.operation_id, Permission.OPERATION_WORK)
     return to_wire(Delivery, row)
 
 

@@ -214,8 +214,19 @@ async def node_said_hello(
         await _tell_status(tx, row)
 
 
+class LinkReplacedError(Exception):
+    """A message came by a link that a newer one has replaced, or whose identity was revoked: it counts for nothing."""
+
+
+async def require_newest_link(tx: Transaction, node_id: str, link_id: str) -> None:
+    """Ask this in the transaction in which a message takes effect, after its locks: nothing of a replaced link does."""
+    if not await store.is_believed(tx, node_id, link_id):
+        raise LinkReplacedError
+
+
 async def node_has_conditions(tx: Transaction, node_id: str, link_id: str, conditions: Sequence[NodeCondition]) -> None:
     """Note what its agent finds wrong with the host now: the node gets no new machines until that is nothing."""
+    await require_newest_link(tx, node_id, link_id)
     row = await store.set_conditions(tx, node_id, link_id, conditions)
     if row is not None:
         await _tell_status(tx, row)
@@ -252,8 +263,9 @@ async def inventory_refused(tx: Transaction, node_id: str, sentence: str) -> Non
         await tx.audit("node.report_inventory", node_id, outcome="denied", detail={"reason": sentence})
 
 
-async def node_is_alive(tx: Transaction, node_id: str) -> None:
+async def node_is_alive(tx: Transaction, node_id: str, link_id: str) -> None:
     """Note a heart-beat of its agent."""
+    await require_newest_link(tx, node_id, link_id)
     await store.touch(tx, node_id)
 
 

@@ -28,7 +28,7 @@ from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Database, Transaction
 from gpuaas_platform.nodes import storage as store
 from gpuaas_platform.nodes.records import NodeTaskRecord
-from gpuaas_platform.nodes.service import deliveries, machine_results
+from gpuaas_platform.nodes.service import deliveries, machine_results, nodes
 from gpuaas_platform.volumes.service import results as volume_results
 
 QUEUED = "queued"
@@ -73,9 +73,9 @@ class TaskService:
             link_address=node.link_address,
         )
 
-    async def progress(self, node_id: str, message: TaskProgress) -> None:
+    async def progress(self, node_id: str, link_id: str, message: TaskProgress) -> None:
         async with self._database.system_transaction() as tx:
-            task = await self._lock(tx, message.task_id, node_id)
+            task = await self._lock(tx, message.task_id, node_id, link_id)
             if task is None:
                 return
             tx.correlation_id = task.correlation_id
@@ -85,22 +85,24 @@ class TaskService:
             elif not isinstance(task.read_spec(), _NOT_IN_THE_TIMELINE):
                 await machine_results.progressed(tx, task.allocation_id, message.step, message.message)
 
-    async def finish(self, node_id: str, result: TaskResult) -> None:
-        """Apply a result once: a repeated one, or one of a cancelled task, changes nothing."""
+    async def finish(self, node_id: str, link_id: str, result: TaskResult) -> None:
+        """Apply a result once: a repeated one, or one of a cancelled task, changes nothing. One that comes by a link
+        that was replaced raises LinkReplacedError."""
         async with self._database.system_transaction() as tx:
-            task = await self._lock(tx, result.task_id, node_id)
+            task = await self._lock(tx, result.task_id, node_id, link_id)
             if task is None:
                 return
             tx.correlation_id = task.correlation_id
             await store.finish_task(tx, result.task_id, "done" if result.ok else "failed")
             await self._apply(tx, task, result)
 
-    async def _lock(self, tx: Transaction, task_id: str, node_id: str) -> NodeTaskRecord | None:
+    async def _lock(self, tx: Transaction, task_id: str, node_id: str, link_id: str) -> NodeTaskRecord | None:
         """A task that is still open. Its machine is locked first: whoever releases one cancels its tasks."""
         seen = await store.get_task(tx, task_id, node_id)
         if seen is not None and seen.allocation_id is not None:
             await allocation_store.lock(tx, seen.allocation_id)
         task = await store.lock_task(tx, task_id, node_id)
+        await nodes.require_newest_link(tx, node_id, link_id)
         return task if task is not None and task.state == QUEUED else None
 
     async def _apply(self, tx: Transaction, task: NodeTaskRecord, result: TaskResult) -> None:

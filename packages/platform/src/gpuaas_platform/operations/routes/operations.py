@@ -18,6 +18,7 @@ from gpuaas_contract.operations import (
     OperationPage,
     OperationState,
     StepReport,
+    WorkAcknowledged,
 )
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
@@ -69,7 +70,7 @@ async def claim_operation(ctx: Ctx, operation_id: str, body: ClaimRequest) -> Re
     return await ctx.mutate(lambda tx: work.claim_operation(tx, ctx.caller, operation_id, body, seconds))
 
 
-@routes.post("/operations/{operation_id}/heartbeat", Permission.OPERATION_WORK, response_model=Operation)
+@routes.post("/operations/{operation_id}/heartbeat", Permission.OPERATION_WORK, response_model=WorkAcknowledged)
 async def heartbeat_operation(ctx: Ctx, operation_id: str, body: LeaseRequest) -> Response:
     seconds = ctx.platform.lease_seconds
     return await ctx.mutate(lambda tx: work.heartbeat(tx, ctx.caller, operation_id, body.fencing_token, seconds))
@@ -80,7 +81,7 @@ async def yield_operation(ctx: Ctx, operation_id: str, body: LeaseRequest) -> Re
     return await ctx.mutate(lambda tx: work.yield_lease(tx, ctx.caller, operation_id, body.fencing_token))
 
 
-@routes.post("/operations/{operation_id}/steps", Permission.OPERATION_WORK, response_model=Operation)
+@routes.post("/operations/{operation_id}/steps", Permission.OPERATION_WORK, response_model=WorkAcknowledged)
 async def report_step(ctx: Ctx, operation_id: str, body: StepReport) -> Response:
     return await ctx.mutate(lambda tx: work.report_step(tx, ctx.caller, operation_id, body))
 

@@ -1,4 +1,4 @@
-"""What a teardown receipt says, from what the app handed over and from what the platform knows."""
+"""The content of a teardown receipt, from the app's own report and from what the platform knows."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,7 +17,11 @@ def compose(
     checks: Sequence[PlatformCheck],
     issued_at: datetime,
 ) -> JsonObject:
-    """Judge anew: an app's `ok` alone proves nothing, and a member that no probe was made for is not verified."""
+    """Judge anew: an app's `ok` alone proves nothing, and a member that no probe was made for is not verified.
+
+    Of an instance that lives on, a member is meant that was written off: the receipt is about that one alone."""
+    only = None if owner.ended_at is not None else members[0]
+    write_off = owner.unverified if only is None else only.unverified
     machines = _machines(operation.result)
     probes = [probe for machine in machines.values() for probe in machine["probes"]]
     left = [f"{each['hostname']}: {each['check']}" for each in probes if each["ok"] is False]
@@ -43,8 +47,10 @@ def compose(
     if owner.unverified is not None:
         unverified.append(f"the instance was written off: {_reason(owner.unverified)}")
     verdict = Verdict.SOMETHING_LEFT if left else Verdict.UNVERIFIED if unverified else Verdict.NOTHING_LEFT
+    about = {} if only is None else {"member": {"id": only.id, "component_key": only.component_key}}
     return {
         "format": RECEIPT_FORMAT,
+        **about,
         "instance": {"id": owner.id, "name": owner.name, "app": owner.app_slug, "app_version": owner.app_version},
         "tenant": {"id": owner.tenant_id, "name": owner.tenant_name},
         "project": {"id": owner.project_id, "name": owner.project_name},
@@ -57,7 +63,7 @@ def compose(
             "result_digest": digest(canonical_bytes(operation.result).decode()),
         },
         "requested_by": operation.requested_by,
-        "write_off": None if owner.unverified is None else owner.unverified.model_dump(mode="json"),
+        "write_off": None if write_off is None else write_off.model_dump(mode="json"),
         "times": {
             "deployed_at": _time(owner.created_at),
             "requested_at": _time(operation.created_at),

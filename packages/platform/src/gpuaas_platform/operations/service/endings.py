@@ -8,8 +8,9 @@ from gpuaas_contract.instances import DesiredState, MemberStatus
 from gpuaas_contract.operations import Kind, OperationError, OperationState
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.core.database import Transaction
-from gpuaas_platform.instances.records import InstanceView
+from gpuaas_platform.instances.records import InstanceView, PreflightRecord
 from gpuaas_platform.instances.rules.actions import excludes, turn_denial
+from gpuaas_platform.instances.rules.gates import gate_failure, gate_step, shown_findings
 from gpuaas_platform.instances.service import desires, preflights
 from gpuaas_platform.instances.service.instances import facts_of
 from gpuaas_platform.instances.storage import instances as instance_store
@@ -30,11 +31,34 @@ async def finish(
     """End it, and whatever cannot go on without its success; then let the next ones begin."""
     await _end(tx, row, state, result, error)
     if row.preflight_id is not None:
-        await preflights.answered(tx, row, state, result, error)
+        preflight = await preflights.answered(tx, row, state, result, error)
+        if preflight.instance_id is not None:
+            await _end_gate(tx, preflight, preflight.instance_id)
         return
     if state != OperationState.SUCCEEDED:
         await _cancel_followers(tx, row)
     await let_next_begin(tx, _instance_of(row))
+
+
+async def _end_gate(tx: Transaction, preflight: PreflightRecord, instance_id: str) -> None:
+    """Let the operations of a deploy begin where the app's checks found no error; else fail all of them, begun by
+    nobody."""
+    waiting = await store.lock_gated(tx, instance_id, preflight.id)
+    if not waiting:
+        return
+    deploy = next((row for row in waiting if row.kind == Kind.DEPLOY), None)
+    if deploy is not None:
+        await store.report_step(tx, deploy, gate_step(preflight), attempt=deploy.attempt + 1)
+    failures = [gate_failure(preflight, row.kind, called_off=deploy is None) for row in waiting]
+    if not any(failures):
+        for row in await store.open_gate(tx, [row.id for row in waiting]):
+            await changed(tx, row, OperationEvent.REQUESTED, f"{row.kind}: the app's checks found nothing in the way")
+        return
+    found = shown_findings(preflight)
+    for row, failure in zip(waiting, failures, strict=True):
+        await _end(tx, row, OperationState.FAILED, {"preflight_id": preflight.id, "findings": found}, failure)
+        await _cancel_followers(tx, row)
+    await let_next_begin(tx, instance_id)
 
 
 def _instance_of(row: OperationRecord) -> str:

@@ -30,8 +30,8 @@ from gpuaas_platform.operations.storage import operations as store
 
 async def to_models(tx: Transaction, rows: list[OperationView]) -> list[Operation]:
     steps: dict[str, list[Step]] = {row.id: [] for row in rows}
-    # What nobody has claimed yet has none.
-    if begun := [row.id for row in rows if row.attempt]:
+    # What nobody has claimed yet has none but the platform's own.
+    if begun := [row.id for row in rows if row.attempt or row.gate_preflight_id is not None]:
         for step in await store.list_steps(tx, begun):
             steps[step.operation_id].append(to_wire(Step, step))
     facts: dict[str, InstanceFacts] = {}
@@ -81,7 +81,7 @@ async def require_operation(
     if row is None:
         raise not_found("operation", operation_id)
     scope = Scope(tenant_id=row.tenant_id, project_id=row.project_id, app_slug=row.app_slug)
-    caller.require(permission, scope, "operation", operation_id)
+    caller.require(permission, scope, "operation", operation_id, operator_id=row.operator_account_id)
     return row
 
 
@@ -109,7 +109,7 @@ async def list_operations(
     if claimable and caller.app_slug is None:
         raise Refusal(Code.FORBIDDEN, "only a service account that is bound to an app can claim operations")
     app = caller.app_slug if claimable else caller.only_app
-    only = OperationFilter(projects, instance_id, member_id, state, app, claimable)
+    only = OperationFilter(projects, instance_id, member_id, state, app, caller.id if claimable else None)
     rows, next_cursor = cut_page(await store.list_matching(tx, only, decode_cursor(cursor), limit + 1), limit)
     return OperationPage(items=await to_models(tx, rows), next_cursor=next_cursor)
 

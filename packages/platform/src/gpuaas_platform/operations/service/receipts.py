@@ -28,35 +28,40 @@ from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.openbao import KeyVersion, OpenBao
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.rules.signing_keys import in_order, is_due
-from gpuaas_platform.instances.service.instances import require_instance
-from gpuaas_platform.operations.records import UnsignedReceipt
+from gpuaas_platform.instances.service.instances import require_instance, require_member
+from gpuaas_platform.operations.records import ReceiptRecord, UnsignedReceipt
 from gpuaas_platform.operations.rules.receipts import compose
 from gpuaas_platform.operations.storage import operations as operation_store
 from gpuaas_platform.operations.storage import receipts as store
+from gpuaas_platform.operations.storage.receipts import Subject
 
 log = structlog.get_logger()
 FRESH_SECONDS = 5
 """Whoever asks for the keys, OpenBao is asked once in this time."""
 
 
-async def issue(tx: Transaction, instance_id: str, operation_id: str) -> None:
-    """Write the receipt of an instance that ends in this transaction. The audit trail keeps its digest."""
+async def issue(tx: Transaction, instance_id: str, operation_id: str, *, written_off: str | None = None) -> None:
+    """Write the receipt of an instance that ends in this transaction, or of a member of it that is written off. The
+    audit trail keeps its digest."""
     owner = await store.get_owner(tx, instance_id)
-    if owner.ended_at is None:
+    ended = owner.ended_at is not None
+    if not ended and written_off is None:
         return
     operation = await operation_store.get(tx, operation_id)
     assert operation is not None
-    members = await store.list_members(tx, instance_id)
-    checks = await store.list_platform_checks(tx, instance_id)
+    members = await store.list_members(tx, instance_id, written_off)
+    machines = sorted({member.allocation_id for member in members})
+    checks = await store.list_platform_checks(tx, instance_id, machines, operation.created_at, ended=ended)
     document = compose(owner, operation, members, checks, datetime.now(UTC))
-    if await store.insert(tx, instance_id, document):
+    subject, id = (Subject.INSTANCE, instance_id) if written_off is None else (Subject.MEMBER, written_off)
+    if await store.insert(tx, subject, id, document):
         detail = {"digest": digest(canonical_bytes(document).decode()), "verdict": document["verdict"]}
-        await tx.audit(store.ISSUED, instance_id, project_id=owner.project_id, detail=detail)
+        await tx.audit(store.ISSUED, id, project_id=owner.project_id, detail=detail)
 
 
 async def get_receipt(tx: Transaction, caller: Caller, instance_id: str) -> SignedReceipt:
     instance = await require_instance(tx, caller, instance_id, Permission.INSTANCE_READ)
-    row = await store.get(tx, instance_id)
+    row = await store.get(tx, Subject.INSTANCE, instance_id)
     if row is None:
         why = (
             "it has not ended: a receipt is issued when it is decommissioned or written off"
@@ -64,6 +69,24 @@ async def get_receipt(tx: Transaction, caller: Caller, instance_id: str) -> Sign
             else "it ended before this platform signed receipts; the result of its decommission is unsigned"
         )
         raise Refusal(Code.INVALID_STATE, f"app instance {instance_id} has no signed receipt: {why}")
+    return _shown(row, instance_id)
+
+
+async def get_member_receipt(tx: Transaction, caller: Caller, member_id: str) -> SignedReceipt:
+    member = await require_member(tx, caller, member_id, Permission.INSTANCE_READ)
+    row = await store.get(tx, Subject.MEMBER, member_id)
+    if row is None:
+        why = (
+            "it was written off before this platform issued receipts for that, or together with its instance, whose "
+            "receipt names it"
+            if member.unverified is not None
+            else "only one that was written off has one; the others are in the receipt of their instance"
+        )
+        raise Refusal(Code.INVALID_STATE, f"member {member_id} has no receipt of its own: {why}")
+    return _shown(row, member.instance_id)
+
+
+def _shown(row: ReceiptRecord, instance_id: str) -> SignedReceipt:
     if row.signature is None or row.key_id is None:
         return SignedReceipt(instance_id=instance_id, state=ReceiptState.PENDING, receipt=row.document)
     signature = ReceiptSignature(algorithm=ALGORITHM, key_id=row.key_id, value=row.signature)
@@ -109,20 +132,20 @@ class ReceiptSigner:
     async def sign_pending(self) -> int:
         """Sign those whose audit entry is below a checkpoint, which the receipt then names."""
         async with self._database.system_transaction() as tx:
-            rows = await store.list_to_sign(tx)
+            rows = [(subject, row) for subject in Subject for row in await store.list_to_sign(tx, subject)]
         if not rows:
             return 0
         key = (await self._fresh_versions())[-1]
         signed = 0
-        for row in rows:
+        for subject, row in rows:
             try:
-                signed += await self._sign(row, key)
+                signed += await self._sign(subject, row, key)
             except Exception:
                 # One that cannot be signed must not hold up the others.
-                log.exception("receipt_not_signed", instance=row.instance_id)
+                log.exception("receipt_not_signed", subject=row.subject_id)
         return signed
 
-    async def _sign(self, row: UnsignedReceipt, key: KeyVersion) -> bool:
+    async def _sign(self, subject: Subject, row: UnsignedReceipt, key: KeyVersion) -> bool:
         checkpoint = await self._audit.head_of(row.chain)
         if checkpoint is None or checkpoint.number < row.batch:
             return False
@@ -139,7 +162,8 @@ class ReceiptSigner:
         }
         signature = await self._openbao.sign_receipt(canonical_bytes(document), key.version)
         async with self._database.system_transaction() as tx:
-            return await store.finish(tx, row.instance_id, document, key_id, base64.b64encode(signature).decode())
+            value = base64.b64encode(signature).decode()
+            return await store.finish(tx, subject, row.subject_id, document, key_id, value)
 
     async def rotate_if_due(self) -> None:
         if not is_due(await self._fresh_versions(), datetime.now(UTC), self._most_days):

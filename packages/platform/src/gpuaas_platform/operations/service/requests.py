@@ -15,7 +15,7 @@ from gpuaas_platform.catalogue.service.versions import manifest_of
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.identity.rules.policy import Caller, Permission
-from gpuaas_platform.instances.records import InstanceView, MemberView, NewMember
+from gpuaas_platform.instances.records import InstanceView, MemberView, NewMember, PreflightRecord
 from gpuaas_platform.instances.rules.actions import (
     Denial,
     InstanceFacts,
@@ -25,9 +25,11 @@ from gpuaas_platform.instances.rules.actions import (
     member_denial,
     retry_denial,
 )
+from gpuaas_platform.instances.rules.gates import gate_step
 from gpuaas_platform.instances.rules.placements import Machines, check_placements
 from gpuaas_platform.instances.service import desires, instances
 from gpuaas_platform.instances.service.deploy_checks import find_machines, refuse_errors
+from gpuaas_platform.instances.service.preflights import begin_gate
 from gpuaas_platform.instances.storage import instances as instance_store
 from gpuaas_platform.operations.records import OperationRecord, OperationTarget, OperationView
 from gpuaas_platform.operations.service.endings import cancel, follow_members, preempt, take_back
@@ -215,17 +217,34 @@ async def retry_operation(tx: Transaction, caller: Caller, operation_id: str) ->
     _refuse(retry_denial(facts, row))
     if row.kind in INSTALLING_KINDS:
         await require_entitled(tx, caller, row.tenant_id, row.app_slug, known=True)
-    await _reopen(tx, manifest, row)
+    together = [row]
     if row.kind == Kind.DEPLOY:
         # Members of a deploy wait for one another: where one failed, the others did, and neither gets on alone.
-        for joining in await store.lock_failed(tx, instance.id, Kind.ADD):
-            if retry_denial(facts, joining) is None:
-                await _reopen(tx, manifest, joining)
+        failed = await store.lock_failed(tx, instance.id, Kind.ADD)
+        together += [joining for joining in failed if retry_denial(facts, joining) is None]
+    gate = await _gate_again(tx, instance, manifest, row, together)
+    for each in together:
+        await _reopen(tx, manifest, each, gate)
     return await read(tx, operation_id)
 
 
-async def _reopen(tx: Transaction, manifest: Manifest, row: OperationView) -> None:
-    await changed(tx, await store.reopen(tx, row.id, _deadline(manifest, row)), OperationEvent.RETRIED)
+async def _gate_again(
+    tx: Transaction, instance: InstanceView, manifest: Manifest, deploy: OperationView, together: list[OperationView]
+) -> PreflightRecord | None:
+    """Look at the machines again, where nothing was brought to them yet: later, what the app finds there is its own."""
+    begun = any(each.attempt for each in together)
+    if deploy.kind != Kind.DEPLOY or deploy.gate_preflight_id is None or begun:
+        return None
+    gate = await begin_gate(tx, instance, manifest, _deadline(manifest, deploy))
+    await store.report_step(tx, deploy, gate_step(gate), attempt=deploy.attempt + 1)
+    return gate
+
+
+async def _reopen(tx: Transaction, manifest: Manifest, row: OperationView, gate: PreflightRecord | None) -> None:
+    gate_id = None if gate is None else gate.id
+    event = OperationEvent.RETRIED if gate is None else OperationEvent.QUEUED
+    message = "" if gate is None else "retried: the app looks at the machines first"
+    await changed(tx, await store.reopen(tx, row.id, _deadline(manifest, row), gate_id), event, message)
     if row.bulk_id is not None:
         bulk = await bulk_store.touch(tx, row.bulk_id, ended=False)
         await tx.changed(BulkEvent.REOPENED, bulk, project_id=row.project_id, instance_id=row.instance_id)

@@ -4,8 +4,9 @@ from gpuaas_contract.agent_link import ResizeSlice
 from gpuaas_contract.allocations import Activity, Allocation, AllocationResize, Shape
 from gpuaas_contract.events import AllocationEvent
 from gpuaas_contract.manifest import Manifest
+from gpuaas_contract.offers import Offer
 from gpuaas_contract.operations import RESIZE, OperationError, OperationState, ResizeQuestion
-from gpuaas_contract.problems import AllowedAction, Code, FieldError
+from gpuaas_contract.problems import Code, FieldError
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.allocations.rules import shapes
 from gpuaas_platform.allocations.rules.allocations import require_allocation
@@ -125,10 +126,6 @@ async def _ask(tx: Transaction, row: AllocationRecord, members: list[MachineUser
 
 def _cannot_ask(row: AllocationRecord, members: list[MachineUser], manifest: Manifest) -> Refusal:
     advice = f"{manifest.slug} cannot be asked about a resize: do it with force, or decommission that first"
-    force = AllowedAction(
-        action="resize",
-        title="Resize it with force, without asking",
-        method="POST",
-        href=f"/v1/allocations/{row.id}/resize",
-    )
+    title = "Resize it with force, without asking"
+    force = Offer.RESIZE_ALLOCATION.action("resize", title, allocation_id=row.id)
     return in_use(members, advice, force)

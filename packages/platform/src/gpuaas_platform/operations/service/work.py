@@ -12,10 +12,12 @@ from gpuaas_contract.operations import (
     CompleteRequest,
     FailRequest,
     Kind,
+    Lease,
     Operation,
     OperationError,
     OperationState,
     StepReport,
+    WorkAcknowledged,
 )
 from gpuaas_contract.problems import Code
 from gpuaas_platform.access.storage import access as access_store
@@ -23,11 +25,12 @@ from gpuaas_platform.allocations.storage import allocations as allocation_store
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.errors import Refusal, not_found
 from gpuaas_platform.core.evidence import check_shown
+from gpuaas_platform.core.records import to_wire
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.instances.records import MemberView
 from gpuaas_platform.instances.service import instances, preflights
 from gpuaas_platform.instances.storage import instances as instance_store
-from gpuaas_platform.operations.records import OperationReference, OperationView
+from gpuaas_platform.operations.records import OperationRecord, OperationReference, OperationView
 from gpuaas_platform.operations.service import receipts
 from gpuaas_platform.operations.service.endings import cancel, finish, follow_members
 from gpuaas_platform.operations.service.operations import changed, read, require_lease, require_operation, shown
@@ -46,7 +49,8 @@ async def claim_operation(
         raise Refusal(Code.INVALID_STATE, f"the operation is {row.state} already")
     if row.queued:
         context = {"waits_for": list(row.waits_for)}
-        raise Refusal(Code.INVALID_STATE, "the operation waits for others that were asked for before", context=context)
+        what = "others that were asked for before" if row.gate_preflight_id is None else "the app's preflight"
+        raise Refusal(Code.INVALID_STATE, f"the operation waits for {what}", context=context)
     if row.lease_live:
         raise Refusal(Code.LEASE_HELD, f"{row.lease_holder} holds the lease", retry_after=lease_seconds)
     if row.cancel_requested:
@@ -74,10 +78,18 @@ async def claim_operation(
 
 async def heartbeat(
     tx: Transaction, caller: Caller, operation_id: str, fencing_token: int, lease_seconds: int = LEASE_SECONDS
-) -> Operation:
-    """The answer also says whether the operation is to be cancelled."""
-    row = await require_lease(tx, caller, operation_id, fencing_token)
-    return await shown(tx, row, await store.extend_lease(tx, operation_id, lease_seconds))
+) -> WorkAcknowledged:
+    """Extend the lease. The answer says whether the operation is to be cancelled."""
+    await require_lease(tx, caller, operation_id, fencing_token)
+    return _acknowledge(await store.extend_lease(tx, operation_id, lease_seconds))
+
+
+def _acknowledge(row: OperationRecord) -> WorkAcknowledged:
+    """Answer the holder of a live lease. The whole operation would grow with each of its steps."""
+    assert row.lease_holder is not None
+    assert row.lease_expires_at is not None
+    lease = Lease(holder=row.lease_holder, expires_at=row.lease_expires_at)
+    return to_wire(WorkAcknowledged, row, lease=lease)
 
 
 async def yield_lease(tx: Transaction, caller: Caller, operation_id: str, fencing_token: int) -> Operation:
@@ -92,7 +104,7 @@ async def yield_lease(tx: Transaction, caller: Caller, operation_id: str, fencin
     return await read(tx, operation_id)
 
 
-async def report_step(tx: Transaction, caller: Caller, operation_id: str, body: StepReport) -> Operation:
+async def report_step(tx: Transaction, caller: Caller, operation_id: str, body: StepReport) -> WorkAcknowledged:
     row = await require_lease(tx, caller, operation_id, body.fencing_token)
     check_shown(body.evidence, EVIDENCE_BYTES, "the evidence of a step", "/evidence")
     check_shown(body.message, EVIDENCE_BYTES, "the message of a step", "/message")
@@ -101,7 +113,7 @@ async def report_step(tx: Transaction, caller: Caller, operation_id: str, body: 
     reported = await store.report_step(tx, row, body)
     message = f"{body.title}: {body.message}" if body.message else body.title
     await changed(tx, reported, OperationEvent(f"step_{body.status.value}"), message)
-    return await shown(tx, row, reported)
+    return _acknowledge(reported)
 
 
 async def _hold(tx: Transaction, caller: Caller, operation_id: str, fencing_token: int) -> OperationView:
@@ -110,8 +122,8 @@ async def _hold(tx: Transaction, caller: Caller, operation_id: str, fencing_toke
     found = await require_operation(tx, caller, operation_id, Permission.OPERATION_WORK)
     if found.kind == Kind.RESIZE:
         await allocation_store.lock(tx, found.input["allocation_id"])
-    if found.instance_id is not None:
-        await instance_store.lock_row(tx, found.instance_id)
+    if (instance_id := found.instance_id or found.preflight_instance_id) is not None:
+        await instance_store.lock_row(tx, instance_id)
     return await require_lease(tx, caller, operation_id, fencing_token)
 
 
@@ -233,8 +245,8 @@ async def _lock(tx: Transaction, found: OperationReference) -> OperationView:
     assert present is not None
     if present.kind == Kind.RESIZE:
         await allocation_store.lock(tx, present.input["allocation_id"])
-    if found.instance_id is not None:
-        await instance_store.lock_row(tx, found.instance_id)
+    if (instance_id := found.instance_id or present.preflight_instance_id) is not None:
+        await instance_store.lock_row(tx, instance_id)
     row = await store.lock(tx, found.id)
     assert row is not None
     return row

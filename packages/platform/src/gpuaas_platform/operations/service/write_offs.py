@@ -29,6 +29,7 @@ async def forget_member(tx: Transaction, caller: Caller, member_id: str, body: W
     unverified = await _unverified(tx, member.last_operation_id, body)
     await _bury(tx, instance, member_id, unverified)
     await follow_members(tx, instance)
+    await receipts.issue(tx, instance.id, unverified.operation_id, written_off=member_id)
     detail = unverified.model_dump(mode="json")
     await tx.audit("member.forget", member_id, project_id=instance.project_id, detail=detail)
     return await instances.get_member(tx, caller, member_id)

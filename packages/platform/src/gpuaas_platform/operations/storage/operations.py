@@ -21,18 +21,25 @@ from gpuaas_platform.operations.records import (
 _SELECT = """
     SELECT o.*, p.tenant_id, o.lease_expires_at > now() AS lease_live, o.deadline < now() AS overdue,
            m.status AS member_status, m.component_key,
+           coalesce(i.operator_account_id, CASE WHEN f.instance_id IS NULL THEN f.request->>'operator_account_id' END)
+               AS operator_account_id,
+           f.instance_id AS preflight_instance_id,
            r.status AS replacement_status,
            NOT EXISTS (SELECT 1 FROM operations later WHERE later.instance_id = o.instance_id
                AND later.number > o.number AND later.kind NOT IN ('resize', 'preflight')
                AND NOT (later.state = 'cancelled' AND later.attempt = 0)
                AND (later.kind = 'decommission' OR later.member_id IS NOT DISTINCT FROM o.member_id)) AS is_latest,
-           CASE WHEN o.queued THEN ARRAY(SELECT b.id FROM operations b WHERE b.instance_id = o.instance_id
+           CASE WHEN o.queued AND o.gate_preflight_id IS NOT NULL
+               THEN ARRAY(SELECT g.id FROM operations g WHERE g.preflight_id = o.gate_preflight_id)
+               WHEN o.queued THEN ARRAY(SELECT b.id FROM operations b WHERE b.instance_id = o.instance_id
                AND b.number < o.number AND b.state IN ('pending', 'running') AND b.kind <> 'preflight'
                AND (b.member_id IS NULL OR o.member_id IS NULL
                     OR ARRAY[b.member_id, b.replacement_member_id] && ARRAY[o.member_id, o.replacement_member_id])
                ORDER BY b.number) ELSE '{}' END AS waits_for
     FROM operations o JOIN projects p ON p.id = o.project_id
     LEFT JOIN members m ON m.id = o.member_id LEFT JOIN members r ON r.id = o.replacement_member_id
+    LEFT JOIN preflights f ON f.id = o.preflight_id
+    LEFT JOIN instances i ON i.id = coalesce(o.instance_id, f.instance_id)
 """
 
 
@@ -69,18 +76,19 @@ def _document(undo: PreviousDesire | None) -> JsonObject | None:
 async def insert_together(
     tx: Transaction, instance: InstanceRecord, operations: list[NewOperation]
 ) -> list[OperationRecord]:
-    """Insert many operations of one instance at once, in their order; each begins at once and is in no bulk."""
-    assert not any(each.queued or each.undo or each.bulk_id or each.replacement_member_id for each in operations)
+    """Insert many operations of one instance at once, in their order; each is in no bulk, and begins at once or after
+    its preflight."""
+    assert not any(each.undo or each.bulk_id or each.replacement_member_id for each in operations)
     numbered = [{**asdict(operation), "place": place} for place, operation in enumerate(operations)]
     return await tx.fetch_all(
         OperationRecord,
         """INSERT INTO operations (id, instance_id, member_id, project_id, app_slug, kind, input, state, queued,
-                                   deadline, deadline_seconds, requested_by, correlation_id)
-           SELECT r.id, %(instance)s, r.member_id, %(project)s, %(slug)s, r.kind, r.input, 'pending', false,
-                  now() + make_interval(secs => r.deadline_seconds), r.deadline_seconds, %(principal)s,
-                  %(correlation)s
+                                   gate_preflight_id, deadline, deadline_seconds, requested_by, correlation_id)
+           SELECT r.id, %(instance)s, r.member_id, %(project)s, %(slug)s, r.kind, r.input, 'pending', r.queued,
+                  r.gate_preflight_id, now() + make_interval(secs => r.deadline_seconds), r.deadline_seconds,
+                  %(principal)s, %(correlation)s
            FROM jsonb_to_recordset(%(operations)s) AS r(place int, id text, member_id text, kind text, input jsonb,
-                deadline_seconds int) ORDER BY r.place RETURNING *""",
+                deadline_seconds int, queued bool, gate_preflight_id text) ORDER BY r.place RETURNING *""",
         instance=instance.id,
         project=instance.project_id,
         slug=instance.app_slug,
@@ -120,17 +128,30 @@ async def list_matching(tx: Transaction, only: OperationFilter, after: str, limi
                AND (%(member)s::text IS NULL OR %(member)s IN (o.member_id, o.replacement_member_id))
                AND (%(state)s::text IS NULL OR o.state = %(state)s)
                AND (%(app)s::text IS NULL OR o.app_slug = %(app)s)
-               AND (NOT %(claimable)s OR (o.state IN ('pending', 'running') AND NOT o.queued
-                    AND NOT o.cancel_requested AND (o.state = 'pending' OR o.lease_expires_at < now())))
+               AND (%(claimer)s::text IS NULL OR (o.state IN ('pending', 'running') AND NOT o.queued
+                    AND NOT o.cancel_requested AND (o.state = 'pending' OR o.lease_expires_at < now())
+                    AND coalesce(i.operator_account_id, CASE WHEN f.instance_id IS NULL
+                                 THEN f.request->>'operator_account_id' END, %(claimer)s) = %(claimer)s))
              ORDER BY o.id LIMIT %(limit)s""",
         projects=only.project_ids,
         instance=only.instance_id,
         member=only.member_id,
         state=only.state,
         app=only.app_slug,
-        claimable=only.claimable,
+        claimer=only.claimable_by,
         after=after,
         limit=limit,
+    )
+
+
+async def get_worked_on(tx: Transaction, instance_id: str) -> OperationReference | None:
+    """Find an operation on the instance, or a preflight of it, whose lease somebody holds now."""
+    return await tx.find(
+        OperationReference,
+        """SELECT o.id, o.instance_id FROM operations o LEFT JOIN preflights f ON f.id = o.preflight_id
+           WHERE coalesce(o.instance_id, f.instance_id) = %(id)s AND o.state = 'running'
+             AND o.lease_expires_at > now() ORDER BY o.number LIMIT 1""",
+        id=instance_id,
     )
 
 
@@ -144,11 +165,34 @@ async def list_open(tx: Transaction, instance_id: str) -> list[OperationRecord]:
 
 
 async def list_queued(tx: Transaction, instance_id: str) -> list[OperationRecord]:
+    """List those that wait for other operations, and not for a preflight."""
     return await tx.fetch_all(
         OperationRecord,
         """SELECT * FROM operations WHERE instance_id = %(id)s AND queued AND state = 'pending'
-           ORDER BY number FOR UPDATE""",
+             AND gate_preflight_id IS NULL ORDER BY number FOR UPDATE""",
         id=instance_id,
+    )
+
+
+async def lock_gated(tx: Transaction, instance_id: str, preflight_id: str) -> list[OperationRecord]:
+    """Lock those that wait for this preflight."""
+    return await tx.fetch_all(
+        OperationRecord,
+        """SELECT * FROM operations WHERE instance_id = %(id)s AND queued AND state = 'pending'
+             AND gate_preflight_id = %(preflight)s ORDER BY number FOR UPDATE""",
+        id=instance_id,
+        preflight=preflight_id,
+    )
+
+
+async def open_gate(tx: Transaction, ids: list[str]) -> list[OperationRecord]:
+    """Let them begin: their time counts from now."""
+    return await tx.fetch_all(
+        OperationRecord,
+        """UPDATE operations SET queued = false,
+               deadline = now() + make_interval(secs => coalesce(deadline_seconds, 1800)),
+               revision = revision + 1, updated_at = now() WHERE id = ANY(%(ids)s) RETURNING *""",
+        ids=ids,
     )
 
 
@@ -275,19 +319,27 @@ async def finish(
     )
 
 
-async def reopen(tx: Transaction, id: str, deadline_seconds: int) -> OperationRecord:
+async def reopen(
+    tx: Transaction, id: str, deadline_seconds: int, gate_preflight_id: str | None = None
+) -> OperationRecord:
+    """Let it run again; with a preflight, after that."""
     return await tx.fetch(
         OperationRecord,
         """UPDATE operations SET state = 'pending', error = NULL, ended_at = NULL, result = '{}',
-               cancel_requested = false, undo = NULL,
+               cancel_requested = false, undo = NULL, queued = %(gate)s::text IS NOT NULL,
+               gate_preflight_id = coalesce(%(gate)s, gate_preflight_id),
                deadline = now() + make_interval(secs => %(deadline)s), deadline_seconds = %(deadline)s,
                revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
         id=id,
         deadline=deadline_seconds,
+        gate=gate_preflight_id,
     )
 
 
-async def report_step(tx: Transaction, operation: OperationRecord, report: StepReport) -> OperationRecord:
+async def report_step(
+    tx: Transaction, operation: OperationRecord, report: StepReport, *, attempt: int | None = None
+) -> OperationRecord:
+    """Of its present attempt, where none is named."""
     return await tx.fetch(
         OperationRecord,
         """WITH step AS (
@@ -300,7 +352,7 @@ async def report_step(tx: Transaction, operation: OperationRecord, report: StepR
                    commands = excluded.commands, ended_at = excluded.ended_at)
            UPDATE operations SET revision = revision + 1, updated_at = now() WHERE id = %(id)s RETURNING *""",
         id=operation.id,
-        attempt=operation.attempt,
+        attempt=operation.attempt if attempt is None else attempt,
         key=report.key,
         title=report.title,
         status=report.status,

@@ -1,5 +1,8 @@
 """Teardown receipts, signed and still to be signed."""
 
+from datetime import datetime
+from enum import StrEnum
+
 from gpuaas_contract.base import JsonObject
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.operations.records import (
@@ -25,78 +28,113 @@ async def get_owner(tx: Transaction, instance_id: str) -> ReceiptOwner:
     )
 
 
-async def list_members(tx: Transaction, instance_id: str) -> list[ReceiptMember]:
+async def list_members(tx: Transaction, instance_id: str, member_id: str | None = None) -> list[ReceiptMember]:
     return await tx.fetch_all(
         ReceiptMember,
         """SELECT m.id, m.component_key, m.allocation_id, m.last_operation_id, m.unverified,
                   EXISTS (SELECT 1 FROM operations o WHERE o.instance_id = m.instance_id AND o.member_id = m.id
                           AND o.kind IN ('remove', 'replace') AND o.state = 'succeeded') AS removed_before
-           FROM members m WHERE m.instance_id = %(id)s ORDER BY m.id""",
+           FROM members m WHERE m.instance_id = %(id)s AND (%(member)s::text IS NULL OR m.id = %(member)s)
+           ORDER BY m.id""",
         id=instance_id,
+        member=member_id,
     )
 
 
-async def list_platform_checks(tx: Transaction, instance_id: str) -> list[PlatformCheck]:
-    """What is still there of it on the platform. A volume on one of its machines is its project's: whether the app left
-    something on it is not known here."""
+_OF_INSTANCE = """
+    ('secrets', 'secrets of the instance that can still be delivered',
+     (SELECT string_agg(name, ', ' ORDER BY name) FROM secrets
+      WHERE instance_id = %(id)s AND deleted_at IS NULL), false),
+    ('access', 'access to machines that was given for the instance and has not ended',
+     (SELECT string_agg(g.id, ', ' ORDER BY g.id) FROM access_grants g
+      LEFT JOIN operations o ON o.id = g.operation_id
+      WHERE (g.reconciled_instance_id = %(id)s OR o.instance_id = %(id)s
+             OR g.member_id IN (SELECT id FROM members WHERE instance_id = %(id)s))
+        AND g.ended_at IS NULL AND g.expires_at > now()), false),
+"""
+# A volume is its project's: whether the app left something on it is not known here. What differed in a firewall is not
+# told: it may be about other tenants.
+_OF_MACHINES = """
+    ('volumes', 'volumes attached to machines of the instance, which nobody looked into',
+     (SELECT string_agg(DISTINCT v.name || ' at ' || a.path, ', ') FROM volume_attachments a
+      JOIN volumes v ON v.id = a.volume_id WHERE a.allocation_id = ANY(%(machines)s)), true),
+    ('accounts', 'accounts of people whose removal from machines of the instance is not confirmed',
+     (SELECT string_agg(g.login || ' on ' || g.allocation_id, ', ' ORDER BY g.id) FROM grants g
+      WHERE g.allocation_id = ANY(%(machines)s) AND g.status = 'revoking'), true),
+    ('firewall', 'hosts of the machines whose firewall or network was not as wanted since the removal was asked for',
+     (SELECT string_agg(n.id, ', ' ORDER BY n.id) FROM nodes n
+      WHERE n.id IN (SELECT node_id FROM allocations WHERE id = ANY(%(machines)s))
+        AND (n.conditions <> '[]' OR EXISTS (
+             SELECT 1 FROM changes c WHERE c.noun = 'node' AND c.event = 'impaired' AND c.resource_id = n.id
+               AND c.at >= %(since)s))), true)
+"""
+
+
+async def list_platform_checks(
+    tx: Transaction, instance_id: str, machines: list[str], since: datetime, *, ended: bool
+) -> list[PlatformCheck]:
+    """List what the platform still has of it, and what the platform cannot tell of its machines. An instance that
+    lives on has its secrets and its access."""
     return await tx.fetch_all(
         PlatformCheck,
-        """WITH found(check_, question, names, unknown) AS (
-             VALUES ('secrets', 'secrets of the instance that can still be delivered',
-                     (SELECT string_agg(name, ', ' ORDER BY name) FROM secrets
-                      WHERE instance_id = %(id)s AND deleted_at IS NULL), false),
-                    ('access', 'access to machines that was given for the instance and has not ended',
-                     (SELECT string_agg(g.id, ', ' ORDER BY g.id) FROM access_grants g
-                      LEFT JOIN operations o ON o.id = g.operation_id
-                      WHERE (g.reconciled_instance_id = %(id)s OR o.instance_id = %(id)s)
-                        AND g.ended_at IS NULL AND g.expires_at > now()), false),
-                    ('volumes', 'volumes attached to machines of the instance, which nobody looked into',
-                     (SELECT string_agg(DISTINCT v.name || ' at ' || a.path, ', ') FROM volume_attachments a
-                      JOIN volumes v ON v.id = a.volume_id
-                      WHERE a.allocation_id IN (SELECT allocation_id FROM members WHERE instance_id = %(id)s)), true))
+        f"""WITH found(check_, question, names, unknown) AS (VALUES {_OF_INSTANCE if ended else ""} {_OF_MACHINES})
            SELECT check_ AS check, question, coalesce(names, 'nothing') AS found,
-                  CASE WHEN names IS NULL THEN true WHEN unknown THEN NULL ELSE false END AS ok FROM found""",
+                  CASE WHEN names IS NULL THEN true WHEN unknown THEN NULL ELSE false END AS ok FROM found""",  # noqa: S608 - constants
         id=instance_id,
+        machines=machines,
+        since=since,
     )
 
 
-async def insert(tx: Transaction, instance_id: str, document: JsonObject) -> bool:
+class Subject(StrEnum):
+    """The table of a receipt, by what it is about."""
+
+    INSTANCE = "receipts"
+    MEMBER = "member_receipts"
+
+    @property
+    def key(self) -> str:
+        return "instance_id" if self is Subject.INSTANCE else "member_id"
+
+
+async def insert(tx: Transaction, subject: Subject, id: str, document: JsonObject) -> bool:
     """False where it has one already: the first one stays."""
     done = await tx.run(
-        """INSERT INTO receipts (instance_id, document, correlation_id)
-           VALUES (%(id)s, %(document)s, %(correlation)s) ON CONFLICT DO NOTHING""",
-        id=instance_id,
+        f"""INSERT INTO {subject} ({subject.key}, document, correlation_id)
+           VALUES (%(id)s, %(document)s, %(correlation)s) ON CONFLICT DO NOTHING""",  # noqa: S608 - constants
+        id=id,
         document=document,
         correlation=tx.correlation_id,
     )
     return done == 1
 
 
-async def get(tx: Transaction, instance_id: str) -> ReceiptRecord | None:
-    return await tx.find(ReceiptRecord, "SELECT * FROM receipts WHERE instance_id = %(id)s", id=instance_id)
+async def get(tx: Transaction, subject: Subject, id: str) -> ReceiptRecord | None:
+    sql = f"SELECT {subject.key} AS subject_id, * FROM {subject} WHERE {subject.key} = %(id)s"  # noqa: S608 - constants
+    return await tx.find(ReceiptRecord, sql, id=id)
 
 
-async def list_to_sign(tx: Transaction) -> list[UnsignedReceipt]:
+async def list_to_sign(tx: Transaction, subject: Subject) -> list[UnsignedReceipt]:
     """Those whose audit entry is sealed below a checkpoint, oldest first."""
     return await tx.fetch_all(
         UnsignedReceipt,
-        """SELECT r.instance_id, r.document, e.chain, e.id AS entry_id, e.position, b.number AS batch
-           FROM receipts r
+        f"""SELECT r.{subject.key} AS subject_id, r.document, e.chain, e.id AS entry_id, e.position, b.number AS batch
+           FROM {subject} r
            JOIN audit_entries e ON e.correlation_id = r.correlation_id AND e.action = %(action)s
-                AND e.target = r.instance_id
+                AND e.target = r.{subject.key}
            JOIN audit_batches b ON b.chain = e.chain AND b.number = e.batch AND b.checkpointed
-           WHERE r.signature IS NULL ORDER BY r.created_at LIMIT %(limit)s""",
+           WHERE r.signature IS NULL ORDER BY r.created_at LIMIT %(limit)s""",  # noqa: S608 - constants
         action=ISSUED,
         limit=AT_ONCE,
     )
 
 
-async def finish(tx: Transaction, instance_id: str, document: JsonObject, key_id: str, signature: str) -> bool:
+async def finish(tx: Transaction, subject: Subject, id: str, document: JsonObject, key_id: str, signature: str) -> bool:
     """False where another process was faster: its signature stays."""
     done = await tx.run(
-        """UPDATE receipts SET document = %(document)s, key_id = %(key)s, signature = %(signature)s, signed_at = now()
-           WHERE instance_id = %(id)s AND signature IS NULL""",
-        id=instance_id,
+        f"""UPDATE {subject} SET document = %(document)s, key_id = %(key)s, signature = %(signature)s, signed_at = now()
+           WHERE {subject.key} = %(id)s AND signature IS NULL""",  # noqa: S608 - constants
+        id=id,
         document=document,
         key=key_id,
         signature=signature,

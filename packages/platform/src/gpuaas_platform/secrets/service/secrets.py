@@ -1,4 +1,4 @@
-"""Run-time secrets of app instances: made here, kept in OpenBao, for the instance's controller alone."""
+"""Run-time secrets of app instances: made here, kept in OpenBao, for the instance's controller."""
 
 import base64
 import secrets
@@ -32,14 +32,20 @@ NOUN = "secret"
 MOST_PER_INSTANCE = 100
 
 
-async def _to_models(tx: Transaction, rows: Sequence[SecretRecord]) -> list[Secret]:
+async def _to_models(tx: Transaction, rows: Sequence[SecretView]) -> list[Secret]:
     versions = await secret_versions.by_owner(tx, [row.id for row in rows])
     shown = {id: [to_wire(SecretVersion, version) for version in found] for id, found in versions.items()}
     return [to_wire(Secret, row, versions=shown[row.id]) for row in rows]
 
 
-async def _to_model(tx: Transaction, row: SecretRecord) -> Secret:
+async def _to_model(tx: Transaction, row: SecretView) -> Secret:
     return (await _to_models(tx, [row]))[0]
+
+
+async def _changed_model(tx: Transaction, secret_id: str) -> Secret:
+    row = await store.get(tx, secret_id)
+    assert row is not None
+    return await _to_model(tx, row)
 
 
 async def _require(
@@ -108,7 +114,7 @@ class EnsureSecret:
 
     def _wanted(self, instance: InstanceView) -> SecretSpec:
         declared = manifest_of(instance).secret(self._body.name)
-        spec = None if declared is None else SecretSpec.model_validate(declared.model_dump(exclude={"name"}))
+        spec = None if declared is None else declared.spec
         given = self._body.spec
         if given is None and spec is None:
             detail = f"the app's manifest declares no secret {self._body.name!r}: say what it is to be"
@@ -140,7 +146,7 @@ class EnsureSecret:
             return await self._same(tx, present)
         await secret_versions.settle(tx, self._id, 1)
         await _changed(tx, row, SecretEvent.CREATED, "create", kind=self._spec.kind)
-        return await _to_model(tx, row)
+        return await _changed_model(tx, row.id)
 
     async def abandon(self, tx: Transaction) -> None:
         await version_store.abandon(tx, self._id, 1)
@@ -174,7 +180,7 @@ class RotateSecret:
             await version_store.end(tx, self._id, version)
         row = await store.touch(tx, self._id)
         await _changed(tx, row, SecretEvent.ROTATED, "rotate", version=self._version)
-        return await _to_model(tx, row)
+        return await _changed_model(tx, row.id)
 
     async def abandon(self, tx: Transaction) -> None:
         await version_store.abandon(tx, self._id, self._version)

@@ -5,9 +5,14 @@ from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.instances.records import InstanceView
 from gpuaas_platform.secrets.records import SecretRecord, SecretView
 
+# Versions that were published before there were readers have none.
 _SELECT = """
-    SELECT s.*, p.tenant_id, i.app_slug FROM secrets s JOIN projects p ON p.id = s.project_id
-    JOIN instances i ON i.id = s.instance_id WHERE s.deleted_at IS NULL
+    SELECT s.*, p.tenant_id, i.app_slug,
+           coalesce((SELECT d->'readable_by' FROM jsonb_array_elements(v.manifest->'secrets') d
+                     WHERE d->>'name' = s.name), '[]') AS readable_by
+    FROM secrets s JOIN projects p ON p.id = s.project_id JOIN instances i ON i.id = s.instance_id
+         JOIN app_versions v ON v.id = i.app_version_id
+    WHERE s.deleted_at IS NULL
 """
 
 

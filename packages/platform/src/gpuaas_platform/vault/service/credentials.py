@@ -15,7 +15,8 @@ from gpuaas_contract.credentials import (
     CredentialVersion,
 )
 from gpuaas_contract.events import CredentialEvent
-from gpuaas_contract.problems import AllowedAction, Code
+from gpuaas_contract.offers import Offer
+from gpuaas_contract.problems import Code
 from gpuaas_contract.secret_deliveries import Encoding
 from gpuaas_platform.access.rules.ssh_keys import SshKey, generate_key, read_key
 from gpuaas_platform.allocations.storage import allocations as allocation_store
@@ -173,11 +174,8 @@ def _require_room(credential_id: str, versions: list[SecretVersionRecord]) -> No
             Code.KEY_LIMIT,
             f"versions {', '.join(map(str, open_ones))} are valid; end the one that is not used any more first",
             allowed_actions=[
-                AllowedAction(
-                    action="end",
-                    title=f"End version {version}",
-                    method="DELETE",
-                    href=f"/v1/credentials/{credential_id}/versions/{version}",
+                Offer.END_CREDENTIAL_VERSION.action(
+                    "end", f"End version {version}", credential_id=credential_id, number=version
                 )
                 for version in open_ones
             ],

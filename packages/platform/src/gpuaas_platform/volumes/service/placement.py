@@ -28,7 +28,7 @@ class WantedVolumes:
     rows: list[AttachedVolume]
 
     def room(self, shape: Shape) -> Shape:
-        """What a node must have free: also the disk of those that would be made there."""
+        """Add the disk of volumes that would be made there to what a node must have free."""
         more = sum(row.size_gib for row in self.rows if row.node_id is None)
         return shape.model_copy(update={"disk_gib": shape.disk_gib + more})
 
@@ -60,7 +60,7 @@ async def lock_wanted(tx: Transaction, allocation: AllocationView) -> WantedVolu
 
 
 async def mounts_of_new_machine(tx: Transaction, allocation_id: str) -> list[VolumeMount]:
-    """What the machine has from its first start."""
+    """List the volumes that the machine has from its first start."""
     mounts = []
     for row in await store.lock_of_allocation(tx, allocation_id):
         await store.set_attachment(tx, row.id, allocation_id, AttachmentStatus.ATTACHING)

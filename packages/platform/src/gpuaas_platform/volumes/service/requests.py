@@ -4,6 +4,7 @@ from gpuaas_contract import ids
 from gpuaas_contract.allocations import AllocationStatus, Shape
 from gpuaas_contract.events import AllocationEvent, VolumeEvent
 from gpuaas_contract.nodes import NodeStatus
+from gpuaas_contract.offers import Offer
 from gpuaas_contract.problems import AllowedAction, Code
 from gpuaas_contract.volumes import (
     Attachment,
@@ -49,17 +50,16 @@ def _to_model(row: VolumeView) -> Volume:
 
 
 def _actions(row: VolumeView) -> list[AllowedAction]:
-    path = f"/v1/volumes/{row.id}"
-    names = []
+    offers = []
     if row.status in USABLE:
-        names += [("attach", "Attach it to a machine", "POST", f"{path}/attach")]
+        offers += [(Offer.ATTACH_VOLUME, "attach", "Attach it to a machine")]
     if row.attachments:
-        names += [("detach", "Detach it from a machine", "POST", f"{path}/detach")]
+        offers += [(Offer.DETACH_VOLUME, "detach", "Detach it from a machine")]
     if row.status == VolumeStatus.DELETE_FAILED or _failed(row):
-        names += [("retry", "Try again what failed", "POST", f"{path}/retry")]
+        offers += [(Offer.RETRY_VOLUME, "retry", "Try again what failed")]
     if row.status in {*USABLE, VolumeStatus.LOST} and not row.attachments:
-        names += [("delete", "Delete it with all that is on it", "DELETE", path)]
-    return [AllowedAction(action=a, title=title, method=method, href=href) for a, title, method, href in names]
+        offers += [(Offer.DELETE_VOLUME, "delete", "Delete it with all that is on it")]
+    return [offer.action(name, title, volume_id=row.id) for offer, name, title in offers]
 
 
 def _failed(row: VolumeView) -> list[Attachment]:
@@ -234,12 +234,7 @@ def _in_use(volume: VolumeView) -> Refusal:
         f"the volume is attached to {names}; detach it first",
         context={"allocation_ids": [item.allocation_id for item in machines]},
         allowed_actions=[
-            AllowedAction(
-                action="detach",
-                title=f"Detach it from {item.allocation_name}",
-                method="POST",
-                href=f"/v1/volumes/{volume.id}/detach",
-            )
+            Offer.DETACH_VOLUME.action("detach", f"Detach it from {item.allocation_name}", volume_id=volume.id)
             for item in machines
         ],
     )

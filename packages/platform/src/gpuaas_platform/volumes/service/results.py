@@ -89,7 +89,7 @@ async def volume_detached(tx: Transaction, volume_id: str, allocation_id: str, o
 
 
 async def volume_deleted(tx: Transaction, volume_id: str, ok: bool, message: str) -> None:
-    """What waits for the room is placed by the sweeper: nodes are never locked after volumes."""
+    """Note how a deletion ended. The sweeper places what waits for the room: nodes are never locked after volumes."""
     volume = await store.lock(tx, volume_id)
     if volume is None or volume.status != VolumeStatus.DELETING:
         return
