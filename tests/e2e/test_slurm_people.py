@@ -109,7 +109,8 @@ def _takes_a_hundred(cli: CommandLine, platform: Platform) -> None:
 
     emails = platform.ask(make)
     began = time.monotonic()
-    logins = {people(cli)[email]["login"] for email in emails}
+    wait_until(lambda: people(cli).keys() >= set(emails), "all of them to be people of the instance", SECONDS)
+    logins = {found["login"] for email, found in people(cli).items() if email in emails}
     known = "scontrol show assoc_mgr flags=assoc | grep -o 'UserName=u-many[^(]*' | cut -d= -f2"
     wait_until(lambda: logins <= set(root(cli, "one", known).split()), "all of them to be known to slurmctld", SECONDS)
     print(f"  {HUNDRED} people: {time.monotonic() - began:.1f} s after the last membership")
