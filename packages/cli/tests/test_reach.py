@@ -16,6 +16,7 @@ NAMED_OTHERWISE = {
     "create_allocation_batch": "allocation create",
     "update_allocation": "allocation rename",
     "grant_allocation_access": "ssh",
+    "get_member_port": "tunnel",
     "list_grants": "grant list",
     "create_grant": "grant create",
     "deploy_instance": "instance deploy",
