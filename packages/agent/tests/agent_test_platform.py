@@ -257,7 +257,7 @@ class Platform:
         await self._notify()
 
     async def _broadcast(self, text: str) -> bool:
-        """Say it on every link that lives, and whether there was one: an agent that was killed leaves its link behind."""
+        """Say it on every link that lives, and return whether there was one: a killed agent leaves its link behind."""
         delivered = False
         for link in list(self._links):
             with contextlib.suppress(ConnectionClosed):
