@@ -80,6 +80,7 @@ PROGRAMS = "for programs that watch or trust the platform: it is read by its add
 BROWSERS = "for a browser"
 WITHOUT_A_COMMAND = {
     **dict.fromkeys(("locate_artifact", "certify_host", "offer_agent_key", "enrol_node"), AGENTS),
+    "check_registry_token": "the guard in front of the registry asks",
     **dict.fromkeys(
         ("get_public_keys", "get_authorization_server_metadata", "is_alive", "is_ready", "read_metrics"), PROGRAMS
     ),

@@ -40,6 +40,7 @@ NOT_FOR_CLIENTS = {
     "is_ready": "for balancers",
     "read_metrics": "for Prometheus",
     "locate_artifact": "for node agents",
+    "check_registry_token": "for the guard in front of the registry",
     "certify_host": "for node agents",
     "offer_agent_key": "for node agents",
     "open_session": "for browsers: the answer is a cookie",
