@@ -25,6 +25,8 @@ NAMED_OTHERWISE = {
     "add_members": "member add",
     "request_operation": "instance run",
     "list_secrets": "secret list",
+    "read_secret": "secret read",
+    "get_member_receipt": "receipt export",
     "get_manifest_schema": "app schema",
     "list_app_usage": "usage app",
     "publish_app_version": "app publish",

@@ -43,7 +43,7 @@ def test_a_higher_role_may_all_that_a_lower_one_may() -> None:
         (Role.TENANT_ADMIN, set(POLICY) - PLATFORM_ONLY - PUBLISHING - {P.OPERATION_WORK}),
         (Role.PLATFORM_ADMIN, set(POLICY) - {P.OPERATION_WORK}),
         (Role.APP_PUBLISHER, PUBLISHING | {P.ARTIFACT_READ, P.ARTIFACT_MANAGE}),
-        (CONTROLLER, READS | {P.OPERATION_START, P.OPERATION_WORK}),
+        (CONTROLLER, READS - {P.SECRET_READ} | {P.OPERATION_START, P.OPERATION_WORK}),
     ],
 )
 def test_what_a_role_may(role: str, expected: set[Permission]) -> None:
