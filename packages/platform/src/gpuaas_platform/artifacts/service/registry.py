@@ -20,6 +20,7 @@ from joserfc.jwk import ECKey
 from gpuaas_contract import ids, oci
 from gpuaas_contract.artifacts import RegistryToken
 from gpuaas_contract.operations import TEARDOWN_KINDS
+from gpuaas_contract.wire import API_PREFIX
 from gpuaas_platform.artifacts.adapters.registry import Registry
 from gpuaas_platform.artifacts.adapters.space import Space
 from gpuaas_platform.artifacts.adapters.uploads import Uploads
@@ -99,7 +100,7 @@ class RegistryService:
             "access": [one.as_claim() for one in access],
         }
         if self._check_url is not None and subject != PLATFORM:
-            claims["check"] = f"{self._check_url.rstrip('/')}/v1/registry/check"
+            claims["check"] = f"{self._check_url.rstrip('/')}{API_PREFIX}/registry/check"
         if login is not None:
             claims |= {"epoch": login.epoch, "sid": login.session_id}
         signing_input = ".".join(encode(json.dumps(part).encode()) for part in (header, claims))
