@@ -38,7 +38,7 @@ def test_a_higher_role_may_all_that_a_lower_one_may() -> None:
     ("role", "expected"),
     [
         (Role.PROJECT_VIEWER, READS),
-        (Role.PROJECT_MEMBER, READS),
+        (Role.PROJECT_MEMBER, READS | {P.TUNNEL_OPEN}),
         (Role.PROJECT_ADMIN, set(POLICY) - PLATFORM_ONLY - FROM_TENANT - PUBLISHING - {P.OPERATION_WORK}),
         (Role.TENANT_ADMIN, set(POLICY) - PLATFORM_ONLY - PUBLISHING - {P.OPERATION_WORK}),
         (Role.PLATFORM_ADMIN, set(POLICY) - {P.OPERATION_WORK}),
