@@ -46,6 +46,7 @@ SCRIPTS = {
         address="10.0.0.1",
         tracking=LINUXPROC,
         overrides={"KillWait": "10"},
+        memory_per_cpu=500,
     ),
     "slurmctld": slurmctld.start_script(),
     "associations": accounting.associations_script(

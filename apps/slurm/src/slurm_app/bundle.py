@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_app.errors import RefusedError
+from slurm_app.limits.package import ensure_repository
 from slurm_app.slurm.roles import PACKAGES, Role
 
 ARTIFACT = "packages"
@@ -212,8 +213,20 @@ def digest_of(path: Path) -> str:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
+def _with_limits(debian: Path, *, dpkg_status: Path, cache: Path, refresh: bool, say: Say) -> Path:
+    """Return sources that also have the package of the limits; it is built for the Slurm that the archive has now."""
+
+    def fetch(package: str) -> Path:
+        say("Building the plug-in that limits jobs …")
+        apt = Apt(cache / "apt", dpkg_status, debian)
+        apt.run("update")
+        return next(deb for deb in apt.fetch([package]) if package_name(deb) == package)
+
+    return ensure_repository(cache, debian, fetch, refresh=refresh)
+
+
 def make_bundle(*, output: Path, dpkg_status: Path, cache: Path, refresh: bool = False, say: Say = print) -> Bundle:
-    sources = find_sources()
+    sources = _with_limits(find_sources(), dpkg_status=dpkg_status, cache=cache, refresh=refresh, say=say)
     key = cache_key(dpkg_status.read_bytes(), sources.read_bytes())
     kept = cache / f"{key}.tar"
     if refresh or not kept.exists():
