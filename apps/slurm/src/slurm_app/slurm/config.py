@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from gpuaas_sdk import MachineFacts
 from slurm_app import names
+from slurm_app.limits.package import DIRECTORY as LIMITS_DIRECTORY
+from slurm_app.limits.package import EPILOG, PLUGIN, PROLOG
 from slurm_app.slurm.facts import NodeShape
 from slurm_app.slurm.overrides import checked_overrides
 
@@ -18,7 +20,9 @@ DATABASE = "slurm_acct_db"
 SLURMCTLD_DROP_IN = "/etc/systemd/system/slurmctld.service.d/gpuaas.conf"
 SLURMDBD_DROP_IN = "/etc/systemd/system/slurmdbd.service.d/gpuaas.conf"
 MACHINE_GRES_CONF = "/etc/slurm/gres.machine.conf"
+PLUGSTACK_CONF = "/etc/slurm/plugstack.conf"
 MAX_WORKERS = 256
+SMALLEST_MEMORY_PER_CPU = 64
 HEADER = "# Written by the GPUaaS Slurm app; changes made here are overwritten.\n"
 
 
@@ -35,7 +39,7 @@ class ProcessTracking:
     def note(self) -> str:
         if self.enforces:
             return f"jobs are limited in: {', '.join(self.enforces)}"
-        return "nothing limits the processors, memory or GPUs that a job really uses on these machines"
+        return "jobs are limited by the app's own plug-in; the condition LimitsEnforced says what was proven"
 
 
 LINUXPROC = ProcessTracking("proctrack/linuxproc", "task/none", None, ())
@@ -68,6 +72,7 @@ def render_slurm_conf(
     host: str,
     address: str,
     tracking: ProcessTracking,
+    memory_per_cpu: int = SMALLEST_MEMORY_PER_CPU,
     overrides: Mapping[str, str] | None = None,
 ) -> str:
     host, address = names.host_name(host), names.address(address)
@@ -90,7 +95,17 @@ def render_slurm_conf(
         ("SlurmctldParameters", "enable_configless"),
         ("GresTypes", "gpu"),
         ("SelectType", "select/cons_tres"),
-        ("SelectTypeParameters", "CR_Core"),
+        # Memory is given out like cores: the limit of a job is what it was given.
+        ("SelectTypeParameters", "CR_Core_Memory"),
+        ("DefMemPerCPU", str(max(memory_per_cpu, SMALLEST_MEMORY_PER_CPU))),
+        # A job that no worker could ever run is refused, instead of waiting for ever.
+        ("EnforcePartLimits", "ALL"),
+        # Before the first step, not with it: what limits a job is there before anything of it runs.
+        ("Prolog", PROLOG),
+        ("Epilog", EPILOG),
+        ("PrologFlags", "Alloc"),
+        # Limits of the shell that submits say nothing about the worker.
+        ("PropagateResourceLimits", "NONE"),
         ("ProctrackType", tracking.proctrack),
         ("TaskPlugin", tracking.task_plugins),
         ("JobAcctGatherType", "jobacct_gather/linux"),
@@ -106,16 +121,28 @@ def render_slurm_conf(
         # A machine that was restarted comes back by itself; a drain that a person set is not touched by this.
         ("ReturnToService", "2"),
         ("SlurmdTimeout", "60"),
-        ("MpiDefault", "none"),
+        ("MpiDefault", "pmix"),
         # Without it slurmctld logs an error at start; there is no mail on these machines.
         ("MailProg", "/bin/true"),
     ]
     chosen = checked_overrides(overrides or {})
+    if "SelectTypeParameters" in chosen:
+        # CR_Core from before memory was given out: a job without an amount of memory would not be started.
+        chosen["SelectTypeParameters"] = chosen["SelectTypeParameters"].removesuffix("_Memory") + "_Memory"
+    for amount in ("DefMemPerCPU", "DefMemPerNode"):
+        if amount in chosen:
+            # Slurm takes one of the two.
+            settings = [(key, value) for key, value in settings if key != "DefMemPerCPU" or amount == key]
     lines = [f"{key}={chosen.pop(key, value)}" for key, value in settings]
     lines += [f"{key}={value}" for key, value in sorted(chosen.items())]
     name = names.partition_name(partition)
     lines.append(f"PartitionName={name} Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
     return HEADER + "\n".join(lines) + "\n"
+
+
+def render_plugstack_conf() -> str:
+    """Handed out to all. `required`: where the plug-in is missing or fails, nothing of a job runs."""
+    return f"{HEADER}required {PLUGIN}\n"
 
 
 def render_slurmdbd_conf() -> str:
@@ -160,6 +187,10 @@ def render_node_conf(shape: NodeShape, features: Sequence[str] = ()) -> str:
     return " ".join(parts)
 
 
+CHECK_LIMITS = f'ExecStartPre=/bin/sh -c "cd {LIMITS_DIRECTORY} && sha256sum --check --strict --quiet SHA256SUMS"\n'
+"""A plug-in that is missing or not the bundle's keeps slurmd from starting: the node takes no jobs."""
+
+
 def render_slurmd_unit(shape: NodeShape, *, conf_server: str, features: Sequence[str] = ()) -> str:
     """A drop-in of slurmd.service: a dynamic node that fetches its configuration.
 
@@ -168,7 +199,7 @@ def render_slurmd_unit(shape: NodeShape, *, conf_server: str, features: Sequence
     server = f"{names.address(conf_server)}:{SLURMCTLD_PORT}"
     return (
         f"{HEADER}[Unit]\nConditionPathExists=\nStartLimitIntervalSec=0\n"
-        "[Service]\nExecStart=\n"
+        f"[Service]\n{CHECK_LIMITS if shape.limits else ''}ExecStart=\n"
         f'ExecStart=/usr/sbin/slurmd -D -s --conf-server {server} -Z --conf "{render_node_conf(shape, features)}"\n'
         "Restart=on-failure\nRestartSec=1\n"
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuaas_sdk import CommandError, Machine, MachineFacts, read_facts
 from slurm_app.errors import NotReadyError, RefusedError
+from slurm_app.limits.package import PACKAGE as LIMITS
 from slurm_app.slurm.roles import Role, memory_needed
 from slurm_app.slurm.script import quoted
 
@@ -30,6 +31,17 @@ class NodeShape:
     threads_per_core: int
     memory_mib: int
     gpus: tuple[str, ...]
+    limits: bool = False
+    """Whether the machine has the package of the limits; those of clusters from before it have not."""
+
+
+# Left to the daemons: a job that takes all that it can get must not take slurmd's memory.
+DAEMONS_MIB = {Role.WORKER: 128, Role.CONTROLLER: 700}
+
+
+def memory_for_jobs(memory_mib: int, *, beside_controller: bool) -> int:
+    daemons = DAEMONS_MIB[Role.WORKER] + (DAEMONS_MIB[Role.CONTROLLER] if beside_controller else 0)
+    return max(memory_mib - daemons - memory_mib // 32, memory_mib // 4)
 
 
 async def read_machine(machine: Machine) -> MachineFacts:
@@ -91,7 +103,7 @@ def refuse_skew(clocks: Mapping[str, float]) -> None:
 SLURMD_SHAPE = re.compile(r"CPUs=(\d+) Boards=(\d+) SocketsPerBoard=(\d+) CoresPerSocket=(\d+) ThreadsPerCore=(\d+)")
 
 
-def parse_shape(facts: MachineFacts) -> NodeShape:
+def parse_shape(facts: MachineFacts, *, beside_controller: bool = False) -> NodeShape:
     """Take the shape from facts that were read together with `slurmd -C`."""
     said = " ".join(facts.more.get("NodeName", []))
     found = SLURMD_SHAPE.search(said)
@@ -99,12 +111,21 @@ def parse_shape(facts: MachineFacts) -> NodeShape:
         raise NotReadyError("facts_unreadable", f"slurmd -C does not say the shape of {facts.hostname}: {said[:200]!r}")
     cpus, boards, sockets, cores, threads = (int(number) for number in found.groups())
     # slurmd -C reports the memory of the host, not of the slice: only /proc/meminfo knows the limit.
-    return NodeShape(cpus, boards, sockets, cores, threads, facts.memory_mib, facts.gpus)
+    limits = facts.more.get("limits") == ["installed"]
+    memory = memory_for_jobs(facts.memory_mib, beside_controller=beside_controller) if limits else facts.memory_mib
+    return NodeShape(cpus, boards, sockets, cores, threads, memory, facts.gpus, limits)
 
 
-async def read_node_shape(machine: Machine) -> NodeShape:
+_SHAPE = f"""
+slurmd -C
+echo "limits=$(dpkg-query -W -f '${{db:Status-Status}}' {LIMITS} 2>/dev/null || true)"
+"""
+
+
+async def read_node_shape(machine: Machine, *, controller_address: str) -> NodeShape:
     """Read facts and `slurmd -C` in one round trip; slurmd must be installed."""
-    return parse_shape(await read_facts(machine, "slurmd -C\n"))
+    facts = await read_facts(machine, _SHAPE)
+    return parse_shape(facts, beside_controller=machine.address == controller_address)
 
 
 async def read_versions(machine: Machine) -> dict[str, str]:
