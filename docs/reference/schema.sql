@@ -317,15 +317,22 @@ CREATE TABLE grants (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     remote_forwarding boolean NOT NULL DEFAULT false,
+    instance_id text,
+    account_only boolean NOT NULL DEFAULT false,
+    leaving_until timestamp with time zone,
     CONSTRAINT grants_pkey PRIMARY KEY (id),
     CONSTRAINT grants_allocation_id_fkey FOREIGN KEY (allocation_id) REFERENCES allocations(id),
+    CONSTRAINT grants_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id),
     CONSTRAINT grants_project_id_fkey FOREIGN KEY (project_id) REFERENCES projects(id),
     CONSTRAINT grants_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenants(id)
 );
 CREATE UNIQUE INDEX grant_live ON grants USING btree (allocation_id, user_id) WHERE (status = ANY (ARRAY['pending'::text, 'active'::text, 'failed'::text]));
 CREATE INDEX grants_ending ON grants USING btree (expires_at) WHERE (status = ANY (ARRAY['pending'::text, 'active'::text, 'failed'::text, 'revoking'::text]));
+CREATE INDEX grants_leaving ON grants USING btree (leaving_until) WHERE (leaving_until IS NOT NULL);
 CREATE INDEX grants_of_allocation ON grants USING btree (allocation_id, id);
+CREATE INDEX grants_of_instance ON grants USING btree (instance_id) WHERE ((instance_id IS NOT NULL) AND (status = ANY (ARRAY['pending'::text, 'active'::text, 'failed'::text])));
 CREATE INDEX grants_of_user ON grants USING btree (user_id, id);
+CREATE TRIGGER tell_people AFTER INSERT OR UPDATE OF status ON grants FOR EACH STATEMENT EXECUTE FUNCTION tell_people();
 
 CREATE TABLE idempotency_keys (
     principal_id text NOT NULL,
@@ -355,6 +362,19 @@ CREATE TABLE instance_events (
 CREATE INDEX events_age ON instance_events USING brin (at);
 CREATE INDEX events_of_correlation ON instance_events USING btree (correlation_id, seq);
 CREATE INDEX events_of_instance ON instance_events USING btree (instance_id, seq);
+
+CREATE TABLE instance_people (
+    instance_id text NOT NULL,
+    user_id text NOT NULL,
+    email text NOT NULL,
+    login text NOT NULL,
+    uid integer NOT NULL,
+    role text NOT NULL,
+    since timestamp with time zone NOT NULL,
+    left_at timestamp with time zone,
+    CONSTRAINT instance_people_pkey PRIMARY KEY (instance_id, user_id),
+    CONSTRAINT instance_people_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id)
+);
 
 CREATE TABLE instances (
     id text NOT NULL,
@@ -386,6 +406,7 @@ CREATE TABLE instances (
 );
 CREATE UNIQUE INDEX instance_live_name ON instances USING btree (project_id, name) WHERE (ended_at IS NULL);
 CREATE TRIGGER no_ended_project BEFORE INSERT ON instances FOR EACH ROW EXECUTE FUNCTION refuse_ended_project();
+CREATE TRIGGER tell_people AFTER INSERT OR UPDATE OF app_version_id, ended_at ON instances FOR EACH STATEMENT EXECUTE FUNCTION tell_people();
 
 CREATE TABLE join_tokens (
     id text NOT NULL,
@@ -458,6 +479,7 @@ CREATE TABLE members (
 );
 CREATE INDEX members_of_instance ON members USING btree (instance_id);
 CREATE INDEX members_on_allocation ON members USING btree (allocation_id) WHERE (status <> 'removed'::text);
+CREATE TRIGGER tell_people AFTER INSERT OR UPDATE OF status, allocation_id ON members FOR EACH STATEMENT EXECUTE FUNCTION tell_people();
 
 CREATE TABLE memberships (
     id text NOT NULL,
@@ -479,6 +501,7 @@ CREATE INDEX memberships_of_project ON memberships USING btree (project_id);
 CREATE INDEX memberships_of_tenant ON memberships USING btree (tenant_id);
 CREATE TRIGGER no_ended_project BEFORE INSERT ON memberships FOR EACH ROW EXECUTE FUNCTION refuse_ended_project();
 CREATE TRIGGER no_ended_tenant BEFORE INSERT ON memberships FOR EACH ROW EXECUTE FUNCTION refuse_ended_tenant();
+CREATE TRIGGER tell_people AFTER INSERT OR DELETE OR UPDATE ON memberships FOR EACH STATEMENT EXECUTE FUNCTION tell_people();
 CREATE TRIGGER tell_principal AFTER INSERT OR DELETE OR UPDATE ON memberships FOR EACH ROW EXECUTE FUNCTION tell_principal('user_id');
 
 CREATE TABLE node_tasks (
@@ -895,6 +918,17 @@ CREATE TABLE trusted_keys (
 CREATE UNIQUE INDEX trusted_key_live_name ON trusted_keys USING btree (COALESCE(project_id, app_slug), name) WHERE (deleted_at IS NULL);
 CREATE TRIGGER no_ended_project BEFORE INSERT ON trusted_keys FOR EACH ROW EXECUTE FUNCTION refuse_ended_project();
 
+CREATE TABLE unix_groups (
+    project_id text NOT NULL,
+    name text NOT NULL,
+    gid integer NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT unix_groups_pkey PRIMARY KEY (project_id),
+    CONSTRAINT unix_groups_project_id_fkey FOREIGN KEY (project_id) REFERENCES projects(id),
+    CONSTRAINT unix_groups_gid_key UNIQUE (gid),
+    CONSTRAINT unix_groups_name_key UNIQUE (name)
+);
+
 CREATE TABLE unix_users (
     user_id text NOT NULL,
     login text NOT NULL,
@@ -942,6 +976,7 @@ CREATE TABLE users (
     CONSTRAINT users_pkey PRIMARY KEY (id),
     CONSTRAINT users_email_key UNIQUE (email)
 );
+CREATE TRIGGER tell_people AFTER DELETE OR UPDATE OF disabled ON users FOR EACH STATEMENT EXECUTE FUNCTION tell_people();
 CREATE TRIGGER tell_principal AFTER DELETE OR UPDATE OF epoch, disabled, password_change_required ON users FOR EACH ROW EXECUTE FUNCTION tell_principal('id');
 
 CREATE TABLE volume_attachments (
@@ -1025,6 +1060,16 @@ AS $function$
             END IF;
             RETURN NEW;
         END $function$
+;
+
+CREATE OR REPLACE FUNCTION tell_people()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+       BEGIN
+           PERFORM pg_notify('people', '');
+           RETURN NULL;
+       END $function$
 ;
 
 CREATE OR REPLACE FUNCTION tell_principal()

@@ -28,6 +28,7 @@ from gpuaas_contract.agent_link import (
     OpenStream,
     RotateIdentity,
     SetLeases,
+    SetUsers,
     SliceReport,
     StreamRefused,
     TaskMessage,
@@ -110,6 +111,8 @@ class SimulatedNode:
     capacity: Capacity = LARGE
     images: list[str] = field(default_factory=lambda: list(IMAGES))
     """The first is its own."""
+    refuses: dict[str, str] = field(default_factory=dict)
+    """Login names that its machines cannot make, and why."""
     taken: list[TaskMessage] = field(default_factory=list)
     """All that it was asked to do."""
     holds: set[str] = field(default_factory=set)
@@ -214,8 +217,10 @@ class SimulatedNode:
             if isinstance(message, TaskMessage) and message.spec.kind not in self.holds:
                 await link.send(TaskProgress(task_id=message.task_id, step="working").model_dump_json())
                 failing = self.fails | ({"create_slice"} if self.fail_creates else set())
-                ok = message.spec.kind not in failing
-                result = TaskResult(task_id=message.task_id, ok=ok, message="" if ok else "the pool is full")
+                refused = self.refuses if isinstance(message.spec, SetUsers) else {}
+                ok = message.spec.kind not in failing and not refused
+                said = "" if ok else "; ".join(refused.values()) or "the pool is full"
+                result = TaskResult(task_id=message.task_id, ok=ok, message=said, refused=refused)
                 await link.send(result.model_dump_json())
 
 

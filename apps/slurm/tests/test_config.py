@@ -30,7 +30,7 @@ def test_workers_are_dynamic_nodes_only() -> None:
 
 def test_accounting_is_enforced_and_counts_gpus() -> None:
     conf = slurm_conf()
-    assert conf["AccountingStorageEnforce"] == "associations"
+    assert conf["AccountingStorageEnforce"] == "associations,limits"
     assert conf["AccountingStorageTRES"] == "gres/gpu"
     assert conf["SlurmctldHost"] == "node-1(10.0.0.1)"
     assert conf["PartitionName"].startswith("main Nodes=ALL Default=YES")

@@ -4,7 +4,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from gpuaas_contract.grants import GrantStatus
 from gpuaas_contract.instances import Condition, MemberStatus
+from gpuaas_contract.people import Person, PersonEntry
 from gpuaas_sdk import NotObservableError, ObserveContext
 from gpuaas_sdk.machines.base import CommandResult
 from gpuaas_sdk.testing import FakeMachine
@@ -12,6 +16,7 @@ from slurm_app.reconcilers.cluster import condition
 from slurm_app.reconcilers.observe import observe
 
 from .answers import said
+from .test_people import ASSOCIATIONS, person
 
 WHOLE = {"plugstack.conf": said("plugin=yes\nprolog=yes\nepilog=yes\nfiles=x\n"), "SHA256SUMS": said("whole=yes\n")}
 """Of a cluster with all that limits jobs."""
@@ -34,6 +39,10 @@ class Context:
     requested: list[tuple[str, str | None]] = field(default_factory=list)
     before: Condition | None = None
     said_of_members: dict[str, Condition] = field(default_factory=dict)
+    listed: list[Person] = field(default_factory=list)
+
+    async def people(self) -> list[Person]:
+        return self.listed
 
     @property
     def instance(self) -> SimpleNamespace:
@@ -41,7 +50,8 @@ class Context:
         return SimpleNamespace(generation=1, conditions=[condition("Ready", self.ready, "", "", 1), proven])
 
     def machine(self, _: str) -> FakeMachine:
-        return FakeMachine(answers={"scontrol": self.answer, **WHOLE, **self.answers})
+        usual = {**WHOLE, "scontrol": self.answer}
+        return FakeMachine(answers={**self.answers, **{key: usual[key] for key in usual if key not in self.answers}})
 
     async def report_instance(self, *, conditions: list[Condition]) -> None:
         self.said_of_instance += conditions
@@ -165,3 +175,41 @@ async def test_phantom_jobs_are_named_and_a_recovery_is_asked_for() -> None:
     assert (found.requested, "job 8 runs there" in found.said_of_instance[0].message) == ([], True)
     assert (await look(busy, worker, answers={**gone, "ps -eo": said("marks=yes\n")})).requested == []
     assert (await look(busy, worker, answers={**gone, "squeue": said(row.replace("1:30", "0:03"))})).requested == []
+
+
+def on_controller(status: GrantStatus) -> PersonEntry:
+    return PersonEntry(allocation_id="alc_1", allocation_name="one", log_in=True, status=status, reason="")
+
+
+@pytest.mark.parametrize(
+    ("people", "asks"),
+    [
+        ([person("u-ann", entry=on_controller(GrantStatus.ACTIVE))], True),  # u-bob may not any more
+        ([person(login, entry=on_controller(GrantStatus.ACTIVE)) for login in ("u-ann", "u-bob", "u-dan")], True),
+        ([person("u-ann"), person("u-bob", left=True)], True),
+        ([], True),
+    ],
+)
+async def test_people_who_differ_are_a_reason_to_ask(people: list[Person], asks: bool) -> None:
+    head = member("controller", "head")
+    head.adapter_detail["account"] = "lab"
+    context = Context(said(LINE.format("a", "IDLE")), [head, member("worker", "a")])
+    context.answers = {"scontrol show assoc_mgr": said(ASSOCIATIONS)}
+    context.listed = people
+    await observe(cast(ObserveContext, context))
+    assert context.requested == ([("sync-people", "mem_head")] if asks else [])
+
+
+async def test_people_who_are_all_mapped_are_none() -> None:
+    head = member("controller", "head")
+    head.adapter_detail["account"] = "lab"
+    context = Context(said(LINE.format("a", "IDLE")), [head, member("worker", "a")])
+    context.answers = {"scontrol show assoc_mgr": said(ASSOCIATIONS.replace("MaxSubmitJobs=0", "MaxSubmitJobs="))}
+    # One has no user on the machine yet: the platform says when.
+    context.listed = [
+        person("u-ann", entry=on_controller(GrantStatus.ACTIVE)),
+        person("u-bob", entry=on_controller(GrantStatus.ACTIVE)),
+        person("u-new", entry=on_controller(GrantStatus.PENDING)),
+    ]
+    await observe(cast(ObserveContext, context))
+    assert context.requested == []

@@ -6,7 +6,7 @@ from contextlib import closing
 from gpuaas_contract.base import JsonObject
 from gpuaas_sdk import OperationContext, preflight_handler, run_controller
 from gpuaas_sdk.runtime.worker import Handler
-from slurm_app.reconcilers import add, decommission, deploy, drain, observe, preflight, recover, remove, replace
+from slurm_app.reconcilers import add, decommission, deploy, drain, observe, people, preflight, recover, remove, replace
 from slurm_app.store import Store
 
 Reconcile = Callable[[OperationContext, Store], Awaitable[JsonObject]]
@@ -18,6 +18,7 @@ HANDLERS: dict[str, Reconcile] = {
     "remove": remove.reconcile,
     "replace": replace.reconcile,
     "recover": recover.reconcile,
+    people.KIND: people.reconcile,
     "decommission": decommission.reconcile,
 }
 

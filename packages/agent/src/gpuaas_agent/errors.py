@@ -19,6 +19,14 @@ class PermanentError(AgentError):
     """Trying again changes nothing until somebody changes something."""
 
 
+class PeopleRefusedError(PermanentError):
+    """A machine could not make some of its people; it has all the others."""
+
+    def __init__(self, message: str, refused: dict[str, str]) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
 class LxdUnavailableError(RetryLaterError):
     """LXD did not answer, or restarted under an operation."""
 

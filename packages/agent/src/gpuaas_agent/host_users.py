@@ -110,10 +110,13 @@ def _replace(file: Path, text: str) -> None:
 
 
 async def remove_people() -> None:
-    """Delete everybody who ever had a grant here. The directory that lists them is removed later, with the rest."""
+    """Delete everybody who ever had a user here, and the groups of projects. The directory that lists them is removed
+    later, with the rest."""
     for file in sorted(PEOPLE.iterdir()) if PEOPLE.is_dir() else []:
         if file.suffix == "":
             await _remove(HostUser(file.name, int(file.read_text()), Path("/home") / file.name))
+        elif file.suffix == ".group" and any(group.gr_name == file.stem for group in grp.getgrall()):
+            await run("groupdel", file.stem)
 
 
 async def _remove(user: HostUser) -> None:

@@ -43,7 +43,7 @@ from gpuaas_agent.host_key import HostKey, check_certificate, make_host_key
 from gpuaas_agent.host_record import HostRecord, HostRecordFile
 from gpuaas_agent.inventory import read_address
 from gpuaas_agent.machine_port import READ_LIMIT, SSH_PORT, check_port
-from gpuaas_agent.people import SCRIPT, wanted_people
+from gpuaas_agent.people import SCRIPT, refusal_of, wanted_people
 from gpuaas_agent.settings import Settings
 from gpuaas_agent.slice_config import LEASE_SOURCE
 from gpuaas_agent.slices import Progress
@@ -179,7 +179,7 @@ class HostManager:
             paths = map(str, (PEOPLE, PRINCIPALS, KEYS, WANTED_PEOPLE))
             done = await call("/bin/sh", "-c", SCRIPT, "gpuaas-users", *paths)
             if not done.ok:
-                raise PermanentError(done.said or "cannot set the people of this host")
+                raise refusal_of(done.said, "cannot set the people of this host")
 
     async def renew_trust(self, spec: RenewTrust, progress: Progress) -> None:
         async with self._lock:

@@ -9,7 +9,7 @@ from gpuaas_agent.errors import LxdError, PermanentError, RetryLaterError
 from gpuaas_agent.gpus import GpuPool
 from gpuaas_agent.host_key import HostKey, check_certificate
 from gpuaas_agent.lxd import Instance, Lxd, PushedFile
-from gpuaas_agent.people import SCRIPT, wanted_people
+from gpuaas_agent.people import SCRIPT, refusal_of, wanted_people
 from gpuaas_agent.settings import Settings
 from gpuaas_agent.slice_config import (
     HOST_PUBLIC_KEY,
@@ -118,7 +118,7 @@ class SliceChanger:
         except LxdError as error:
             raise RetryLaterError(f"cannot set the people of {found.name}: {error}") from error
         if status != 0:
-            raise PermanentError(said or f"cannot set the people of {found.name}: exit {status}")
+            raise refusal_of(said, f"cannot set the people of {found.name}: exit {status}")
 
     async def renew_trust(self, spec: RenewTrust, progress: Progress) -> None:
         found = await self._find(spec.allocation_id)

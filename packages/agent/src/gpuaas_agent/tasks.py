@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from structlog.contextvars import bound_contextvars
 
-from gpuaas_agent.errors import AgentError, RetryLaterError
+from gpuaas_agent.errors import AgentError, PeopleRefusedError, RetryLaterError
 from gpuaas_agent.locks import KeyedLocks
 from gpuaas_agent.slices import Progress
 from gpuaas_contract.agent_link import (
@@ -135,6 +135,8 @@ class TaskRunner:
             async with self._locks.hold(_turn(message)):
                 path = await self._attempts(message, progress)
             return TaskResult(task_id=message.task_id, ok=True, path=path)
+        except PeopleRefusedError as error:
+            return TaskResult(task_id=message.task_id, ok=False, message=str(error)[:4_000], refused=error.refused)
         except AgentError as error:
             return TaskResult(task_id=message.task_id, ok=False, message=str(error)[:4_000])
         except Exception as error:

@@ -3,7 +3,12 @@
 # $1  a directory with one file for each person that was ever made here; it holds the person's number
 # $2  where sshd looks for the principals of a user     $3  where it looks for the keys of a user
 # $4  the people that are wanted, a line each: `user LOGIN UID SUDO PRINCIPAL REMOTE`, `key LOGIN
-#     LINE`; sshd listens (`ssh -R`) for the members of the group gpuaas-remote, those with REMOTE 1
+#     LINE`; sshd listens (`ssh -R`) for the members of the group gpuaas-remote, those with REMOTE 1;
+#     `temporary LOGIN`: the user is removed when it is not wanted any more; `account LOGIN UID`: known, not let in, and
+#     temporary; `leaving LOGIN UID`: the door is closed and sessions end, other processes go on;
+#     `group NAME GID LOGIN,LOGIN`: a project's
+# A file LOGIN.temporary or NAME.group in $1 marks what is to be removed. Homes stay: they hold people's files, and
+# nobody else is ever given their number.
 set -eu
 umask 022
 people=$1 principals=$2 keys=$3 wanted=$4
@@ -26,13 +31,18 @@ close_door() {
     usermod --expiredate 1 "$1" 2>/dev/null || :
 }
 
-end_sessions() {
+# What came in through a door: an app's daemons start processes for people without one.
+end_logins() {
     loginctl disable-linger "$1" >/dev/null 2>&1 || :
     loginctl terminate-user "$1" >/dev/null 2>&1 || :
     # What was started through sudo belongs to root, and to the login that it came from.
     for process in /proc/[0-9]*; do
         if [ "$(cat "$process/loginuid" 2>/dev/null)" = "$2" ]; then kill -KILL "${process#/proc/}" 2>/dev/null || :; fi
     done
+}
+
+end_sessions() {
+    end_logins "$1" "$2"
     tries=0
     while pkill -KILL -u "$2" 2>/dev/null; do
         tries=$((tries + 1))
@@ -66,8 +76,8 @@ take_over() {
     done
 }
 
-open_door() {
-    login=$1 uid=$2 sudo=$3 principal=$4 remote=$5
+# The account: $login with the number $uid and the shell $1.
+make_account() {
     take_over
     if entry=$(getent passwd "$login"); then
         [ "$(echo "$entry" | cut -d: -f3)" = "$uid" ] || fail "this machine has a user $login of its own"
@@ -75,18 +85,39 @@ open_door() {
         ! getent passwd "$uid" >/dev/null || fail "the number $uid belongs to $(getent passwd "$uid" | cut -d: -f1)"
         ! getent group "$login" >/dev/null || fail "this machine has a group $login of its own"
         groupadd --gid "$uid" "$login"
-        useradd --uid "$uid" --gid "$uid" --create-home --shell /bin/bash --comment GPUaaS "$login" 2>/dev/null ||
+        useradd --uid "$uid" --gid "$uid" --create-home --shell "$1" --comment GPUaaS "$login" 2>/dev/null ||
             getent passwd "$login" >/dev/null || fail "cannot make the user $login"
     fi
     echo "$uid" | put "$people/$login" 644
-    usermod --expiredate '' "$login"
+    # Only what differs: each call rewrites the whole file, and there may be hundreds of people.
+    if [ "$(getent passwd "$login" | cut -d: -f7)" != "$1" ]; then usermod --shell "$1" "$login"; fi
+    if [ -n "$(getent shadow "$login" | cut -d: -f8)" ]; then usermod --expiredate '' "$login"; fi
+}
+
+keep_account() {
+    login=$1 uid=$2
+    rm -f "$principals/$login" "$keys/$login" "/etc/sudoers.d/gpuaas-$login"
+    make_account /usr/sbin/nologin
+    touch "$people/$login.temporary"
+}
+
+open_door() {
+    login=$1 uid=$2 sudo=$3 principal=$4 remote=$5
+    make_account /bin/bash
+    if grep -q "^temporary $login\$" "$wanted"; then
+        touch "$people/$login.temporary"
+    else
+        rm -f "$people/$login.temporary"
+    fi
     if [ "$sudo" = 1 ]; then
         # sudo reads no file with a dot in its name: this one counts when it is whole.
         echo "$login ALL=(ALL) NOPASSWD: ALL" >"/etc/sudoers.d/.gpuaas-$login"
         chmod 0440 "/etc/sudoers.d/.gpuaas-$login"
         mv -f "/etc/sudoers.d/.gpuaas-$login" "/etc/sudoers.d/gpuaas-$login"
-    else
+    elif [ -e "/etc/sudoers.d/gpuaas-$login" ]; then
+        # A right to be root that ended: what began under it ends too.
         rm -f "/etc/sudoers.d/gpuaas-$login"
+        end_logins "$login" "$uid"
     fi
     if [ "$remote" = 1 ]; then
         getent group gpuaas-remote >/dev/null || groupadd --system gpuaas-remote
@@ -98,21 +129,77 @@ open_door() {
     echo "$principal" | put "$principals/$login" 644
 }
 
+# Nothing of the person runs any more. The name goes, the number is never given to anybody else.
+remove_account() {
+    login=$1
+    if getent passwd "$login" >/dev/null; then userdel "$login" || fail "cannot remove the user $login"; fi
+    if getent group "$login" >/dev/null; then groupdel "$login" || fail "cannot remove the group $login"; fi
+    # A home in which nothing was ever put goes too.
+    if [ -d "/home/$login" ] && diff -rq /etc/skel "/home/$login" >/dev/null 2>&1; then rm -rf "/home/$login"; fi
+    # That there was somebody is kept: a host that is handed back is cleaned of all that they left.
+    rm -f "$people/$login.temporary"
+}
+
+keep_group() {
+    name=$1 gid=$2 members=$3
+    if entry=$(getent group "$name"); then
+        [ "$(echo "$entry" | cut -d: -f3)" = "$gid" ] || fail "this machine has a group $name of its own"
+    else
+        ! getent group "$gid" >/dev/null || fail "the number $gid belongs to the group $(getent group "$gid" | cut -d: -f1)"
+        groupadd --gid "$gid" "$name"
+    fi
+    echo "$gid" | put "$people/$name.group" 644
+    # Those who could not be made are none of it.
+    present=
+    for login in $(echo "$members" | tr , ' '); do
+        if getent passwd "$login" >/dev/null; then present="$present${present:+,}$login"; fi
+    done
+    if [ "$(getent group "$name" | cut -d: -f4)" != "$present" ]; then gpasswd --members "$present" "$name" >/dev/null; fi
+}
+
+# Of the people that were ever made here, those for whom the command after it is to be called.
+each_made() {
+    for file in "$people"/*; do
+        login=${file##*/}
+        case $login in '*' | *.new | *.temporary | *.group) continue ;; esac
+        "$@" "$login" "$(cat "$file")"
+    done
+}
+
+close_unwanted() { grep -Eq "^(user|account) $1 " "$wanted" || close_door "$1"; }
+end_unwanted() {
+    if grep -Eq "^(user|account) $1 " "$wanted"; then return 0; fi
+    if grep -q "^leaving $1 " "$wanted"; then
+        end_logins "$1" "$2"
+        return 0
+    fi
+    end_sessions "$1" "$2"
+    if [ -e "$people/$1.temporary" ]; then remove_account "$1"; fi
+}
+
 mkdir -p "$people" "$principals" "$keys"
-for file in "$people"/*; do
-    login=${file##*/}
-    case $login in '*' | *.new) continue ;; esac
-    grep -q "^user $login " "$wanted" || close_door "$login"
-done
-for file in "$people"/*; do
-    login=${file##*/}
-    case $login in '*' | *.new) continue ;; esac
-    grep -q "^user $login " "$wanted" || end_sessions "$login" "$(cat "$file")"
-done
+each_made close_unwanted
+each_made end_unwanted
 problem=
 while read -r word login uid sudo principal remote; do
-    [ "$word" = user ] || continue
-    # One who cannot be made must not keep the others out; the first reason is told.
-    said=$(open_door "$login" "$uid" "$sudo" "$principal" "$remote" 2>&1) || problem=${problem:-$said}
+    # One who cannot be made must not keep the others out; each reason is told.
+    case $word in
+    user) said=$(open_door "$login" "$uid" "$sudo" "$principal" "$remote" 2>&1) || problem="$problem
+refused $login: $said" ;;
+    account) said=$(keep_account "$login" "$uid" 2>&1) || problem="$problem
+refused $login: $said" ;;
+    esac
+done <"$wanted"
+for file in "$people"/*.group; do
+    name=${file##*/}
+    name=${name%.group}
+    if [ "$name" = '*' ] || grep -q "^group $name " "$wanted"; then continue; fi
+    if getent group "$name" >/dev/null; then groupdel "$name" || fail "cannot remove the group $name"; fi
+    rm -f "$file"
+done
+while read -r word name gid members; do
+    [ "$word" = group ] || continue
+    said=$(keep_group "$name" "$gid" "$members" 2>&1) || problem="$problem
+refused $name: $said"
 done <"$wanted"
 [ -z "$problem" ] || fail "$problem"

@@ -154,12 +154,33 @@ class MachineUser(Resource):
     """Whether sshd may listen on the machine for this person (`ssh -R`)."""
 
 
+class MachineAccount(Resource):
+    """A person whom a machine knows by name and number, and does not let in."""
+
+    login: str
+    uid: int
+    leaving: bool = False
+    """Sessions end, and whatever else runs for the person is left alone for now."""
+
+
+class MachineGroup(Resource):
+    """The group of a project."""
+
+    name: str
+    gid: int
+    logins: list[str]
+
+
 class SetUsers(Resource):
     """All the people that a machine has from now on: others lose their keys, their sudo and their sessions."""
 
     kind: Literal[TaskKind.SET_USERS] = TaskKind.SET_USERS
     allocation_id: str
     users: list[MachineUser]
+    temporary: list[str] = []
+    """Logins among `users` that exist for an instance only: the machine removes them afterwards."""
+    accounts: list[MachineAccount] = []
+    groups: list[MachineGroup] = []
 
 
 class RenewTrust(Resource):
@@ -290,6 +311,8 @@ class TaskResult(Resource):
     ok: bool
     message: str = Field(default="", max_length=4_000)
     """On failure: what could not be done and why, in plain words."""
+    refused: dict[str, str] = Field(default={}, max_length=10_000)
+    """`set_users`: login names that the machine could not make, and why. All the others it has."""
     path: str | None = None
     """`deliver_artifact`: where the file is on the machine."""
 

@@ -148,6 +148,7 @@ class InstanceEvent(Event, noun=Noun.INSTANCE):
     RESTORED = "restored"
     REPORTED = "reported"
     REPORT_REFUSED = "report_refused"
+    PEOPLE_CHANGED = "people_changed"
     DECOMMISSIONING = "decommissioning"
     DECOMMISSIONED = "decommissioned"
 

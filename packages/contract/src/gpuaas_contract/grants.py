@@ -58,6 +58,10 @@ class Grant(OwnedResource):
     status: GrantStatus
     reason: str
     granted_by: str
+    instance_id: str | None
+    """The instance that the platform made it for, and ends it with; none for one that somebody gave."""
+    account_only: bool
+    """The machine knows the person's name and number, and lets them not in."""
     ended_at: AwareDatetime | None
 
 

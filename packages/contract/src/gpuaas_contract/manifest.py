@@ -59,6 +59,9 @@ class Component(Request):
     title: Title
     description: Message = ""
     primary: bool = False
+    entrance: bool = False
+    """People log in on its machines. With such a component, the people of the project are those of the instance: they
+    have a user on each of its machines, and may log in where this component is."""
     min: int = Field(default=1, ge=0, le=100_000)
     max: int = Field(default=1, ge=1, le=100_000)
     may_share_machine_with: list[Key] = Field(default=[], max_length=50)
@@ -169,6 +172,11 @@ class Manifest(Request):
     @property
     def primary(self) -> Component:
         return next(component for component in self.components if component.primary)
+
+    @property
+    def entrances(self) -> list[str]:
+        """Keys of the components that people log in to."""
+        return [component.key for component in self.components if component.entrance]
 
     def component(self, key: str) -> Component | None:
         return next((component for component in self.components if component.key == key), None)

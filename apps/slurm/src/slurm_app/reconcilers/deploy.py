@@ -8,6 +8,7 @@ from gpuaas_contract.instances import MemberStatus
 from gpuaas_sdk import OperationContext, Phase, member_in_work, run_phases
 from slurm_app.access_notes import access_notes
 from slurm_app.phases import CONTROLLER_PHASES, run_first_job
+from slurm_app.reconcilers import people
 from slurm_app.reconcilers.cluster import (
     PREPARED,
     WORKER,
@@ -49,6 +50,8 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
         observed_runtime=version,
     )
     await store_records(operation, store, scope.prepared)
+    # While the workers join: nobody's first submission meets a cluster that does not know them.
+    await people.sync(operation, cluster)
     cluster = await _wait_for_workers(operation, store)
     hosts = tuple(node_name(worker) for worker in cluster.workers)
     first_job: Phase[Scope] = Phase("run-first-job", "Run the first job", lambda scope: run_first_job(scope, hosts))

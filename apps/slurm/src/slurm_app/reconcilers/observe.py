@@ -7,7 +7,7 @@ from gpuaas_contract.instances import Condition, ConditionStatus, Member, Member
 from gpuaas_sdk import MachineUnreachableError, NotObservableError, ObserveContext, ObservedMachine
 from gpuaas_sdk.errors import ConflictError
 from slurm_app.errors import NotReadyError
-from slurm_app.reconcilers import limits
+from slurm_app.reconcilers import limits, people
 from slurm_app.reconcilers.cluster import CONTROLLER, WORKER, condition
 from slurm_app.slurm import limit_probe, munge, nodes, phantoms
 
@@ -28,12 +28,14 @@ async def observe(context: ObserveContext) -> None:
         await context.report_instance(
             conditions=[condition("Observed", False, "NoObserver", str(error)[:500], generation)]
         )
+        await people.observe_unseen(context, _controller_member(context))
         return
     except (MachineUnreachableError, NotReadyError) as error:
         await context.report_instance(
             conditions=[condition("Degraded", None, "NotObserved", str(error)[:500], generation)]
         )
         return
+    await _look_at_people(context)
     workers = [member for member in context.live_members if member.component_key == WORKER]
     problems = []
     for worker in workers:
@@ -93,9 +95,25 @@ async def _end_phantoms(context: ObserveContext, workers: list[Member], seen: di
     return found
 
 
-def _controller(context: ObserveContext) -> ObservedMachine:
+def _controller_member(context: ObserveContext) -> Member:
     (controller,) = [member for member in context.live_members if member.component_key == CONTROLLER]
-    return context.machine(controller.allocation_id)
+    return controller
+
+
+def _controller(context: ObserveContext) -> ObservedMachine:
+    return context.machine(_controller_member(context).allocation_id)
+
+
+async def _look_at_people(context: ObserveContext) -> None:
+    controller = _controller_member(context)
+    account = controller.adapter_detail.get(people.ACCOUNT)
+    if controller.status != MemberStatus.READY or account is None:
+        return
+    try:
+        await people.observe_people(context, controller, str(account))
+    except NotReadyError:
+        # slurmctld does not say who may submit: the next look asks again.
+        return
 
 
 async def _look_at(context: ObserveContext, worker: Member, seen: dict[str, nodes.NodeRecord]) -> str:

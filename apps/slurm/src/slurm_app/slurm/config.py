@@ -113,7 +113,7 @@ def render_slurm_conf(
         # Addresses, not names, wherever Slurm takes them: a cluster must not depend on a name server.
         ("AccountingStorageHost", address),
         ("AccountingStoragePort", str(SLURMDBD_PORT)),
-        ("AccountingStorageEnforce", "associations"),
+        ("AccountingStorageEnforce", "associations,limits"),
         ("AccountingStorageTRES", "gres/gpu"),
         # A batch job may otherwise wait 3 s for its first look, on a cluster that is idle. In its own first 3 s
         # slurmctld looks at none, except to fill gaps: with at most 256 workers that can be done every second.

@@ -48,6 +48,16 @@ _MEMBER_COLUMNS = {
     "id": lambda m: m.id,
 }
 
+_PEOPLE_COLUMNS = {
+    "login": lambda p: p.login,
+    "uid": lambda p: p.uid,
+    "e-mail": lambda p: p.email,
+    "role": lambda p: p.role,
+    "since": lambda p: p.since,
+    "log-in": lambda p: "left" if p.left_at else "yes" if p.may_log_in else "not yet",
+    "problem": lambda p: "; ".join(f"{e.allocation_name}: {e.reason}" for e in p.entries if e.reason),
+}
+
 
 @app.command(name="list")
 async def list_(
@@ -133,6 +143,15 @@ async def members(instance: str, /, *, options: Options = DEFAULTS) -> None:
     async with open_session(options) as session:
         found = await resolve.instance(session, instance)
         output.items(await session.client.instances.members(found.id).all(), _MEMBER_COLUMNS, empty="No members.")
+
+
+@app.command
+async def people(instance: str, /, *, options: Options = DEFAULTS) -> None:
+    """List the people who may use an instance: their Linux name and number, and whether they can log in now."""
+    async with open_session(options) as session:
+        found = await resolve.instance(session, instance)
+        listed = await session.client.instances.people(found.id).all()
+        output.items(listed, _PEOPLE_COLUMNS, empty="No people: its app has no entrance, or nobody may use it.")
 
 
 async def wait_for(session: Session, instance: "Instance", goals: Any, timeout: float) -> "Instance":

@@ -1,11 +1,12 @@
 """Access grants, grants of people and SSH authorities as the database has them."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from gpuaas_contract.grants import GrantStatus
 from gpuaas_contract.nodes import NodeStatus
+from gpuaas_contract.people import PersonRole
 from gpuaas_platform.core.records import Record
 
 
@@ -83,10 +84,18 @@ class GrantRecord(Record):
     status: GrantStatus
     reason: str
     granted_by: str
+    instance_id: str | None
+    account_only: bool
+    leaving_until: datetime | None
+    """Until then the machine leaves the processes of the person alone; the log-in has ended before."""
     ended_at: datetime | None
     revision: int
     created_at: datetime
     updated_at: datetime
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.leaving_until is not None and self.leaving_until > datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +120,62 @@ class UntoldMachine(Record):
 
     name: str
     node_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnixGroupRecord(Record):
+    """A project's group on all machines."""
+
+    name: str
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineGroupRecord(UnixGroupRecord):
+    logins: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPerson(Record):
+    """Somebody who may use an instance now."""
+
+    user_id: str
+    email: str
+    role: PersonRole
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PersonRecord(WantedPerson):
+    """Somebody who may use an instance, or left it, as the platform last said."""
+
+    login: str
+    uid: int
+    left_at: datetime | None
+
+    @property
+    def id(self) -> str:
+        """By which the people of one instance are listed."""
+        return self.user_id
+
+
+@dataclass(frozen=True, slots=True)
+class WantedEntry(Record):
+    """An entry that somebody is to have on a machine of an instance."""
+
+    user_id: str
+    allocation_id: str
+    account_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PeopledInstance(Record):
+    """An instance whose people change."""
+
+    id: str
+    project_id: str
+    project_name: str
+    revision: int
 
 
 class KeyState(StrEnum):

@@ -22,7 +22,9 @@ TOKEN_KEYS = "token_keys"  # noqa: S105 - the name of a channel
 """The key that signs tokens has a new version."""
 PRINCIPALS = "principals"
 """A principal or its rights were changed; the payload is its id. Triggers send it, whoever made the change."""
-CHANNELS = (OUTBOX, FEED, NODE_TASKS, ACCESS, LEASES, TOKEN_KEYS, PRINCIPALS)
+PEOPLE = "people"
+"""Who may use an instance may have changed. Triggers send it, whoever made the change."""
+CHANNELS = (OUTBOX, FEED, NODE_TASKS, ACCESS, LEASES, TOKEN_KEYS, PRINCIPALS, PEOPLE)
 
 
 class Wakeups:

@@ -7,13 +7,13 @@ import structlog
 
 from gpuaas_contract.history import EVENT_DAYS, REQUEST_DAYS
 from gpuaas_contract.problems import IDEMPOTENCY_HOURS
-from gpuaas_platform.access.service import grants, rotations
+from gpuaas_platform.access.service import grants, instance_people, rotations
 from gpuaas_platform.accounts.storage import guesses as guess_store
 from gpuaas_platform.accounts.storage import sessions as session_store
 from gpuaas_platform.allocations.service.placement import place_waiting
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.core.idempotency import sweep_keys
-from gpuaas_platform.core.wakeups import OUTBOX, TOKEN_KEYS
+from gpuaas_platform.core.wakeups import OUTBOX, PEOPLE, TOKEN_KEYS
 from gpuaas_platform.feed.storage import changes as change_store
 from gpuaas_platform.feed.storage import history as history_store
 from gpuaas_platform.identity.storage import oauth as oauth_store
@@ -32,6 +32,7 @@ TOKEN_KEY_SECONDS = 60
 VAULT_TOKEN_SECONDS = 3_600
 REQUEST_LOG_SECONDS = 0.5
 HISTORY_SWEEP_SECONDS = 3_600
+PEOPLE_SECONDS = 5
 
 
 async def for_ever(name: str, once: Callable[[], Awaitable[None]]) -> None:
@@ -106,6 +107,17 @@ async def close_leases(platform: Platform) -> None:
     """Have machines refuse the holders of leases that have run out: nobody else says so when a controller is gone."""
     await platform.doors.close_expired()
     await asyncio.sleep(LEASE_SWEEP_SECONDS)
+
+
+async def keep_people(platform: Platform) -> None:
+    """Make the people of each instance, and their entries on its machines, those that the tables of rights name."""
+    woken = platform.wakeups.event(PEOPLE)
+    async with platform.database.system_transaction() as tx:
+        stale = await instance_people.list_stale(tx)
+    for instance_id in stale:
+        async with platform.database.system_transaction() as tx:
+            await instance_people.sync(tx, instance_id)
+    await platform.wakeups.wait(woken, PEOPLE_SECONDS)
 
 
 async def place(platform: Platform) -> None:

@@ -21,6 +21,7 @@ from gpuaas_contract.instances import (
     WriteOff,
 )
 from gpuaas_contract.operations import Operation, OperationCreate
+from gpuaas_contract.people import Person, PersonPage
 from gpuaas_contract.ports import MemberPort
 from gpuaas_sdk.pages import Pager
 from gpuaas_sdk.resources.base import ResourceRoutes
@@ -69,6 +70,10 @@ class Instances(ResourceRoutes):
         """List members, including removed ones; `removed` selects those that are removed or not."""
         query = {"removed": None if removed is None else str(removed).lower()}
         return self._list(f"/app-instances/{instance_id}/members", MemberPage, query, limit=limit)
+
+    def people(self, instance_id: str, *, limit: int | None = None) -> Pager[Person]:
+        """List everybody who may use the instance, and who just lost that right (`left_at`)."""
+        return self._list(f"/app-instances/{instance_id}/people", PersonPage, limit=limit)
 
     async def request(
         self,

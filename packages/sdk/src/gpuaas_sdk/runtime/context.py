@@ -20,6 +20,7 @@ from gpuaas_contract.operations import (
     RemoteCommand,
     StepStatus,
 )
+from gpuaas_contract.people import Person
 from gpuaas_contract.secrets import SecretSpec
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.errors import ANSWERS_LATER, GpuaasError, LeaseLostError
@@ -325,6 +326,11 @@ class OperationContext:
     async def members(self) -> list[Member]:
         """All members of the instance, also removed ones."""
         return await self.client.instances.members(self.instance_id).all()
+
+    async def people(self) -> list[Person]:
+        """Everybody who may use the instance now; for an app without an entrance nobody. Who just lost the right is
+        among them, with `left_at`, until the machines end what is left of them."""
+        return await self.client.instances.people(self.instance_id).all()
 
     async def has_failed(self, member: Member) -> bool:
         """Whether nobody brings it up any more, for whoever waits for it.

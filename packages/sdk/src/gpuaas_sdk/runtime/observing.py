@@ -11,6 +11,7 @@ from gpuaas_contract.events import InstanceEvent, MemberEvent, OperationEvent
 from gpuaas_contract.instances import Condition, Instance, InstanceStatus, Member, MemberStatus
 from gpuaas_contract.nouns import Noun
 from gpuaas_contract.operations import Operation
+from gpuaas_contract.people import Person
 from gpuaas_contract.reconcile import ReconcileClaim
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.correlation import correlation, current_correlation_id
@@ -128,6 +129,10 @@ class ObserveContext:
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return {member.id: task.result() for member, task in zip(chosen, tasks, strict=True)}
+
+    async def people(self) -> list[Person]:
+        """Everybody who may use the instance now. A change of them ends the pause before the next look."""
+        return await self.client.instances.people(self.instance_id).all()
 
     async def report_instance(
         self, *, conditions: Sequence[Condition] | None = None, observed_runtime: str | None = None

@@ -7,6 +7,9 @@ PREFIX = "u-"
 """Of the names of people: no package makes users or groups that begin so, and no app may. Whatever is installed on a
 machine later finds its name free."""
 
+GROUP_PREFIX = "p-"
+"""Of the groups of projects, likewise."""
+
 
 def login_for(email: str, uid: int, *, taken: bool) -> str:
     """The part before the @, in the namespace of people; with the person's number where that is taken."""
@@ -15,6 +18,14 @@ def login_for(email: str, uid: int, *, taken: bool) -> str:
     if not name:
         return f"{PREFIX}{uid}"
     return f"{PREFIX}{name}-{uid}" if taken else f"{PREFIX}{name}"
+
+
+def group_for(project: str, gid: int, *, taken: bool) -> str:
+    """Name the group of a project; with its number where the name is taken."""
+    name = re.sub(r"[^a-z0-9]+", "-", project.lower()).strip("-")[:MOST_CHARACTERS].strip("-")
+    if not name:
+        return f"{GROUP_PREFIX}{gid}"
+    return f"{GROUP_PREFIX}{name}-{gid}" if taken else f"{GROUP_PREFIX}{name}"
 
 
 def is_of_people(login: str) -> bool:

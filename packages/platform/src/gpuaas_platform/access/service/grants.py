@@ -1,18 +1,21 @@
 """Grants: given, looked at, ended. A right of its own, beside the roles that people have."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from gpuaas_contract import ids
-from gpuaas_contract.agent_link import MachineUser, SetUsers
+from gpuaas_contract.agent_link import MachineAccount, MachineGroup, MachineUser, SetUsers
 from gpuaas_contract.allocations import AllocationStatus
-from gpuaas_contract.events import GrantEvent
+from gpuaas_contract.events import GrantEvent, InstanceEvent
 from gpuaas_contract.grants import LIVE_STATUSES, Grant, GrantCreate, GrantPage, GrantStatus
+from gpuaas_contract.people import LEAVING_SECONDS
 from gpuaas_contract.problems import Code, FieldError
-from gpuaas_platform.access.records import GrantRecord, GrantView, UnixUserRecord
-from gpuaas_platform.access.rules.logins import is_of_people, login_for
+from gpuaas_platform.access.records import GrantRecord, GrantView
 from gpuaas_platform.access.service.streams import require_active
+from gpuaas_platform.access.service.unix_names import ensure_unix_user
 from gpuaas_platform.access.storage import access as access_store
 from gpuaas_platform.access.storage import grants as store
+from gpuaas_platform.access.storage import people as people_store
 from gpuaas_platform.accounts.records import UserRecord
 from gpuaas_platform.accounts.storage import ssh_keys as key_store
 from gpuaas_platform.accounts.storage import users as user_store
@@ -33,7 +36,11 @@ ASK_AGAIN_SECONDS = 30
 
 async def order_users(tx: Transaction, allocation: AllocationRecord) -> None:
     """Tell the machine of all its people, and supersede undelivered tasks. The caller holds the allocation's lock."""
-    grants = await store.list_live(tx, allocation.id)
+    live = await store.list_live(tx, allocation.id)
+    grants = [grant for grant in live if not grant.account_only]
+    known = {grant.user_id for grant in live}
+    leaving = [grant for grant in await store.list_leaving(tx, allocation.id) if grant.user_id not in known]
+    accounts = {grant.login: grant.uid for grant in live if grant.account_only}
     keys: dict[str, list[str]] = {grant.user_id: [] for grant in grants}
     for key in await key_store.list_of_users(tx, list(keys)):
         keys[key.user_id].append(key.public_key)
@@ -50,23 +57,50 @@ async def order_users(tx: Transaction, allocation: AllocationRecord) -> None:
             )
             for grant in grants
         ],
+        temporary=[grant.login for grant in grants if grant.instance_id is not None],
+        accounts=[
+            *(MachineAccount(login=login, uid=uid) for login, uid in accounts.items()),
+            *(
+                MachineAccount(login=login, uid=uid, leaving=True)
+                for login, uid in {g.login: g.uid for g in leaving}.items()
+            ),
+        ],
+        groups=[
+            MachineGroup(name=group.name, gid=group.gid, logins=[*group.logins])
+            for group in await people_store.list_groups(tx, allocation.id)
+        ],
     )
     await node_store.cancel_tasks(tx, allocation.id, kind=spec.kind)
     task_id = await node_store.order(tx, allocation, spec)
     await store.wait_for_task(tx, allocation.id, task_id)
 
 
-async def users_set(tx: Transaction, task_id: str, ok: bool, message: str) -> None:
-    for grant in await store.list_of_task(tx, task_id):
-        match grant.status, ok:
+async def users_set(tx: Transaction, task_id: str, ok: bool, message: str, refused: Mapping[str, str] = {}) -> None:
+    """Settle what the machine was told. Where it names whom it refused, it has done the rest."""
+    rows = await store.list_of_task(tx, task_id)
+    for grant in rows:
+        reason = refused.get(grant.login, "") if refused else message
+        match grant.status, ok or not reason:
             case GrantStatus.PENDING | GrantStatus.FAILED, True:
                 await _settle(tx, grant, GrantStatus.ACTIVE, "")
             case GrantStatus.PENDING, False:
-                await _settle(tx, grant, GrantStatus.FAILED, message)
-            case GrantStatus.REVOKING, True:
+                await _settle(tx, grant, GrantStatus.FAILED, reason)
+            case GrantStatus.REVOKING, True if not grant.is_leaving:
                 await _settle(tx, grant, GrantStatus.REVOKED, grant.reason)
             case GrantStatus.REVOKING, False:
-                await _settle(tx, grant, GrantStatus.REVOKING, f"the machine still has the user: {message}")
+                await _settle(tx, grant, GrantStatus.REVOKING, f"the machine still has the user: {reason}")
+    if rows:
+        await _tell_instances(tx, rows)
+
+
+async def _tell_instances(tx: Transaction, rows: list[GrantRecord]) -> None:
+    """Say it to the instance that the machine carries, too: its app waits until the machine has a person."""
+    users = [row.user_id for row in rows]
+    for instance_id in await people_store.list_instances(tx, rows[0].allocation_id, users):
+        instance = await people_store.touch(tx, instance_id)
+        message = f"the machine was told of {len(users)} people"
+        scope = {"project_id": instance.project_id, "instance_id": instance_id}
+        await tx.changed(InstanceEvent.PEOPLE_CHANGED, instance, message=message, **scope)
 
 
 async def _settle(tx: Transaction, grant: GrantRecord, status: GrantStatus, reason: str) -> None:
@@ -88,6 +122,8 @@ async def tell(tx: Transaction, row: GrantRecord, event: GrantEvent, action: str
 async def end(tx: Transaction, row: GrantRecord, reason: str) -> None:
     """From the end of this transaction on it gives nothing; what the machine has of it goes with the next order."""
     ended = await store.set_status(tx, row.id, GrantStatus.REVOKING, reason, ended=True)
+    if await people_store.list_instances(tx, row.allocation_id, [row.user_id]):
+        ended = await store.let_leave(tx, row.id, LEAVING_SECONDS)
     await access_store.end_of_grant(tx, row.id)
     await tell(tx, ended, GrantEvent.REVOKED, "revoke", user_id=row.user_id, reason=reason)
 
@@ -128,6 +164,11 @@ async def sweep(tx: Transaction) -> None:
         allocation = await allocation_store.lock(tx, allocation_id)
         assert allocation is not None
         await order_where_active(tx, allocation)
+    for allocation_id in await store.list_left(tx):
+        allocation = await allocation_store.lock(tx, allocation_id)
+        assert allocation is not None
+        await store.end_leaving(tx, allocation_id)
+        await order_where_active(tx, allocation)
 
 
 async def create_grant(tx: Transaction, caller: Caller, allocation_id: str, body: GrantCreate) -> Grant:
@@ -141,12 +182,14 @@ async def create_grant(tx: Transaction, caller: Caller, allocation_id: str, body
         raise Refusal(Code.INVALID_REQUEST, detail, errors=[FieldError(pointer="/expires_at", detail=detail)])
     user = await _find_person(tx, body, allocation.tenant_id)
     await _end_expired(tx, allocation_id, user.id)
-    unix = await _ensure_unix_user(tx, user)
+    await _replace_made(tx, allocation_id, user.id)
+    unix = await ensure_unix_user(tx, user)
     row = await store.insert(
         tx,
         ids.new_id(ids.GRANT),
         allocation,
-        user,
+        user.id,
+        user.email,
         unix,
         sudo=body.sudo,
         remote_forwarding=body.remote_forwarding,
@@ -182,32 +225,18 @@ async def _end_expired(tx: Transaction, allocation_id: str, user_id: str) -> Non
             await end(tx, row, "it expired")
 
 
-async def _ensure_unix_user(tx: Transaction, user: UserRecord) -> UnixUserRecord:
-    found = await store.get_unix_user(tx, user.id)
-    if found is None:
-        uid = await store.next_uid(tx)
-        await store.insert_unix_user(tx, user.id, await _choose_login(tx, user, uid), uid)
-        found = await store.get_unix_user(tx, user.id)
-    elif not is_of_people(found.login) and not await store.is_person_anywhere(tx, user.id):
-        # A name from before there was a namespace is kept for as long as any machine knows the person by it.
-        found = await _rename_unix_user(tx, user)
-    if found is None:
-        raise Refusal(Code.UNAVAILABLE, "somebody of the same name is being given a number; try again", retry_after=1)
-    return found
+async def _replace_made(tx: Transaction, allocation_id: str, user_id: str) -> None:
+    """A grant of one's own takes the place of the one that the platform made for an instance."""
+    for row in await store.list_live(tx, allocation_id):
+        if row.user_id == user_id and row.instance_id is not None:
+            await replace_made(tx, row, "the person has a grant of their own")
 
 
-async def _rename_unix_user(tx: Transaction, user: UserRecord) -> UnixUserRecord:
-    await store.lock_logins(tx)
-    found = await store.get_unix_user(tx, user.id)
-    assert found is not None
-    if is_of_people(found.login):
-        return found
-    return await store.rename_unix_user(tx, user.id, await _choose_login(tx, user, found.uid))
-
-
-async def _choose_login(tx: Transaction, user: UserRecord, uid: int) -> str:
-    login = login_for(user.email, uid, taken=False)
-    return login_for(user.email, uid, taken=True) if await store.is_login_taken(tx, login) else login
+async def replace_made(tx: Transaction, row: GrantRecord, reason: str) -> None:
+    """End it without a word to the machine: another one for the same person follows in this transaction."""
+    ended = await store.set_status(tx, row.id, GrantStatus.REVOKED, reason, ended=True)
+    await access_store.end_of_grant(tx, row.id)
+    await tell(tx, ended, GrantEvent.REVOKED, "revoke", user_id=row.user_id, reason=reason)
 
 
 async def require_grant(tx: Transaction, caller: Caller, grant_id: str, permission: Permission) -> GrantView:
@@ -248,6 +277,12 @@ async def revoke_grant(tx: Transaction, caller: Caller, grant_id: str) -> Grant:
     assert allocation is not None
     row = await require_grant(tx, caller, grant_id, Permission.GRANT_MANAGE)
     tx.match(row)
+    if row.instance_id is not None and row.status in LIVE_STATUSES:
+        detail = (
+            f"the platform made this grant for {row.instance_id}, and ends it when {row.email} is none of its people "
+            "any more: remove the person from the project, or decommission the instance"
+        )
+        raise Refusal(Code.INVALID_STATE, detail)
     if row.status in LIVE_STATUSES:
         await end(tx, row, f"revoked by {caller.name}")
         await order_where_active(tx, allocation)

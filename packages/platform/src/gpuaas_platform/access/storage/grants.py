@@ -3,7 +3,6 @@
 from datetime import datetime
 
 from gpuaas_platform.access.records import GrantRecord, GrantView, UnixUserRecord
-from gpuaas_platform.accounts.records import UserRecord
 from gpuaas_platform.allocations.records import AllocationRecord
 from gpuaas_platform.core.database import Transaction
 
@@ -76,32 +75,37 @@ async def insert(
     tx: Transaction,
     id: str,
     allocation: AllocationRecord,
-    user: UserRecord,
+    user_id: str,
+    email: str,
     unix: UnixUserRecord,
     *,
     sudo: bool,
     remote_forwarding: bool,
     expires_at: datetime | None,
+    instance_id: str | None = None,
+    account_only: bool = False,
 ) -> GrantView | None:
     """None where the person has a live one on the machine."""
     inserted = await tx.one(
         """INSERT INTO grants (id, allocation_id, tenant_id, project_id, user_id, email, login, uid, sudo,
-                               remote_forwarding, expires_at, granted_by)
+                               remote_forwarding, expires_at, granted_by, instance_id, account_only)
            VALUES (%(id)s, %(allocation)s, %(tenant)s, %(project)s, %(user)s, %(email)s, %(login)s, %(uid)s, %(sudo)s,
-                   %(remote)s, %(expires)s, %(by)s)
+                   %(remote)s, %(expires)s, %(by)s, %(instance)s, %(account_only)s)
            ON CONFLICT DO NOTHING RETURNING id""",
         id=id,
         allocation=allocation.id,
         tenant=allocation.tenant_id,
         project=allocation.project_id,
-        user=user.id,
-        email=user.email,
+        user=user_id,
+        email=email,
         login=unix.login,
         uid=unix.uid,
         sudo=sudo,
         remote=remote_forwarding,
         expires=expires_at,
         by=tx.principal_id,
+        instance=instance_id,
+        account_only=account_only,
     )
     return None if inserted is None else await get(tx, id)
 
@@ -117,7 +121,7 @@ async def get_usable(tx: Transaction, allocation_id: str, user_id: str) -> Grant
         _SELECT
         + " WHERE g.allocation_id = %(allocation)s AND g.user_id = %(user)s AND "
         + _LIVE
-        + " AND (g.expires_at IS NULL OR g.expires_at > now())",
+        + " AND NOT g.account_only AND (g.expires_at IS NULL OR g.expires_at > now())",
         allocation=allocation_id,
         user=user_id,
     )
@@ -150,7 +154,10 @@ async def list_of_user(tx: Transaction, user_id: str, after: str, limit: int) ->
     """Live ones: those that ended are the machine's history, not the person's."""
     return await tx.fetch_all(
         GrantView,
-        _SELECT + " WHERE g.user_id = %(user)s AND g.id > %(after)s AND " + _LIVE + " ORDER BY g.id LIMIT %(limit)s",
+        _SELECT
+        + " WHERE g.user_id = %(user)s AND g.id > %(after)s AND NOT g.account_only AND "
+        + _LIVE
+        + " ORDER BY g.id LIMIT %(limit)s",
         user=user_id,
         after=after,
         limit=limit,
@@ -181,10 +188,11 @@ async def list_expired(tx: Transaction) -> list[GrantView]:
 
 
 async def list_stuck(tx: Transaction, seconds: int) -> list[str]:
-    """List the allocations whose machine could not remove somebody: those are asked again."""
+    """List the allocations whose machine could not remove somebody, or not make somebody of an instance: those are
+    asked again."""
     rows = await tx.all(
         """SELECT DISTINCT g.allocation_id FROM grants g JOIN node_tasks t ON t.id = g.task_id
-           WHERE g.status = 'revoking' AND t.state = 'failed'
+           WHERE (g.status = 'revoking' OR g.status = 'failed' AND g.instance_id IS NOT NULL) AND t.state = 'failed'
              AND t.ended_at < now() - make_interval(secs => %(seconds)s) ORDER BY g.allocation_id LIMIT 100""",
         seconds=seconds,
     )
@@ -217,4 +225,40 @@ async def wait_for_task(tx: Transaction, allocation_id: str, task_id: str) -> No
 async def list_of_task(tx: Transaction, task_id: str) -> list[GrantRecord]:
     return await tx.fetch_all(
         GrantRecord, "SELECT * FROM grants WHERE task_id = %(task)s ORDER BY id FOR UPDATE", task=task_id
+    )
+
+
+# Leaving: the log-in has ended, and the processes are left to the app for a while.
+
+
+async def let_leave(tx: Transaction, id: str, seconds: int) -> GrantRecord:
+    return await tx.fetch(
+        GrantRecord,
+        "UPDATE grants SET leaving_until = now() + make_interval(secs => %(seconds)s) WHERE id = %(id)s RETURNING *",
+        id=id,
+        seconds=seconds,
+    )
+
+
+async def list_leaving(tx: Transaction, allocation_id: str) -> list[GrantRecord]:
+    return await tx.fetch_all(
+        GrantRecord,
+        """SELECT * FROM grants WHERE allocation_id = %(allocation)s AND status = 'revoking' AND leaving_until > now()
+           ORDER BY id""",
+        allocation=allocation_id,
+    )
+
+
+async def list_left(tx: Transaction) -> list[str]:
+    """List the allocations on which the time of somebody who left is over."""
+    rows = await tx.all(
+        "SELECT DISTINCT allocation_id FROM grants WHERE leaving_until <= now() ORDER BY allocation_id LIMIT 100"
+    )
+    return [row["allocation_id"] for row in rows]
+
+
+async def end_leaving(tx: Transaction, allocation_id: str) -> None:
+    await tx.run(
+        "UPDATE grants SET leaving_until = NULL WHERE allocation_id = %(allocation)s AND leaving_until <= now()",
+        allocation=allocation_id,
     )

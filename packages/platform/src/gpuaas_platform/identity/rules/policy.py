@@ -64,6 +64,8 @@ class Permission(StrEnum):
     """Push, register, verify, promote, retire, delete; and say which keys are trusted."""
     INSTANCE_DEPLOY = "instance.deploy"
     INSTANCE_READ = "instance.read"
+    PEOPLE_READ = "people.read"
+    """Who may use an instance, with names and numbers on its machines."""
     TUNNEL_OPEN = "tunnel.open"
     """Reach a port that an app declares for people, through the platform. No login on the machine comes with it."""
     OPERATION_REQUEST = "operation.request"
@@ -131,6 +133,7 @@ POLICY: dict[Permission, frozenset[str]] = {
     Permission.ARTIFACT_MANAGE: _ADMINS | {Role.APP_PUBLISHER},
     Permission.INSTANCE_DEPLOY: _ADMINS,
     Permission.INSTANCE_READ: _VIEWERS,
+    Permission.PEOPLE_READ: _USERS | {CONTROLLER},
     Permission.TUNNEL_OPEN: _USERS,
     Permission.OPERATION_REQUEST: _ADMINS,
     Permission.OPERATION_START: _ADMINS | {CONTROLLER},

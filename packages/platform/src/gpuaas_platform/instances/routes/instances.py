@@ -15,10 +15,11 @@ from gpuaas_contract.instances import (
     WriteOff,
 )
 from gpuaas_contract.operations import Operation, OperationCreate
+from gpuaas_contract.people import PersonPage
 from gpuaas_platform.api.context import Ctx, Limit
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.identity.rules.policy import Permission
-from gpuaas_platform.instances.service import deploy, instances, updates
+from gpuaas_platform.instances.service import deploy, instances, people, updates
 from gpuaas_platform.operations.service import bulks, reports, requests, write_offs
 
 routes = Routes("instances")
@@ -56,6 +57,13 @@ async def list_members(
     """All, also those that are removed; with `removed`, only those that are or are not."""
     async with ctx.read() as tx:
         return await instances.list_members(tx, ctx.caller, instance_id, removed, cursor, limit)
+
+
+@routes.get("/app-instances/{instance_id}/people", Permission.PEOPLE_READ, response_model=PersonPage)
+async def list_people(ctx: Ctx, instance_id: str, cursor: str | None = None, limit: Limit = 100) -> PersonPage:
+    """Everybody who may use the instance, and who just lost that right. Empty for an app without an entrance."""
+    async with ctx.read() as tx:
+        return await people.list_people(tx, ctx.caller, instance_id, cursor, limit)
 
 
 @routes.post("/app-instances/{instance_id}/members", Permission.OPERATION_REQUEST, status_code=201, response_model=Bulk)

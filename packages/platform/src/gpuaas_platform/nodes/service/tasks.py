@@ -127,6 +127,6 @@ class TaskService:
             case RenewTrust():
                 await ssh_authorities.trust_renewed(tx, spec, result.ok)
             case SetUsers():
-                await grants.users_set(tx, result.task_id, result.ok, result.message)
+                await grants.users_set(tx, result.task_id, result.ok, result.message, result.refused)
             case DeliverArtifact():
                 await deliveries.artifact_delivered(tx, result.task_id, result.ok, result.path, result.message)
