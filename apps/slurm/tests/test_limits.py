@@ -151,3 +151,21 @@ def test_no_override_takes_the_memory_limit_away() -> None:
 )
 def test_elapsed_times_are_read(text: str, seconds: int) -> None:
     assert phantoms.parse_elapsed(text) == seconds
+
+
+def test_gpus_have_the_type_that_the_driver_says() -> None:
+    models = "gpu_model=1 NVIDIA A100-SXM4-80GB\ngpu_model=0 NVIDIA H100 PCIe\nlimits=installed\n"
+    shape = parse_shape(facts_of(FACTS + SLURMD_C + models))
+    assert shape.gpu_types == ("h100_pcie", "a100_sxm4_80gb")
+    lines = config.render_gres_conf(shape.gpus, shape.gpu_types).splitlines()[1:]
+    assert lines == ["Name=gpu Type=h100_pcie File=/dev/nvidia0", "Name=gpu Type=a100_sxm4_80gb File=/dev/nvidia1"]
+    assert "Gres=gpu:h100_pcie:1,gpu:a100_sxm4_80gb:1" in config.render_node_conf(shape)
+
+
+@pytest.mark.parametrize("models", ["", "gpu_model=0\n", "gpu_model=7 NVIDIA X\n", "gpu_model=0 $(reboot)\n"])
+def test_a_type_that_is_unknown_or_hostile_is_left_out(models: str) -> None:
+    shape = parse_shape(facts_of(FACTS + SLURMD_C + models + "limits=installed\n"))
+    assert set("".join(shape.gpu_types)) <= set("reboot")
+    shape = parse_shape(facts_of(FACTS + SLURMD_C + "gpu_model=0 NVIDIA A\n"))
+    assert shape.gpu_types == (), "of a worker from before"
+    assert "Gres=gpu:2" in config.render_node_conf(shape)

@@ -31,6 +31,7 @@ async def cluster(victim: Victim) -> AsyncIterator[Cluster]:
     # The stand-ins are closed to users by their mode; real GPUs are not.
     assert (await cluster.head.read("chmod 0666 /dev/nvidia0 /dev/nvidia1")).ok
     yield cluster
+    assert (await cluster.head.read("rm -f /home/gpuaas/limits.out* /home/gpuaas/expect-*")).ok
     assert_clean((await cluster.run("decommission")).result)
     await victim.slices.assert_as_before(victim.machine)
     victim.slices.give_up(victim.machine)
@@ -156,7 +157,7 @@ async def test_processors_are_limited_to_the_given_ones(cluster: Cluster) -> Non
 async def test_an_impossible_job_is_refused_with_words(cluster: Cluster) -> None:
     said = await srun(cluster, "true", "--mem=900G")
     assert "Memory specification can not be satisfied" in said
-    assert "configuration is not available" in await srun(cluster, "true", "--cpus-per-task=99")
+    assert "More processors requested than permitted" in await srun(cluster, "true", "--cpus-per-task=99")
 
 
 async def test_a_foreign_plug_in_starts_no_job_and_no_slurmd(cluster: Cluster) -> None:
@@ -187,7 +188,7 @@ async def test_a_phantom_job_is_found_and_ended_by_recover(cluster: Cluster) -> 
         systemctl stop slurmd.service
         pkill -KILL -f 'slurmstepd: .{healthy}[.]'
         kill -KILL $(cat /sys/fs/cgroup/pids/slurm_job_{healthy}/cgroup.procs)
-        umount /run/gpuaas-slurm/jobs/{healthy}/*/ && rm -r /run/gpuaas-slurm/jobs/{healthy}
+        cd /run/gpuaas-slurm/jobs && umount {healthy}/tmp {healthy}/shm {healthy}/user && rm -r {healthy}
     """)
     assert lost.ok, lost.stderr
     assert await cluster.state_of(healthy) == "RUNNING"

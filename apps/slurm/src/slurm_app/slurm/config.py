@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from gpuaas_sdk import MachineFacts
 from slurm_app import names
@@ -164,10 +165,20 @@ def render_slurmdbd_conf() -> str:
     )
 
 
-def render_gres_conf(gpus: Sequence[str]) -> str:
-    """Render the GPUs of one worker, for the file on that worker."""
-    files = ",".join(names.gpu_device(path) for path in gpus)
-    return HEADER + (f"Name=gpu File={files}\n" if files else "")
+def render_gres_conf(gpus: Sequence[str], types: Sequence[str] = ()) -> str:
+    """Render the GPUs of one worker, for the file on that worker: a line for each type, or one where it is unknown."""
+    lines = []
+    for kind, paths in _by_type(gpus, types).items():
+        files = ",".join(names.gpu_device(path) for path in paths)
+        lines.append(f"Name=gpu {f'Type={names.gpu_type(kind)} ' if kind else ''}File={files}\n")
+    return HEADER + "".join(lines)
+
+
+def _by_type(gpus: Sequence[str], types: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path, kind in zip_longest(gpus, types[: len(gpus)], fillvalue=""):
+        found.setdefault(kind, []).append(path)
+    return found
 
 
 def render_node_conf(shape: NodeShape, features: Sequence[str] = ()) -> str:
@@ -181,7 +192,8 @@ def render_node_conf(shape: NodeShape, features: Sequence[str] = ()) -> str:
         f"RealMemory={shape.memory_mib}",
     ]
     if shape.gpus:
-        parts.append(f"Gres=gpu:{len(shape.gpus)}")
+        counted = _by_type(shape.gpus, shape.gpu_types).items()
+        parts.append("Gres=" + ",".join(f"gpu:{f'{kind}:' if kind else ''}{len(paths)}" for kind, paths in counted))
     if features:
         parts.append(f"Feature={','.join(names.feature(feature) for feature in features)}")
     return " ".join(parts)

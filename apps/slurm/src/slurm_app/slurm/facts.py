@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuaas_sdk import CommandError, Machine, MachineFacts, read_facts
+from slurm_app import names
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.limits.package import PACKAGE as LIMITS
 from slurm_app.slurm.roles import Role, memory_needed
@@ -33,6 +34,8 @@ class NodeShape:
     gpus: tuple[str, ...]
     limits: bool = False
     """Whether the machine has the package of the limits; those of clusters from before it have not."""
+    gpu_types: tuple[str, ...] = ()
+    """One for each of the GPUs, in their order; empty where the driver does not say."""
 
 
 # Left to the daemons: a job that takes all that it can get must not take slurmd's memory.
@@ -113,11 +116,24 @@ def parse_shape(facts: MachineFacts, *, beside_controller: bool = False) -> Node
     # slurmd -C reports the memory of the host, not of the slice: only /proc/meminfo knows the limit.
     limits = facts.more.get("limits") == ["installed"]
     memory = memory_for_jobs(facts.memory_mib, beside_controller=beside_controller) if limits else facts.memory_mib
-    return NodeShape(cpus, boards, sockets, cores, threads, memory, facts.gpus, limits)
+    # Workers that joined without types keep their GPUs without: slurmctld would refuse the change.
+    types = _gpu_types(facts) if limits else ()
+    return NodeShape(cpus, boards, sockets, cores, threads, memory, facts.gpus, limits, types)
+
+
+def _gpu_types(facts: MachineFacts) -> tuple[str, ...]:
+    models = dict(line.split(" ", 1) for line in facts.more.get("gpu_model", []) if " " in line)
+    types = tuple(names.gpu_type_for(models.get(path.removeprefix("/dev/nvidia"), "")) for path in facts.gpus)
+    return types if any(types) else ()
 
 
 _SHAPE = f"""
 slurmd -C
+for file in /proc/driver/nvidia/gpus/*/information; do
+    if [ -r "$file" ]; then
+        awk -F ':[ \\t]*' '/^Model/ {{ model = $2 }} /^Device Minor/ {{ print "gpu_model=" $2 " " model }}' "$file"
+    fi
+done
 echo "limits=$(dpkg-query -W -f '${{db:Status-Status}}' {LIMITS} 2>/dev/null || true)"
 """
 

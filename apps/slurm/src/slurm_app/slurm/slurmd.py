@@ -22,7 +22,7 @@ def unit_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] =
             PMIX_LINK,
             # Debian's client package brings the directory only together with the controller's.
             f"mkdir -p {DROP_IN_DIRECTORY} /etc/slurm",
-            put_file(MACHINE_GRES_CONF, render_gres_conf(shape.gpus)),
+            put_file(MACHINE_GRES_CONF, render_gres_conf(shape.gpus, shape.gpu_types)),
             # A list that somebody made before stays as it is.
             *(f"[ -e {path} ] || {put_file(path, 'root')}" for path in SCHEDULERS_FOR_ROOT if shape.limits),
             put_file(DROP_IN, render_slurmd_unit(shape, conf_server=conf_server, features=features)),
