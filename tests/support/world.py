@@ -217,10 +217,10 @@ class SimulatedNode:
             if isinstance(message, TaskMessage) and message.spec.kind not in self.holds:
                 await link.send(TaskProgress(task_id=message.task_id, step="working").model_dump_json())
                 failing = self.fails | ({"create_slice"} if self.fail_creates else set())
-                refused = self.refuses if isinstance(message.spec, SetUsers) else {}
-                ok = message.spec.kind not in failing and not refused
-                said = "" if ok else "; ".join(refused.values()) or "the pool is full"
-                result = TaskResult(task_id=message.task_id, ok=ok, message=said, refused=refused)
+                unmade = self.refuses if isinstance(message.spec, SetUsers) else {}
+                ok = message.spec.kind not in failing and not unmade
+                said = "" if ok else "; ".join(unmade.values()) or "the pool is full"
+                result = TaskResult(task_id=message.task_id, ok=ok, message=said, refused=unmade)
                 await link.send(result.model_dump_json())
 
 

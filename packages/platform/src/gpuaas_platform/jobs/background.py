@@ -33,6 +33,7 @@ VAULT_TOKEN_SECONDS = 3_600
 REQUEST_LOG_SECONDS = 0.5
 HISTORY_SWEEP_SECONDS = 3_600
 PEOPLE_SECONDS = 5
+PEOPLE_PAUSE = 0.05
 
 
 async def for_ever(name: str, once: Callable[[], Awaitable[None]]) -> None:
@@ -117,6 +118,8 @@ async def keep_people(platform: Platform) -> None:
     for instance_id in stale:
         async with platform.database.system_transaction() as tx:
             await instance_people.sync(tx, instance_id)
+    # Changes come in bursts, and one look serves all of them.
+    await asyncio.sleep(PEOPLE_PAUSE)
     await platform.wakeups.wait(woken, PEOPLE_SECONDS)
 
 
