@@ -10,7 +10,8 @@ from gpuaas_stack.registry_gate import Keys, RefusedError, read_head
 
 def test_a_request_is_passed_on_and_the_connection_ends_with_it() -> None:
     head = read_head(
-        b"GET /v2/ HTTP/1.1\r\nHost: one\r\nConnection: keep-alive\r\nUpgrade: h2c\r\nauthorization:  bEARER abc \r\n\r\n"
+        b"GET /v2/ HTTP/1.1\r\nHost: one\r\nConnection: keep-alive\r\nUpgrade: h2c\r\n"
+        b"authorization:  bEARER abc \r\n\r\n"
     )
     assert head.token == "abc"
     assert head.sent == (b"GET /v2/ HTTP/1.1\r\nHost: one\r\nauthorization:  bEARER abc \r\nConnection: close\r\n\r\n")

@@ -11,6 +11,7 @@ import pytest
 from gpuaas_contract import ids
 from gpuaas_contract.audit import AuditEntry, batch_hash
 from gpuaas_contract.identity import Role
+from gpuaas_platform.audit.service import RECHECK_SECONDS
 from gpuaas_sdk.audit import AuditBroken, verify_audit, verify_export
 from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
@@ -125,6 +126,56 @@ async def test_only_those_who_may_read_the_trail_export_it(settings: Settings, w
         for only in ({}, {"tenant_id": world.tenant.id}, {"project_id": other.id}):
             with pytest.raises((ForbiddenError, NotFoundError)):
                 await export(eve, **only)
+
+
+async def test_an_export_ends_with_the_right_to_it(settings: Settings, world: World) -> None:
+    """A slow reader takes hours for a long trail: the rest is not for somebody who lost the role meanwhile."""
+    password = "a long enough password"
+    user = await world.admin.users.create(f"slow-{world.app_slug}@example.com", password)
+    role = await world.admin.memberships.create(user.id, Role.TENANT_ADMIN, tenant_id=world.tenant.id)
+    with connect(settings) as database:
+        # More than all buffers on the way hold.
+        database.execute(
+            """INSERT INTO audit_entries (id, principal_id, action, target, correlation_id, chain, detail)
+               SELECT 'aud_' || %(chain)s || i, 'usr', 'bulk', '', 'cor', %(chain)s,
+                      jsonb_build_object('text', repeat('x', 3000))
+               FROM generate_series(1, 8000) AS i""",
+            {"chain": world.tenant.id},
+        )
+
+        def unsealed() -> bool:
+            query = "SELECT 1 FROM audit_entries WHERE chain = %s AND position IS NULL LIMIT 1"
+            return database.execute(query, (world.tenant.id,)).fetchone() is not None
+
+        async def sealed() -> bool:
+            return not unsealed()
+
+        await until(sealed, "all of it is sealed", 120)
+    async with GpuaasClient(settings.api_url, PasswordCredentials(user.email, password)) as slow:
+        headers = {"Authorization": f"Bearer {await slow.token()}"}
+    async with httpx.AsyncClient(headers=headers, timeout=60) as http:
+        url, asked = f"{settings.api_url}/v1/audit/export", {"tenant_id": world.tenant.id}
+        async with http.stream("GET", url, params=asked) as answer:
+            assert answer.status_code == 200
+            pieces = answer.aiter_text()
+            text = await anext(pieces)
+            await world.admin.memberships.delete(role.id)
+
+            async def refused() -> bool:
+                # For longer than an answer to the question counts.
+                return (await http.get(url, params=asked)).status_code == 404
+
+            await until(refused, "the role is gone everywhere")
+            began = asyncio.get_running_loop().time()
+
+            async def a_moment_passed() -> bool:
+                return asyncio.get_running_loop().time() - began > 2 * RECHECK_SECONDS
+
+            await until(a_moment_passed, "the right is looked at again")
+            async for piece in pieces:
+                text += piece
+    assert '{"end"' not in text
+    assert text.count('{"entry"') < 8000
 
 
 async def test_one_principal_has_few_exports_at_a_time(settings: Settings, world: World) -> None:

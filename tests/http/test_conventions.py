@@ -22,6 +22,7 @@ ANONYMOUS = {
     "revoke_token",
     "get_authorization_server_metadata",
     "get_public_keys",
+    "check_registry_token",
     "enrol_node",
     "is_alive",
     "is_ready",

@@ -103,6 +103,7 @@ NOUN_OF = {
 
 NO_NOUN = {
     "receipts": "told by the instance that has ended; it is signed later",
+    "member_receipts": "told by the member that was written off; it is signed later",
     "artifacts": "of the version before; nothing writes it any more",
     "changes": "the feed itself",
     "feed_marks": "the feed's own head and end",

@@ -131,8 +131,7 @@ async def flood(stack: Stack, admin: GpuaasClient) -> int:
     async with await repository_access(admin, "apps/flood/endless") as access:
         begun = await access.post("blobs/uploads/")
         with pytest.raises(httpx.TransportError):
-            answer = await access.patch(begun.headers["location"], content=endless(), timeout=120)
-            assert answer.is_success, answer.text
+            await access.patch(begun.headers["location"], content=endless(), timeout=120)
 
     async def has_room() -> bool:
         return free(stack) > RESERVE

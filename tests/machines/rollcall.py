@@ -66,7 +66,7 @@ def publish(cli: CommandLine, directory: Path, version: str) -> None:
     subprocess.run([PROGRAM, "bundle", "--output", bundle, "--runtime-version", version], check=True)
     manifest = directory / f"manifest-{version}.yaml"
     unhurried = re.sub(r"deadline_seconds: \d+", "deadline_seconds: 3600", (APP / "manifest.yaml").read_text())
-    manifest.write_text(unhurried.replace("1.0.0", version))
+    manifest.write_text(unhurried.replace("1.1.0", version).replace("1.0.0", version))
     private, public = directory / "key.pem", directory / "key.pub"
     if not private.exists():
         key = signing_key()

@@ -78,7 +78,9 @@ class MemoryPlatform:
             SimpleNamespace(manifest=SimpleNamespace(artifacts=[SimpleNamespace(name=ARTIFACT, digest=digest)]))
         )
         self.projects = _Answer(SimpleNamespace(id=PROJECT, name=project))
-        self.allocations = _Answer(SimpleNamespace(name="head", shape=SimpleNamespace(external=None)))
+        self.allocations = _Answer(
+            SimpleNamespace(name="head", shape=SimpleNamespace(external=None, cpus=2, memory_mib=2048))
+        )
 
     def copy(self) -> "MemoryPlatform":
         """As it is now, with a database of its own: to go back to, together with the machines."""

@@ -81,7 +81,7 @@ def test_the_weakest_machine_decides_the_process_tracking() -> None:
     slice_ = facts_of(FACTS)
     host = facts_of(FACTS.replace("uid_map=0:100000", "uid_map=0:0"))
     assert config.choose_process_tracking([host, slice_]) is config.LINUXPROC
-    assert "nothing limits" in config.LINUXPROC.note
+    assert "LimitsEnforced" in config.LINUXPROC.note
     best = config.choose_process_tracking([host])
     assert best.proctrack == "proctrack/cgroup"
     assert best.cgroup_conf is not None

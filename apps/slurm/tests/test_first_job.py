@@ -21,6 +21,7 @@ STAND_INS = {
     "sbatch": "#!/bin/bash\necho 16\n",
     "squeue": "#!/bin/bash\necho 15\n",
     "sacct": SACCT,
+    "scontrol": "#!/bin/bash\necho '   Comment=ran-on-node-1 '\n",
 }
 
 
@@ -36,3 +37,4 @@ def test_the_row_of_an_older_job_of_that_number_is_not_taken_for_its_own(tmp_pat
     assert done.returncode == 0, done.stderr
     job = jobs.parse_first_job(done.stdout)
     assert (job.batch_job_id, job.batch_state, job.batch_elapsed) == (16, "COMPLETED", "00:00:01")
+    assert job.batch_output == "node-1"

@@ -18,6 +18,8 @@ from slurm_app.reconcilers.observe import observe
 from .answers import said
 from .test_people import ASSOCIATIONS, person
 
+WHOLE = {"plugstack.conf": said("plugin=yes\nprolog=yes\nepilog=yes\nfiles=x\n"), "SHA256SUMS": said("whole=yes\n")}
+"""Of a cluster with all that limits jobs."""
 LINE = "NodeName={} Arch=x86_64 Version=22.05.8 State={} CfgTRES=cpu=2 Comment=x \n"
 
 
@@ -34,25 +36,28 @@ class Context:
     ready: bool = True
     answers: dict[str, CommandResult] = field(default_factory=dict)
     said_of_instance: list[Condition] = field(default_factory=list)
+    requested: list[tuple[str, str | None]] = field(default_factory=list)
+    before: Condition | None = None
     said_of_members: dict[str, Condition] = field(default_factory=dict)
     listed: list[Person] = field(default_factory=list)
-    asked: list[tuple[str, str]] = field(default_factory=list)
 
     async def people(self) -> list[Person]:
         return self.listed
 
-    async def request(self, kind: str, *, member_id: str) -> None:
-        self.asked.append((kind, member_id))
-
     @property
     def instance(self) -> SimpleNamespace:
-        return SimpleNamespace(generation=1, conditions=[condition("Ready", self.ready, "", "", 1)])
+        proven = self.before or condition("LimitsEnforced", True, "ProvenByJob", "", 1)
+        return SimpleNamespace(generation=1, conditions=[condition("Ready", self.ready, "", "", 1), proven])
 
     def machine(self, _: str) -> FakeMachine:
-        return FakeMachine(answers={**self.answers, "scontrol": self.answer})
+        usual = {**WHOLE, "scontrol": self.answer}
+        return FakeMachine(answers={**self.answers, **{key: usual[key] for key in usual if key not in self.answers}})
 
     async def report_instance(self, *, conditions: list[Condition]) -> None:
         self.said_of_instance += conditions
+
+    async def request(self, kind: str, *, member_id: str | None = None) -> None:
+        self.requested.append((kind, member_id))
 
     async def report_member(self, member_id: str, *, conditions: list[Condition]) -> None:
         self.said_of_members[member_id] = conditions[0]
@@ -63,9 +68,10 @@ async def look(
     *workers: SimpleNamespace,
     ready: bool = True,
     answers: dict[str, CommandResult] | None = None,
+    before: Condition | None = None,
 ) -> Context:
     answer = said(text) if isinstance(text, str) else text
-    context = Context(answer, [member("controller", "head"), *workers], ready, answers or {})
+    context = Context(answer, [member("controller", "head"), *workers], ready, answers or {}, before=before)
     await observe(cast(ObserveContext, context))
     return context
 
@@ -73,6 +79,7 @@ async def look(
 async def test_all_is_well() -> None:
     found = await look(LINE.format("a", "IDLE+DYNAMIC_NORM"), member("worker", "a"))
     assert [(c.type, c.status) for c in found.said_of_instance] == [("Degraded", "false")]
+    assert found.requested == []
     assert found.said_of_members["mem_a"].status == "true"
 
 
@@ -133,6 +140,43 @@ async def test_before_the_first_job_the_deploy_has_the_word() -> None:
     assert (await look("", member("worker", "a"), ready=False)).said_of_instance == []
 
 
+async def test_a_cluster_from_before_there_were_limits_says_so() -> None:
+    found = await look(LINE.format("a", "IDLE"), member("worker", "a"), answers={"plugstack.conf": said("")})
+    limits = found.said_of_instance[1]
+    assert (limits.type, limits.status, limits.reason) == ("LimitsEnforced", "false", "DeployedBefore")
+    assert "deploy it anew" in limits.message
+
+
+async def test_a_foreign_plug_in_or_configuration_is_named_and_taken_back_only_to_unknown() -> None:
+    idle, worker = LINE.format("a", "IDLE"), member("worker", "a")
+    limits = (await look(idle, worker, answers={"SHA256SUMS": said("")})).said_of_instance[1]
+    assert (limits.status, limits.reason) == ("false", "PlugInMissing")
+    assert "on a:" in limits.message
+    (again,) = (await look(idle, worker, before=limits)).said_of_instance[1:]
+    assert (again.status, again.reason) == ("unknown", "NotProven"), "only a job proves it"
+    changed = {"plugstack.conf": said("plugin=yes\nfiles=x\n")}
+    limits = (await look(idle, worker, answers=changed)).said_of_instance[1]
+    assert (limits.status, limits.reason) == ("false", "ConfigurationChanged")
+    assert "prolog, epilog" in limits.message
+
+
+async def test_phantom_jobs_are_named_and_a_recovery_is_asked_for() -> None:
+    busy, worker = LINE.format("a", "MIXED+DYNAMIC_NORM"), member("worker", "a")
+    row = "7                   1:30                1   a\n"
+    gone = {"squeue": said(row), "ps -eo": said("marks=yes\nend=yes\n")}
+    found = await look(busy, worker, answers=gone)
+    assert found.requested == [("recover", "mem_a")]
+    assert "job 7; its recovery was asked for" in found.said_of_instance[0].message
+    there = {"squeue": said(row), "ps -eo": said("marks=yes\nmark=7\ndaemon=7\nend=yes\n")}
+    assert (await look(busy, worker, answers=there)).requested == []
+    # Nothing is ended beside a job that runs, nor where the worker gave no whole answer, nor a job that just starts.
+    two = {**gone, "squeue": said(f"{row}8 2:00 1 a\n"), "ps -eo": said("marks=yes\nmark=8\ndaemon=8\nend=yes\n")}
+    found = await look(busy, worker, answers=two)
+    assert (found.requested, "job 8 runs there" in found.said_of_instance[0].message) == ([], True)
+    assert (await look(busy, worker, answers={**gone, "ps -eo": said("marks=yes\n")})).requested == []
+    assert (await look(busy, worker, answers={**gone, "squeue": said(row.replace("1:30", "0:03"))})).requested == []
+
+
 def on_controller(status: GrantStatus) -> PersonEntry:
     return PersonEntry(allocation_id="alc_1", allocation_name="one", log_in=True, status=status, reason="")
 
@@ -153,7 +197,7 @@ async def test_people_who_differ_are_a_reason_to_ask(people: list[Person], asks:
     context.answers = {"scontrol show assoc_mgr": said(ASSOCIATIONS)}
     context.listed = people
     await observe(cast(ObserveContext, context))
-    assert context.asked == ([("sync-people", "mem_head")] if asks else [])
+    assert context.requested == ([("sync-people", "mem_head")] if asks else [])
 
 
 async def test_people_who_are_all_mapped_are_none() -> None:
@@ -168,4 +212,4 @@ async def test_people_who_are_all_mapped_are_none() -> None:
         person("u-new", entry=on_controller(GrantStatus.PENDING)),
     ]
     await observe(cast(ObserveContext, context))
-    assert context.asked == []
+    assert context.requested == []

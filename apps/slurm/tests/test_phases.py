@@ -55,7 +55,7 @@ def machine(**changes: Any) -> FakeMachine:
         "install-packages": said("missing=\nadded=37\n"),
         '"$daemon" -V': said("slurmctld=slurm-wlm 22.05.8\nslurmd=slurm-wlm 22.05.8\n"),
         "assoc_mgr": said("proj/gpuaas\n"),
-        "run-first-job": said("host=node-1\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\n"),
+        "run-first-job": said("host=node-1\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\nran=node-1\n"),
     }
     return FakeMachine(answers=answers, **changes)
 
@@ -120,7 +120,7 @@ async def test_add_does_not_start_the_controllers_daemons(platform: MemoryPlatfo
     one.answers["show node"] = said(
         f"NodeName=node-2 Arch=x86_64 State=IDLE CfgTRES=cpu=2,gres/gpu=2 Comment={member.id} \n"
     )
-    one.answers["run-first-job"] = said("host=node-2\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\n")
+    one.answers["run-first-job"] = said("host=node-2\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\nran=node-2\n")
     await platform.run("add", member)
     assert {"start-munge", "start-slurmd-node-2"} <= {*two.steps}
     assert not {"start-slurmctld", "start-database"} & {*one.steps, *two.steps}

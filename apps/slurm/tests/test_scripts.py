@@ -46,6 +46,7 @@ SCRIPTS = {
         address="10.0.0.1",
         tracking=LINUXPROC,
         overrides={"KillWait": "10"},
+        memory_per_cpu=500,
     ),
     "slurmctld": slurmctld.start_script(),
     "associations": accounting.associations_script(
@@ -193,11 +194,13 @@ def test_a_node_is_unknown_unless_slurmctld_says_so() -> None:
 
 
 def test_first_job_must_be_complete() -> None:
-    job = jobs.parse_first_job("host=node-1\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\n")
+    job = jobs.parse_first_job("host=node-1\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\nran=node-1\n")
     jobs.refuse_failed(job, workers=("node-1",), gpus=2)
     for text in (
-        "host=node-2\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\n",
-        "host=node-1\ngpus=0\nrow=3|COMPLETED|00:00:01|proj\n",
+        "host=node-2\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\nran=node-1\n",
+        "host=node-1\ngpus=0\nrow=3|COMPLETED|00:00:01|proj\nran=node-1\n",
+        # A launch that failed can look like success.
+        "host=node-1\ngpus=0,1\nrow=3|COMPLETED|00:00:01|proj\n",
         "host=node-1\ngpus=0,1\nrow=3|FAILED|00:00:01|proj\n",
     ):
         with pytest.raises(NotReadyError):

@@ -16,6 +16,7 @@ NAMED_OTHERWISE = {
     "create_allocation_batch": "allocation create",
     "update_allocation": "allocation rename",
     "grant_allocation_access": "ssh",
+    "get_member_port": "tunnel",
     "list_grants": "grant list",
     "create_grant": "grant create",
     "deploy_instance": "instance deploy",
@@ -24,6 +25,8 @@ NAMED_OTHERWISE = {
     "add_members": "member add",
     "request_operation": "instance run",
     "list_secrets": "secret list",
+    "read_secret": "secret read",
+    "get_member_receipt": "receipt export",
     "get_manifest_schema": "app schema",
     "list_app_usage": "usage app",
     "publish_app_version": "app publish",
@@ -79,6 +82,7 @@ PROGRAMS = "for programs that watch or trust the platform: it is read by its add
 BROWSERS = "for a browser"
 WITHOUT_A_COMMAND = {
     **dict.fromkeys(("locate_artifact", "certify_host", "offer_agent_key", "enrol_node"), AGENTS),
+    "check_registry_token": "the guard in front of the registry asks",
     **dict.fromkeys(
         ("get_public_keys", "get_authorization_server_metadata", "is_alive", "is_ready", "read_metrics"), PROGRAMS
     ),

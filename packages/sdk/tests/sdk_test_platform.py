@@ -57,6 +57,8 @@ class MemoryPlatform:
         """Requests that had no answer because the platform was away."""
         self.refuses: Code | None = None
         """Every request, with this: a disabled account, for example."""
+        self.of_others: set[str] = set()
+        """Instances that another account is the operator of."""
         self.kind = PrincipalKind.SERVICE_ACCOUNT
         self.app_slug: str | None = "demo"
         self.tokens = 0
@@ -157,11 +159,15 @@ class MemoryPlatform:
         assert (project_id, claimable) == ("prj_1", True)
         self._answer()
         self.lists += 1
-        return _All([self.model(id) for id, row in self.rows.items() if self._is_claimable(row)])
+        ours = {id: row for id, row in self.rows.items() if row["instance_id"] not in self.of_others}
+        return _All([self.model(id) for id, row in ours.items() if self._is_claimable(row)])
 
     async def claim(self, id: str, holder: str) -> Claim:
         self._answer()
         row = self.rows[id]
+        if row["instance_id"] in self.of_others:
+            self.log.append(f"refused {id}")
+            raise refusal(Code.NOT_OPERATOR)
         if not self._is_claimable(row):
             raise refusal(Code.LEASE_HELD)
         self.tokens += 1

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from gpuaas_contract.allocations import Shape
 from gpuaas_contract.app_usage import AppUsageReport
-from gpuaas_contract.instances import InstanceDeploy, Placement
+from gpuaas_contract.instances import AccountId, InstanceDeploy, Placement
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.operations import OperationCreate, OperationError
 from gpuaas_sdk.changes import ChangeFeed
@@ -40,6 +40,7 @@ NOT_FOR_CLIENTS = {
     "is_ready": "for balancers",
     "read_metrics": "for Prometheus",
     "locate_artifact": "for node agents",
+    "check_registry_token": "for the guard in front of the registry",
     "certify_host": "for node agents",
     "offer_agent_key": "for node agents",
     "open_session": "for browsers: the answer is a cookie",
@@ -98,6 +99,7 @@ def example(annotation: Any, file: Path) -> Any:
         return [example(typing.get_args(annotation)[0], file)]
     made: dict[Any, Any] = {
         str: "name-1",
+        AccountId: "sva_" + "0" * 26,
         int: 1,
         float: 1.0,
         bool: True,
@@ -137,7 +139,7 @@ def methods(client: GpuaasClient) -> Iterator[Callable[..., Any]]:
 async def call(method: Callable[..., Any], file: Path) -> None:
     taken = inspect.signature(method).parameters
     parameters = [p for p in taken.values() if p.default is p.empty]
-    hints = typing.get_type_hints(method) if parameters else {}
+    hints = typing.get_type_hints(method, include_extras=True) if parameters else {}
     by_name = {p.name: BY_NAME.get(p.name) for p in parameters if hints[p.name] is str}
     values = {p.name: by_name.get(p.name) or example(hints[p.name], file) for p in parameters}
     if {"app_slug", "project_id"} <= set(taken) and "project_id" not in values:

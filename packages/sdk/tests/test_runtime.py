@@ -113,6 +113,26 @@ async def test_an_operation_of_the_app_is_claimed_without_another_look(platform:
             await settle()
 
 
+async def test_what_has_another_operator_is_asked_for_once_and_left_alone(platform: MemoryPlatform) -> None:
+    async def deploy(context: OperationContext) -> None:
+        pass
+
+    platform.of_others = {"ins_2"}
+    async with running(platform.controller({"deploy": deploy})):
+        await settle()
+        first = platform.request("deploy", member="mem_2", instance="ins_2")
+        await platform.until(platform.request("deploy"), "succeeded")
+        second = platform.request("deploy", member="mem_3", instance="ins_2")
+        for number in range(3):
+            await platform.until(platform.request("deploy", instance=f"ins_{number + 5}"), "succeeded")
+            await settle()
+        assert [line for line in platform.log if line.startswith("refused")] == [f"refused {first}"]
+        # The owner hands the instance over to this one.
+        platform.of_others.clear()
+        for id in (first, second):
+            await platform.until(id, "succeeded")
+
+
 @pytest.mark.parametrize(("app_slug", "looks"), [("another", 0), (None, 1)])
 async def test_the_controller_looks_only_after_changes_that_may_be_of_its_app(
     platform: MemoryPlatform, app_slug: str | None, looks: int

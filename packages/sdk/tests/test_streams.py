@@ -105,17 +105,21 @@ async def test_a_tunnel_that_is_cut_cuts_the_local_connection() -> None:
 
 async def test_a_tunnel_ends_when_the_local_side_is_gone() -> None:
     """Nobody reads what the member still says: it must hear of that."""
-    closed = asyncio.Event()
+    gone, closed = asyncio.Event(), asyncio.Event()
 
     async def platform(connection: ServerConnection) -> None:
+        await gone.wait()
         try:
             while True:
                 await connection.send(CONTENT)
+                # A send that need not wait lets nobody else run.
+                await asyncio.sleep(0)
         except ConnectionClosed:
             closed.set()
 
     async with pumped(platform, forward) as (_, end, forwarding):
         end.close()
+        gone.set()
         await forwarding
         await closed.wait()
 

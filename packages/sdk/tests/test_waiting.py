@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gpuaas_contract.instances import Member, MemberStatus
-from gpuaas_contract.operations import Claim, Operation, OperationState
+from gpuaas_contract.operations import Claim, Lease, Operation, OperationState, WorkAcknowledged
 from gpuaas_sdk import OperationCancelled, OperationContext, OperationFailed
 from gpuaas_sdk.runtime.context import LOOKS_FOR_EACH_END
 from gpuaas_sdk.testing import ScriptedPlatform, VirtualTimeLoop, problem
@@ -113,7 +113,9 @@ class Members:
         if path.endswith("/steps"):
             body = json.loads(request.content)
             self.said.append(f"{body['key']} {body['status']}: {body['message']}")
-            return httpx.Response(200, content=self.operation.model_dump_json())
+            lease = Lease(holder="demo", expires_at=self.operation.deadline)
+            words = self.operation.model_dump(include={"id", "revision", "state", "cancel_requested"})
+            return httpx.Response(200, content=WorkAcknowledged(lease=lease, **words).model_dump_json())
         return httpx.Response(200, content=operation(self.last_state).model_dump_json())
 
     def _answer(self, body: dict[str, Any]) -> httpx.Response:

@@ -172,9 +172,10 @@ class Rights:
 
     async def _fetch(self, token: str, url: str) -> bool:
         answer = await self._http.get(url, headers={"Authorization": f"Bearer {token}"})
-        if answer.status_code not in {204, 401}:
-            raise httpx.HTTPStatusError("no answer to the question", request=answer.request, response=answer)
-        return answer.status_code == 204
+        try:
+            return bool(answer.raise_for_status().json()["active"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise httpx.DecodingError("no answer to the question", request=answer.request) from error
 
     async def aclose(self) -> None:
         await self._http.aclose()

@@ -15,7 +15,9 @@ async def ensure_worker_joined(
 ) -> dict[str, str]:
     """Start slurmd on the worker, then wait for its record in slurmctld. No other machine is touched."""
     host = worker.hostname
-    shape, record = await asyncio.gather(read_node_shape(worker), nodes.read_node(controller, host))
+    shape, record = await asyncio.gather(
+        read_node_shape(worker, controller_address=controller.address), nodes.read_node(controller, host)
+    )
     nodes.refuse_held(host, record)
     other_gpus = record.present == "yes" and record.gpus != len(shape.gpus)
     if other_gpus and (running := await nodes.read_jobs(controller, host)):

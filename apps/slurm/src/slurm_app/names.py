@@ -14,6 +14,7 @@ _COMMENT = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
 _REASON = re.compile(r"[A-Za-z0-9_.:/ -]{1,120}")
 _FEATURE = re.compile(r"[a-z][a-z0-9_.]{0,30}")
 _DEVICE = re.compile(r"/dev/nvidia[0-9]{1,3}")
+_GPU_TYPE = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -58,6 +59,16 @@ def feature(value: str) -> str:
 
 def gpu_device(value: str) -> str:
     return _checked(_DEVICE, "a GPU device", value)
+
+
+def gpu_type(value: str) -> str:
+    return _checked(_GPU_TYPE, "the type of a GPU", value)
+
+
+def gpu_type_for(model: str) -> str:
+    """`NVIDIA A100-SXM4-80GB`: a100_sxm4_80gb, as jobs ask for it; empty for what makes no such name."""
+    made = re.sub(r"[^a-z0-9]+", "_", model.lower().removeprefix("nvidia ")).strip("_")[:31]
+    return made if _GPU_TYPE.fullmatch(made) else ""
 
 
 def digest(value: str) -> str:

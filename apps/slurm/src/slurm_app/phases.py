@@ -8,7 +8,19 @@ from gpuaas_sdk import CommandError, Machine, Phase, on_each, read_facts
 from slurm_app.errors import NotReadyError, RefusedError
 from slurm_app.joining import ensure_worker_joined
 from slurm_app.scope import Scope
-from slurm_app.slurm import accounting, facts, jobs, mariadb, munge, nodes, packages, slurmctld, slurmd, slurmdbd
+from slurm_app.slurm import (
+    accounting,
+    facts,
+    jobs,
+    mariadb,
+    munge,
+    nodes,
+    packages,
+    phantoms,
+    slurmctld,
+    slurmd,
+    slurmdbd,
+)
 from slurm_app.slurm.config import choose_process_tracking
 
 
@@ -77,6 +89,7 @@ async def ensure_cluster_configured(scope: Scope) -> JsonObject:
         partition=scope.partition,
         tracking=tracking,
         overrides=scope.overrides,
+        memory_per_cpu=scope.memory_per_cpu,
         of_slurmd=of_slurmd,
     )
     return {"proctrack": tracking.proctrack, "limits": tracking.note}
@@ -145,6 +158,7 @@ async def run_first_job(scope: Scope, hosts: tuple[str, ...]) -> JsonObject:
 async def ensure_worker_proven(scope: Scope) -> JsonObject:
     """Run a job, unless jobs of others run there by then: that proves the same, and must not be disturbed."""
     (worker,) = scope.workers
+    await ensure_phantoms_ended(scope, worker)
     if running := await _running(scope, worker.hostname):
         return {"busy": running}
     try:
@@ -153,6 +167,14 @@ async def ensure_worker_proven(scope: Scope) -> JsonObject:
         if running := await _running(scope, worker.hostname):
             return {"busy": running}
         raise
+
+
+async def ensure_phantoms_ended(scope: Scope, worker: Machine) -> None:
+    """End jobs that slurmctld calls running and that the worker does not run. Where others run beside them nothing is
+    done: the way out takes all jobs of the node along."""
+    found, others = await phantoms.read_phantoms(scope.controller, worker)
+    if found and not others:
+        await phantoms.ensure_phantoms_ended(scope.controller, worker.hostname, found)
 
 
 async def ensure_worker_saved(scope: Scope) -> JsonObject:

@@ -37,6 +37,8 @@ class Scope:
     features: tuple[str, ...] = ()
     overrides: Mapping[str, str] = field(default_factory=dict)
     process_tracking: str = "auto"
+    memory_per_cpu: int = 0
+    """In MiB, of a job that asks for none; 0 where it is not known yet: the controller's machine decides then."""
     mpi: bool = False
 
     def __post_init__(self) -> None:

@@ -103,6 +103,11 @@ class RegistryToken(Resource):
     issued_at: str
 
 
+class RegistryTokenState(Resource):
+    active: bool
+    """Whether all that a token for the registry says may be done is still the right of its holder."""
+
+
 class RegistryUpload(Resource):
     """An upload that was interrupted, as the registry has it."""
 

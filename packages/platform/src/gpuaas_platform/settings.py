@@ -79,8 +79,8 @@ class Settings(DatabaseSettings, VaultSettings, ServingSettings):
     an upload. With both, an upload that was cut goes on at the byte where it was."""
     registry_secret_file: Path | None = None
     registry_check_url: str | None = None
-    """Where this platform is reached by the guard in front of the registry, which asks there whether the rights behind a
-    token still stand. Without it, and for a registry without the guard, a token is good until it expires."""
+    """Where the guard in front of the registry reaches this platform, to ask whether the right behind a token still
+    stands. Without it, and for a registry without the guard, a token is good until it expires."""
     artifact_largest_gib: float = Field(100, gt=0, le=1024)
     """The largest file that becomes an artifact."""
     artifact_owner_gib: float = Field(200, ge=0, allow_inf_nan=False)

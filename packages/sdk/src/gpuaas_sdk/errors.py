@@ -11,7 +11,7 @@ GpuaasError
 └── ApiError                  the platform answered with a problem
     ├── InvalidRequestError   ├── IdempotencyConflictError
     ├── UnauthenticatedError
-    ├── ForbiddenError        ├── PasswordChangeRequiredError, AccessDeniedError
+    ├── ForbiddenError        ├── PasswordChangeRequiredError, AccessDeniedError, NotOperatorError
     ├── NotFoundError
     ├── CursorExpiredError    list again, then follow the feed from a fresh cursor
     ├── ConflictError         the current state forbids it

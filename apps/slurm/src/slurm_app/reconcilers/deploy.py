@@ -1,5 +1,6 @@
 """deploy: from an empty machine to a cluster that ran its first job."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuaas_contract.base import JsonObject
@@ -17,6 +18,7 @@ from slurm_app.reconcilers.cluster import (
     node_name,
     version_number,
 )
+from slurm_app.reconcilers.limits import as_condition, verdict_of
 from slurm_app.reconcilers.records import store_records
 from slurm_app.scope import Scope
 from slurm_app.slurm import facts
@@ -31,6 +33,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     async with member_in_work(operation, cluster.controller):
         key = await munge_key(operation, cluster)
         scope = cluster.scope(operation, cluster.workers_beside, munge_key=key)
+        scope = replace(scope, memory_per_cpu=await _memory_per_cpu(operation, cluster))
         evidence = await run_phases(operation, scope, CONTROLLER_PHASES)
         versions = await facts.read_versions(scope.controller)
     version = version_number(versions["slurmctld"])
@@ -54,7 +57,7 @@ async def reconcile(operation: OperationContext, store: Store) -> JsonObject:
     first_job: Phase[Scope] = Phase("run-first-job", "Run the first job", lambda scope: run_first_job(scope, hosts))
     job = await run_phases(operation, scope, [first_job])
     seconds = round((datetime.now(UTC) - operation.operation.created_at).total_seconds(), 1)
-    await _report_ready(operation, cluster, version, seconds)
+    await _report_ready(operation, cluster, version, seconds, job[first_job.key])
     return {"time_to_first_job_seconds": seconds, "first_job": job[first_job.key]}
 
 
@@ -67,14 +70,28 @@ async def _wait_for_workers(operation: OperationContext, store: Store) -> Cluste
     return await Cluster.read(operation, store)
 
 
-async def _report_ready(operation: OperationContext, cluster: Cluster, version: str, seconds: float) -> None:
+async def _memory_per_cpu(operation: OperationContext, cluster: Cluster) -> int:
+    """What each processor of the worker that has least of it can have: so jobs that ask for none fill any worker."""
+    found = []
+    for worker in cluster.workers:
+        shape = (await operation.client.allocations.get(worker.allocation_id)).shape
+        beside = worker.allocation_id == cluster.controller.allocation_id
+        found.append(facts.memory_for_jobs(shape.memory_mib, beside_controller=beside) // shape.cpus)
+    return min(found, default=0)
+
+
+async def _report_ready(
+    operation: OperationContext, cluster: Cluster, version: str, seconds: float, first_job: JsonObject
+) -> None:
     generation = cluster.instance.generation
+    limits = verdict_of(first_job, "")
     words = f"the first job finished {seconds} s after the request"
     await operation.report_instance(
         conditions=[
             condition("Ready", True, "FirstJobFinished", words, generation),
             condition("InSync", True, "Deployed", "", generation),
             condition("Degraded", False, "", "", generation),
+            *([as_condition(limits, generation)] if limits else []),
         ],
         access_notes=await access_notes(operation, cluster),
         observed_runtime=version,

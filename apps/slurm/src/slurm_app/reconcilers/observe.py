@@ -1,14 +1,18 @@
 """observe: compare the nodes of slurmctld with the members of the platform, and report the differences. A repair is an
 operation that somebody asks for."""
 
-from gpuaas_contract.instances import ConditionStatus, Member, MemberStatus
+from contextlib import suppress
+
+from gpuaas_contract.instances import Condition, ConditionStatus, Member, MemberStatus
 from gpuaas_sdk import MachineUnreachableError, NotObservableError, ObserveContext, ObservedMachine
+from gpuaas_sdk.errors import ConflictError
 from slurm_app.errors import NotReadyError
-from slurm_app.reconcilers import people
+from slurm_app.reconcilers import limits, people
 from slurm_app.reconcilers.cluster import CONTROLLER, WORKER, condition
-from slurm_app.slurm import munge, nodes
+from slurm_app.slurm import limit_probe, munge, nodes, phantoms
 
 REFUSALS = {"clock_skew": "ClockSkew", "munge_refused": "MungeRefused"}
+_NO_NODE = nodes.NodeRecord("no")
 _SETTLED = {MemberStatus.READY, MemberStatus.DRAINED}
 
 
@@ -42,9 +46,53 @@ async def observe(context: ObserveContext) -> None:
     # A worker that is just joining or leaving is in one list and not yet, or no longer, in the other.
     if ghosts and all(worker.status in _SETTLED for worker in workers):
         problems.append(f"slurmctld has nodes that are no members: {', '.join(ghosts)}")
+    problems += await _end_phantoms(context, workers, seen)
     reason = "NodesMissing" if problems else "AllNodesWork"
     said = condition("Degraded", bool(problems), reason, "; ".join(problems)[:1_000], generation)
-    await context.report_instance(conditions=[said])
+    await context.report_instance(conditions=[said, *await _look_at_limits(context, workers)])
+
+
+async def _look_at_limits(context: ObserveContext, workers: list[Member]) -> list[Condition]:
+    """Compare what limits jobs with what was delivered. That a job is limited is proven by operations only."""
+    before = limits.present(context.instance)
+    verdict = await limit_probe.read_configured(_controller(context))
+    if verdict is None:
+        damaged = []
+        for worker in workers:
+            with suppress(MachineUnreachableError):
+                if worker.status in _SETTLED and not await limit_probe.read_whole(
+                    context.machine(worker.allocation_id)
+                ):
+                    damaged.append(str(worker.adapter_detail.get("node")))
+        if damaged:
+            verdict = limit_probe.broken(damaged)
+        elif before is None or before.reason in limit_probe.OBSERVED:
+            verdict = limit_probe.REPAIRED
+    return [limits.as_condition(verdict, context.instance.generation)] if verdict else []
+
+
+async def _end_phantoms(context: ObserveContext, workers: list[Member], seen: dict[str, nodes.NodeRecord]) -> list[str]:
+    """Ask for the recovery of a worker with jobs that nobody runs, which ends them; return what was found."""
+    found = []
+    for worker in workers:
+        host = str(worker.adapter_detail.get("node"))
+        if worker.status != MemberStatus.READY or not {"MIXED", "ALLOCATED"} & seen.get(host, _NO_NODE).state:
+            continue
+        try:
+            jobs, others = await phantoms.read_phantoms(_controller(context), context.machine(worker.allocation_id))
+        except (MachineUnreachableError, NotReadyError):
+            continue
+        if not jobs:
+            continue
+        words = phantoms.words_of(host, jobs)
+        if others:
+            found.append(f"{words}; job {others[0]} runs there, so they are left: scontrol requeue them")
+            continue
+        found.append(f"{words}; its recovery was asked for")
+        # One that is asked for meanwhile, by whomever, does the same.
+        with suppress(ConflictError):
+            await context.request("recover", member_id=worker.id)
+    return found
 
 
 def _controller_member(context: ObserveContext) -> Member:

@@ -6,6 +6,7 @@ from gpuaas_sdk import OperationContext, run_phases
 from slurm_app.access_notes import refresh_access_notes
 from slurm_app.phases import PREPARE_PHASES, PROVE_WORKER, SAVE_WORKER, WORKER_CONFIGURATION, WORKERS
 from slurm_app.reconcilers.cluster import PREPARED, Cluster, munge_key, version_number, wanted_features
+from slurm_app.reconcilers.limits import report_worker
 from slurm_app.reconcilers.records import store_records
 from slurm_app.scope import Scope
 from slurm_app.slurm import facts
@@ -41,7 +42,8 @@ async def join(
     if is_ready(await operation.instance()):
         # While the cluster is being deployed, its deploy runs the first job over all workers together; nobody relies
         # on a worker before that, and the seconds until it is written down would be seconds until the first job.
-        await run_phases(operation, scope, [PROVE_WORKER, SAVE_WORKER])
+        proven = await run_phases(operation, scope, [PROVE_WORKER, SAVE_WORKER])
+        await report_worker(operation, member.id, scope.workers[0].hostname, proven[PROVE_WORKER.key])
         await refresh_access_notes(operation, cluster)
     await report_joined(operation, member, scope, features, versions)
     return {"joined": joined}

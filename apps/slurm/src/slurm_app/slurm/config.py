@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from gpuaas_sdk import MachineFacts
 from slurm_app import names
+from slurm_app.limits.package import DIRECTORY as LIMITS_DIRECTORY
+from slurm_app.limits.package import EPILOG, PLUGIN, PROLOG
 from slurm_app.slurm.facts import NodeShape
 from slurm_app.slurm.overrides import checked_overrides
 
@@ -18,7 +21,9 @@ DATABASE = "slurm_acct_db"
 SLURMCTLD_DROP_IN = "/etc/systemd/system/slurmctld.service.d/gpuaas.conf"
 SLURMDBD_DROP_IN = "/etc/systemd/system/slurmdbd.service.d/gpuaas.conf"
 MACHINE_GRES_CONF = "/etc/slurm/gres.machine.conf"
+PLUGSTACK_CONF = "/etc/slurm/plugstack.conf"
 MAX_WORKERS = 256
+SMALLEST_MEMORY_PER_CPU = 64
 HEADER = "# Written by the GPUaaS Slurm app; changes made here are overwritten.\n"
 
 
@@ -35,7 +40,7 @@ class ProcessTracking:
     def note(self) -> str:
         if self.enforces:
             return f"jobs are limited in: {', '.join(self.enforces)}"
-        return "nothing limits the processors, memory or GPUs that a job really uses on these machines"
+        return "jobs are limited by the app's own plug-in; the condition LimitsEnforced says what was proven"
 
 
 LINUXPROC = ProcessTracking("proctrack/linuxproc", "task/none", None, ())
@@ -68,6 +73,7 @@ def render_slurm_conf(
     host: str,
     address: str,
     tracking: ProcessTracking,
+    memory_per_cpu: int = SMALLEST_MEMORY_PER_CPU,
     overrides: Mapping[str, str] | None = None,
 ) -> str:
     host, address = names.host_name(host), names.address(address)
@@ -90,7 +96,17 @@ def render_slurm_conf(
         ("SlurmctldParameters", "enable_configless"),
         ("GresTypes", "gpu"),
         ("SelectType", "select/cons_tres"),
-        ("SelectTypeParameters", "CR_Core"),
+        # Memory is given out like cores: the limit of a job is what it was given.
+        ("SelectTypeParameters", "CR_Core_Memory"),
+        ("DefMemPerCPU", str(max(memory_per_cpu, SMALLEST_MEMORY_PER_CPU))),
+        # A job that no worker could ever run is refused, instead of waiting for ever.
+        ("EnforcePartLimits", "ALL"),
+        # Before the first step, not with it: what limits a job is there before anything of it runs.
+        ("Prolog", PROLOG),
+        ("Epilog", EPILOG),
+        ("PrologFlags", "Alloc"),
+        # Limits of the shell that submits say nothing about the worker.
+        ("PropagateResourceLimits", "NONE"),
         ("ProctrackType", tracking.proctrack),
         ("TaskPlugin", tracking.task_plugins),
         ("JobAcctGatherType", "jobacct_gather/linux"),
@@ -106,16 +122,28 @@ def render_slurm_conf(
         # A machine that was restarted comes back by itself; a drain that a person set is not touched by this.
         ("ReturnToService", "2"),
         ("SlurmdTimeout", "60"),
-        ("MpiDefault", "none"),
+        ("MpiDefault", "pmix"),
         # Without it slurmctld logs an error at start; there is no mail on these machines.
         ("MailProg", "/bin/true"),
     ]
     chosen = checked_overrides(overrides or {})
+    if "SelectTypeParameters" in chosen:
+        # CR_Core from before memory was given out: a job without an amount of memory would not be started.
+        chosen["SelectTypeParameters"] = chosen["SelectTypeParameters"].removesuffix("_Memory") + "_Memory"
+    for amount in ("DefMemPerCPU", "DefMemPerNode"):
+        if amount in chosen:
+            # Slurm takes one of the two.
+            settings = [(key, value) for key, value in settings if key != "DefMemPerCPU" or amount == key]
     lines = [f"{key}={chosen.pop(key, value)}" for key, value in settings]
     lines += [f"{key}={value}" for key, value in sorted(chosen.items())]
     name = names.partition_name(partition)
     lines.append(f"PartitionName={name} Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
     return HEADER + "\n".join(lines) + "\n"
+
+
+def render_plugstack_conf() -> str:
+    """Handed out to all. `required`: where the plug-in is missing or fails, nothing of a job runs."""
+    return f"{HEADER}required {PLUGIN}\n"
 
 
 def render_slurmdbd_conf() -> str:
@@ -137,10 +165,20 @@ def render_slurmdbd_conf() -> str:
     )
 
 
-def render_gres_conf(gpus: Sequence[str]) -> str:
-    """Render the GPUs of one worker, for the file on that worker."""
-    files = ",".join(names.gpu_device(path) for path in gpus)
-    return HEADER + (f"Name=gpu File={files}\n" if files else "")
+def render_gres_conf(gpus: Sequence[str], types: Sequence[str] = ()) -> str:
+    """Render the GPUs of one worker, for the file on that worker: a line for each type, or one where it is unknown."""
+    lines = []
+    for kind, paths in _by_type(gpus, types).items():
+        files = ",".join(names.gpu_device(path) for path in paths)
+        lines.append(f"Name=gpu {f'Type={names.gpu_type(kind)} ' if kind else ''}File={files}\n")
+    return HEADER + "".join(lines)
+
+
+def _by_type(gpus: Sequence[str], types: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path, kind in zip_longest(gpus, types[: len(gpus)], fillvalue=""):
+        found.setdefault(kind, []).append(path)
+    return found
 
 
 def render_node_conf(shape: NodeShape, features: Sequence[str] = ()) -> str:
@@ -154,10 +192,15 @@ def render_node_conf(shape: NodeShape, features: Sequence[str] = ()) -> str:
         f"RealMemory={shape.memory_mib}",
     ]
     if shape.gpus:
-        parts.append(f"Gres=gpu:{len(shape.gpus)}")
+        counted = _by_type(shape.gpus, shape.gpu_types).items()
+        parts.append("Gres=" + ",".join(f"gpu:{f'{kind}:' if kind else ''}{len(paths)}" for kind, paths in counted))
     if features:
         parts.append(f"Feature={','.join(names.feature(feature) for feature in features)}")
     return " ".join(parts)
+
+
+CHECK_LIMITS = f'ExecStartPre=/bin/sh -c "cd {LIMITS_DIRECTORY} && sha256sum --check --strict --quiet SHA256SUMS"\n'
+"""A plug-in that is missing or not the bundle's keeps slurmd from starting: the node takes no jobs."""
 
 
 def render_slurmd_unit(shape: NodeShape, *, conf_server: str, features: Sequence[str] = ()) -> str:
@@ -168,7 +211,7 @@ def render_slurmd_unit(shape: NodeShape, *, conf_server: str, features: Sequence
     server = f"{names.address(conf_server)}:{SLURMCTLD_PORT}"
     return (
         f"{HEADER}[Unit]\nConditionPathExists=\nStartLimitIntervalSec=0\n"
-        "[Service]\nExecStart=\n"
+        f"[Service]\n{CHECK_LIMITS if shape.limits else ''}ExecStart=\n"
         f'ExecStart=/usr/sbin/slurmd -D -s --conf-server {server} -Z --conf "{render_node_conf(shape, features)}"\n'
         "Restart=on-failure\nRestartSec=1\n"
     )

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuaas_sdk import CommandError, Machine, MachineFacts, read_facts
+from slurm_app import names
 from slurm_app.errors import NotReadyError, RefusedError
+from slurm_app.limits.package import PACKAGE as LIMITS
 from slurm_app.slurm.roles import Role, memory_needed
 from slurm_app.slurm.script import quoted
 
@@ -30,6 +32,19 @@ class NodeShape:
     threads_per_core: int
     memory_mib: int
     gpus: tuple[str, ...]
+    limits: bool = False
+    """Whether the machine has the package of the limits; those of clusters from before it have not."""
+    gpu_types: tuple[str, ...] = ()
+    """One for each of the GPUs, in their order; empty where the driver does not say."""
+
+
+# Left to the daemons: a job that takes all that it can get must not take slurmd's memory.
+DAEMONS_MIB = {Role.WORKER: 128, Role.CONTROLLER: 700}
+
+
+def memory_for_jobs(memory_mib: int, *, beside_controller: bool) -> int:
+    daemons = DAEMONS_MIB[Role.WORKER] + (DAEMONS_MIB[Role.CONTROLLER] if beside_controller else 0)
+    return max(memory_mib - daemons - memory_mib // 32, memory_mib // 4)
 
 
 async def read_machine(machine: Machine) -> MachineFacts:
@@ -91,7 +106,7 @@ def refuse_skew(clocks: Mapping[str, float]) -> None:
 SLURMD_SHAPE = re.compile(r"CPUs=(\d+) Boards=(\d+) SocketsPerBoard=(\d+) CoresPerSocket=(\d+) ThreadsPerCore=(\d+)")
 
 
-def parse_shape(facts: MachineFacts) -> NodeShape:
+def parse_shape(facts: MachineFacts, *, beside_controller: bool = False) -> NodeShape:
     """Take the shape from facts that were read together with `slurmd -C`."""
     said = " ".join(facts.more.get("NodeName", []))
     found = SLURMD_SHAPE.search(said)
@@ -99,12 +114,34 @@ def parse_shape(facts: MachineFacts) -> NodeShape:
         raise NotReadyError("facts_unreadable", f"slurmd -C does not say the shape of {facts.hostname}: {said[:200]!r}")
     cpus, boards, sockets, cores, threads = (int(number) for number in found.groups())
     # slurmd -C reports the memory of the host, not of the slice: only /proc/meminfo knows the limit.
-    return NodeShape(cpus, boards, sockets, cores, threads, facts.memory_mib, facts.gpus)
+    limits = facts.more.get("limits") == ["installed"]
+    memory = memory_for_jobs(facts.memory_mib, beside_controller=beside_controller) if limits else facts.memory_mib
+    # Workers that joined without types keep their GPUs without: slurmctld would refuse the change.
+    types = _gpu_types(facts) if limits else ()
+    return NodeShape(cpus, boards, sockets, cores, threads, memory, facts.gpus, limits, types)
 
 
-async def read_node_shape(machine: Machine) -> NodeShape:
+def _gpu_types(facts: MachineFacts) -> tuple[str, ...]:
+    models = dict(line.split(" ", 1) for line in facts.more.get("gpu_model", []) if " " in line)
+    types = tuple(names.gpu_type_for(models.get(path.removeprefix("/dev/nvidia"), "")) for path in facts.gpus)
+    return types if any(types) else ()
+
+
+_SHAPE = f"""
+slurmd -C
+for file in /proc/driver/nvidia/gpus/*/information; do
+    if [ -r "$file" ]; then
+        awk -F ':[ \\t]*' '/^Model/ {{ model = $2 }} /^Device Minor/ {{ print "gpu_model=" $2 " " model }}' "$file"
+    fi
+done
+echo "limits=$(dpkg-query -W -f '${{db:Status-Status}}' {LIMITS} 2>/dev/null || true)"
+"""
+
+
+async def read_node_shape(machine: Machine, *, controller_address: str) -> NodeShape:
     """Read facts and `slurmd -C` in one round trip; slurmd must be installed."""
-    return parse_shape(await read_facts(machine, "slurmd -C\n"))
+    facts = await read_facts(machine, _SHAPE)
+    return parse_shape(facts, beside_controller=machine.address == controller_address)
 
 
 async def read_versions(machine: Machine) -> dict[str, str]:

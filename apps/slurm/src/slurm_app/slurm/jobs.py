@@ -1,16 +1,18 @@
 """The first jobs: the proof that the cluster is usable."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpuaas_sdk import Machine, parse_values
 from slurm_app import names
 from slurm_app.errors import NotReadyError
+from slurm_app.slurm import limit_probe
 from slurm_app.slurm.script import quoted, step
 
 JOB_NAME = "gpuaas-first-job"
 SECONDS_PER_JOB = 60
+_BATCH = "scontrol update jobid=$SLURM_JOB_ID comment=ran-on-$(hostname)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class FirstJob:
     batch_state: str
     batch_elapsed: str
     account: str
+    batch_output: str = ""
+    limits: limit_probe.Verdict | None = None
 
     def as_evidence(self) -> dict[str, Any]:
         evidence = asdict(self)
@@ -59,14 +63,18 @@ def first_job_script(*, user: str, partition: str, account: str, workers: tuple[
         'has_its_nodes() { ! kill -0 "$srun" || [ -n "$(mine)" ]; }',
         f"wait_for {SECONDS_PER_JOB} 'srun to get its nodes' has_its_nodes",
         "since=$(date +%FT%T)",
-        f"job=$(as_user sbatch --parsable {where} {nodes} --output=/dev/null --wrap=hostname)",
+        # Its output is on a worker; what it does to its own record can be read here.
+        f"job=$(as_user sbatch --parsable {where} {nodes} --output=/dev/null --wrap={quoted(_BATCH)})",
         'wait "$srun" || { timeout 10 scancel "$job"; exit 1; }',
+        # While the batch job is on its way into sacct.
+        limit_probe.probe_script(where=where, nodes=nodes),
         'row() { timeout 10 sacct --allocations --noheader --parsable2 --jobs="$job" '
         """--format=jobid,state,elapsed,account,submit | awk -F '|' -v since="$since" """
         """'$5 >= since { print $1 "|" $2 "|" $3 "|" $4 }'; }""",
         "finished() { row | grep -Eq '\\|(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)'; }",
         f'wait_for {SECONDS_PER_JOB} "the sacct row of job $job" finished',
         "row | sed 's/^/row=/'",
+        'timeout 10 scontrol show job "$job" | sed -n "s/^ *Comment=ran-on-/ran=/p"',
     ]
     return step(*pieces)
 
@@ -77,7 +85,8 @@ def parse_first_job(text: str) -> FirstJob:
     row = values.get("row", [""])[-1].split("|")
     if len(row) != 4 or not row[0].isdigit():
         raise NotReadyError("first_job_unclear", f"cannot read the result of the first job: {text[-500:]!r}")
-    return FirstJob(tuple(sorted(values.get("host", []))), gpus, int(row[0]), row[1], row[2], row[3])
+    ran = values.get("ran", [""])[-1].strip()
+    return FirstJob(tuple(sorted(values.get("host", []))), gpus, int(row[0]), row[1], row[2], row[3], ran)
 
 
 def refuse_failed(job: FirstJob, *, workers: tuple[str, ...], gpus: int) -> None:
@@ -88,6 +97,9 @@ def refuse_failed(job: FirstJob, *, workers: tuple[str, ...], gpus: int) -> None
         problems.append(f"a job saw {job.gpus_visible} of {gpus} GPUs")
     if job.batch_state != "COMPLETED":
         problems.append(f"batch job {job.batch_job_id} ended as {job.batch_state}")
+    elif job.batch_output not in workers:
+        # A launch that failed can look like success.
+        problems.append(f"batch job {job.batch_job_id} ended as COMPLETED and has done nothing")
     if problems:
         seen = json.dumps(job.as_evidence())
         raise NotReadyError("first_job_failed", f"the first job did not succeed: {'; '.join(problems)}; {seen}")
@@ -101,4 +113,4 @@ async def run_first_job(
     result = await controller.run_step("run-first-job", script, timeout=4 * SECONDS_PER_JOB)
     job = parse_first_job(result.stdout)
     refuse_failed(job, workers=workers, gpus=gpus)
-    return job
+    return replace(job, limits=limit_probe.judge(result.stdout, workers))

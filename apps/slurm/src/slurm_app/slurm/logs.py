@@ -16,6 +16,7 @@ ALLOWED: dict[str, str] = {
     ),
     # Not an error of a daemon: slurmstepd says it in the log that a job was cancelled.
     r"error: \*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED": "somebody cancelled a job",
+    r"error: job \d+ is over its memory limit": "slurmstepd says that a job was ended; each deploy proves it with one",
     r"error: High latency for 1000 calls to gettimeofday\(\)": (
         "slurmctld times the clock of the machine when it starts; on a busy host that is slow, and harms nothing"
     ),

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from enum import StrEnum
 
+from slurm_app.limits.package import PACKAGE as LIMITS
+
 
 class Role(StrEnum):
     CONTROLLER = "controller"
@@ -22,7 +24,9 @@ def memory_needed(roles: Iterable[Role]) -> int:
 # mariadb-server-core is the database program alone. The full mariadb-server brings its own set-up, a dozen
 # more packages and questions at removal: 12.6 s against 4.8 s on the same slice, and leftovers after a purge.
 PACKAGES: dict[Role, tuple[str, ...]] = {
+    # The plug-in also where only srun and sbatch run: they read the same list of plug-ins as the workers.
     Role.CONTROLLER: (
+        LIMITS,
         "libpmix2",
         "mariadb-client-core",
         "mariadb-server-core",
@@ -31,7 +35,7 @@ PACKAGES: dict[Role, tuple[str, ...]] = {
         "slurmctld",
         "slurmdbd",
     ),
-    Role.WORKER: ("libpmix2", "munge", "slurm-client", "slurmd"),
+    Role.WORKER: (LIMITS, "libpmix2", "munge", "slurm-client", "slurmd"),
     # Open MPI, and the bindings with which a job can be tried without a compiler.
     Role.MPI: ("openmpi-bin", "python3-mpi4py"),
 }

@@ -7,9 +7,11 @@ from gpuaas_sdk.machines.base import CommandResult, Machine
 from slurm_app.slurm.config import (
     HEADER,
     MACHINE_GRES_CONF,
+    PLUGSTACK_CONF,
     SLURMCTLD_DROP_IN,
     SLURMDBD_DROP_IN,
     ProcessTracking,
+    render_plugstack_conf,
     render_slurm_conf,
 )
 from slurm_app.slurm.quick_route import RESTORE_ROUTE
@@ -28,6 +30,7 @@ def configuration_script(
     address: str,
     tracking: ProcessTracking,
     overrides: Mapping[str, str],
+    memory_per_cpu: int,
     of_slurmd: str = "",
 ) -> str:
     """`of_slurmd`: what a worker on the same machine needs."""
@@ -37,12 +40,14 @@ def configuration_script(
         host=host,
         address=address,
         tracking=tracking,
+        memory_per_cpu=memory_per_cpu,
         overrides=overrides,
     )
     cgroup = put_file(CGROUP_CONF, tracking.cgroup_conf) if tracking.cgroup_conf else f"rm -f {CGROUP_CONF}"
     return step(
         PMIX_LINK,
         put_file(CONFIGURATION, conf),
+        put_file(PLUGSTACK_CONF, render_plugstack_conf()),
         cgroup,
         # Handed out to all, and read by each from its own disk: so every machine has the GPUs that it has, and
         # adding one needs no reconfigure, at which 22.05.8 loses the dynamic nodes ("lookup failure for node").
@@ -64,6 +69,7 @@ async def ensure_cluster_configured(
     partition: str,
     tracking: ProcessTracking,
     overrides: Mapping[str, str],
+    memory_per_cpu: int,
     of_slurmd: str = "",
 ) -> None:
     """Write the configuration before slurmdbd's clients are used: sacctmgr does not start without a slurm.conf."""
@@ -74,6 +80,7 @@ async def ensure_cluster_configured(
         address=machine.address,
         tracking=tracking,
         overrides=overrides,
+        memory_per_cpu=memory_per_cpu,
         of_slurmd=of_slurmd,
     )
     await machine.run_step("configure-cluster", script)

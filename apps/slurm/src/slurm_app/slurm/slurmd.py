@@ -12,6 +12,8 @@ from slurm_app.slurm.script import PMIX_LINK, put_file, quoted, step
 DROP_IN_DIRECTORY = "/etc/systemd/system/slurmd.service.d"
 DROP_IN = f"{DROP_IN_DIRECTORY}/gpuaas.conf"
 UNIT = "slurmd.service"
+SCHEDULERS_FOR_ROOT = ("/etc/cron.allow", "/etc/at.allow")
+"""Who may have cron and at start processes, which belong to no job."""
 
 
 def unit_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] = ()) -> str:
@@ -20,7 +22,9 @@ def unit_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] =
             PMIX_LINK,
             # Debian's client package brings the directory only together with the controller's.
             f"mkdir -p {DROP_IN_DIRECTORY} /etc/slurm",
-            put_file(MACHINE_GRES_CONF, render_gres_conf(shape.gpus)),
+            put_file(MACHINE_GRES_CONF, render_gres_conf(shape.gpus, shape.gpu_types)),
+            # A list that somebody made before stays as it is.
+            *(f"[ -e {path} ] || {put_file(path, 'root')}" for path in SCHEDULERS_FOR_ROOT if shape.limits),
             put_file(DROP_IN, render_slurmd_unit(shape, conf_server=conf_server, features=features)),
             f"ensure_enabled {UNIT}",
         ]
@@ -29,7 +33,7 @@ def unit_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] =
 
 async def configuration_script(worker: Machine, *, conf_server: str, features: Sequence[str] = ()) -> str:
     """Do all that needs no slurmctld, so that slurmd only has to be started then. One that runs is left alone."""
-    shape = await read_node_shape(worker)
+    shape = await read_node_shape(worker, controller_address=conf_server)
     script = unit_script(shape=shape, conf_server=conf_server, features=features)
     return f"if ! systemctl is-active --quiet {UNIT}; then\n{script}\nfi"
 

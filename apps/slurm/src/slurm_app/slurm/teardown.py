@@ -5,6 +5,7 @@ Nothing here touches a machine on which the install never began: daemons of some
 
 from gpuaas_sdk.machines.base import COPIED_ARTIFACTS, Machine
 from slurm_app import names
+from slurm_app.limits.package import source
 from slurm_app.slurm import owned
 from slurm_app.slurm.nodes import delete_node_script
 from slurm_app.slurm.packages import DEBIAN
@@ -73,9 +74,13 @@ for unit in {quoted(*units)}; do echo "$unit=$(systemctl is-active "$unit" || tr
 """
 
 
+# The groups and private file systems of jobs that no Epilog has seen.
+_SWEEP = f"{source('functions.sh')}\nsweep || true\n"
+
+
 async def ensure_worker_stopped(worker: Machine) -> dict[str, str]:
     """Stop and disable slurmd before its record is deleted, or the node comes back as a ghost."""
-    script = step(_ONLY_IF_OURS, _stop(("slurmd.service",)))
+    script = step(_ONLY_IF_OURS, _stop(("slurmd.service",)), _SWEEP)
     return (await worker.run_step("stop-slurmd", script)).values
 
 
@@ -93,7 +98,8 @@ async def ensure_node_deleted(controller: Machine, host: str) -> dict[str, str]:
 
 
 async def ensure_daemons_stopped(machine: Machine, removal: RoleRemoval) -> dict[str, str]:
-    script = step(_ONLY_IF_OURS, _stop(removal.belongings.units), RESTORE_ROUTE)
+    sweep = _SWEEP if "slurmd.service" in removal.belongings.units else ""
+    script = step(_ONLY_IF_OURS, _stop(removal.belongings.units), sweep, RESTORE_ROUTE)
     return (await machine.run_step("stop-daemons", script)).values
 
 

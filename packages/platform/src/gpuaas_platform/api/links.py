@@ -243,7 +243,7 @@ class AgentLinks:
 
     async def _refuse(self, link: _Link, sentence: str) -> None:
         async with self._platform.database.system_transaction() as tx:
-            # A link that was replaced says nothing of the node any more; one that never was the node's says why it is not.
+            # A link that was replaced says nothing of the node any more.
             if not link.greeted or await nodes.is_newest_link(tx, link.node_id, link.id):
                 await nodes.inventory_refused(tx, link.node_id, sentence)
         await link.close(sentence)

@@ -38,6 +38,7 @@ AFTER: dict[Code, tuple[Next, ...]] = {
     Code.ACCESS_DENIED: (Next.LOG_IN,),
     Code.CSRF_INVALID: (Next.LOG_IN,),
     Code.FORBIDDEN: (Next.SEE_ROLES,),
+    Code.NOT_OPERATOR: (Next.SHOW,),
     **dict.fromkeys(
         (
             Code.INVALID_STATE,
@@ -84,6 +85,7 @@ NOTHING: dict[Code, str] = {
             Code.METHOD_NOT_ALLOWED,
             Code.IDEMPOTENCY_CONFLICT,
             Code.SECRET_SUSPECTED,
+            Code.OPERATOR_UNUSABLE,
             Code.MANIFEST_INVALID,
             Code.SCHEMA_TOO_SLOW,
             Code.DIGEST_MISMATCH,

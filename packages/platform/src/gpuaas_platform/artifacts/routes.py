@@ -15,6 +15,7 @@ from gpuaas_contract.artifacts import (
     ArtifactRegister,
     Registry,
     RegistryToken,
+    RegistryTokenState,
     RegistryUpload,
     TrustedKey,
     TrustedKeyCreate,
@@ -152,18 +153,18 @@ async def get_registry_token(
     return JSONResponse(token.model_dump(mode="json"), headers={"Cache-Control": "no-store"})
 
 
-@routes.get("/registry/check", Permission.ANONYMOUS, status_code=204)
+@routes.get("/registry/check", Permission.ANONYMOUS, response_model=RegistryTokenState)
 async def check_registry_token(request: Request) -> Response:
-    """For the guard in front of the registry, which shows a token that it was shown: 401 where the right behind it was
-    withdrawn since it was given out."""
+    """For the guard in front of the registry, which shows as a bearer token what it was shown: not active where the
+    right behind it was withdrawn since, or where it is no token of ours. Who asks learns nothing else."""
     platform = platform_of(request)
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer":
-        raise Refusal(Code.UNAUTHENTICATED, "show the registry's token as a bearer token")
-    claims = platform.registry.read_token(shown.strip())
-    async with platform.database.reading(str(claims["sub"]), str(request.state.correlation_id)) as tx:
-        await registry.require_still_allowed(tx, platform.tokens, claims)
-    return Response(status_code=204)
+    claims = platform.registry.read_token(shown.strip()) if scheme.lower() == "bearer" else None
+    active = False
+    if claims is not None:
+        async with platform.database.reading(str(claims["sub"]), str(request.state.correlation_id)) as tx:
+            active = await registry.is_still_allowed(tx, platform.tokens, claims)
+    return JSONResponse(RegistryTokenState(active=active).model_dump(), headers={"Cache-Control": "no-store"})
 
 
 @routes.get("/registry/uploads/{upload_id}", Permission.AUTHENTICATED, response_model=RegistryUpload)

@@ -4,16 +4,17 @@ import asyncio
 from typing import Annotated
 
 import structlog
-from fastapi import Query, Response
+from fastapi import Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from gpuaas_contract.audit import EXPORT_MEDIA_TYPE, AuditBatchPage, AuditCheckpoint, AuditOutcome, AuditPage
-from gpuaas_platform.api.context import Ctx, Limit
+from gpuaas_platform.api.context import Ctx, Limit, authenticate
 from gpuaas_platform.api.routing import Routes
 from gpuaas_platform.audit import service as audit
 from gpuaas_platform.audit.records import AuditFilter
 from gpuaas_platform.audit.service import AuditService, Export
-from gpuaas_platform.identity.rules.policy import Permission
+from gpuaas_platform.core.errors import Refusal
+from gpuaas_platform.identity.rules.policy import Caller, Permission
 
 routes = Routes("audit")
 log = structlog.get_logger()
@@ -51,6 +52,9 @@ class ExportStream(Response):
             async for text in self._export.pages():
                 async with asyncio.timeout(WRITE_SECONDS):
                     await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        except Refusal as refusal:
+            # Too late for it, too.
+            log.info("audit_export_ended", principal=self._export.caller.id, reason=refusal.detail)
         except Exception:
             # Too late for a problem. Without its last line nobody takes it for whole.
             log.exception("audit_export_cut")
@@ -84,6 +88,7 @@ async def list_audit_entries(
 @routes.get("/audit/export", Permission.AUDIT_READ, response_class=Response, responses={200: _LINES})
 async def export_audit_trail(
     ctx: Ctx,
+    request: Request,
     tenant_id: str | None = None,
     project_id: str | None = None,
     action: str | None = None,
@@ -97,7 +102,13 @@ async def export_audit_trail(
     platform's own where no tenant and no project is named. Entries that the filters leave out are there by their
     hashes only. `after_batch` goes on behind an earlier export. The last line is `end`: without it, it was cut off."""
     only = AuditFilter(action, principal_id, target, outcome, correlation_id)
-    export = await ctx.platform.audit.export(ctx.caller, ctx.correlation_id, tenant_id, project_id, only, after_batch)
+
+    async def who() -> Caller:
+        return (await authenticate(request)).caller
+
+    export = await ctx.platform.audit.export(
+        ctx.caller, ctx.correlation_id, tenant_id, project_id, only, after_batch, who
+    )
     return ExportStream(ctx.platform.audit, export)
 
 

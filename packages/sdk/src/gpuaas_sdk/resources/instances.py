@@ -8,6 +8,7 @@ from gpuaas_contract.base import JsonObject
 from gpuaas_contract.bulk import Bulk, BulkPage, BulkPolicy, MemberOperationsCreate, MembersAdd, Policy
 from gpuaas_contract.instances import (
     AccessNote,
+    AccountId,
     Condition,
     Instance,
     InstanceDeploy,
@@ -57,7 +58,7 @@ class Instances(ResourceRoutes):
     async def set_operator(
         self,
         instance_id: str,
-        account_id: str | None,
+        account_id: AccountId | None,
         *,
         revision: int | None = None,
         idempotency_key: str | None = None,

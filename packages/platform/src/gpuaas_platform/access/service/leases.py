@@ -23,8 +23,8 @@ class LeaseDoors:
         self._wakeups = wakeups
 
     async def wait_until_open(self, principal: str, allocation_id: str | None = None) -> None:
-        """Wait for the nodes that can be told, or for that of one machine. One that is offline is told when it is back: its machines cannot be
-        reached through it before."""
+        """Wait for the nodes that can be told, or for that of one machine. One that is offline is told when it is back:
+        its machines cannot be reached through it before."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + TOLD_SECONDS
         while True:

@@ -20,6 +20,7 @@ from joserfc.jwk import ECKey
 from gpuaas_contract import ids, oci
 from gpuaas_contract.artifacts import RegistryToken
 from gpuaas_contract.operations import TEARDOWN_KINDS
+from gpuaas_contract.wire import API_PREFIX
 from gpuaas_platform.artifacts.adapters.registry import Registry
 from gpuaas_platform.artifacts.adapters.space import Space
 from gpuaas_platform.artifacts.adapters.uploads import Uploads
@@ -33,7 +34,7 @@ from gpuaas_platform.core.errors import Refusal
 from gpuaas_platform.core.openbao import OpenBao
 from gpuaas_platform.identity.rules.policy import Caller, Permission
 from gpuaas_platform.identity.service.apps import tenants_of
-from gpuaas_platform.identity.service.assertions import read_part, unauthenticated
+from gpuaas_platform.identity.service.assertions import read_part
 from gpuaas_platform.identity.service.owners import require_owner_of_artifacts
 from gpuaas_platform.identity.service.signing_keys import encode
 from gpuaas_platform.identity.service.tokens import TokenService
@@ -99,7 +100,7 @@ class RegistryService:
             "access": [one.as_claim() for one in access],
         }
         if self._check_url is not None and subject != PLATFORM:
-            claims["check"] = f"{self._check_url.rstrip('/')}/v1/registry/check"
+            claims["check"] = f"{self._check_url.rstrip('/')}{API_PREFIX}/registry/check"
         if login is not None:
             claims |= {"epoch": login.epoch, "sid": login.session_id}
         signing_input = ".".join(encode(json.dumps(part).encode()) for part in (header, claims))
@@ -133,30 +134,27 @@ class RegistryService:
     async def own_token(self, repository: str, *actions: str) -> str:
         return (await self.token(PLATFORM, Access(repository, actions))).token
 
-    def read_token(self, token: str) -> dict[str, Any]:
+    def read_token(self, token: str) -> dict[str, Any] | None:
         """The claims of a token that we signed, whether or not it has expired: the registry looks at that."""
-        key = self._keys.get(str(read_part(token, 0).get("kid")))
-        if key is None:
-            raise unauthenticated("this is not a token for the registry of this platform")
         try:
-            claims = dict(jwt.decode(token, key, algorithms=["ES256"]).claims)
-        except (JoseError, ValueError, TypeError) as error:
-            raise unauthenticated("this is not a token for the registry of this platform") from error
-        return claims
+            key = self._keys.get(str(read_part(token, 0).get("kid")))
+            return None if key is None else dict(jwt.decode(token, key, algorithms=["ES256"]).claims)
+        except (Refusal, JoseError, ValueError, TypeError):
+            return None
 
 
-async def require_still_allowed(tx: Transaction, tokens: TokenService, claims: Mapping[str, Any]) -> None:
-    """Refuse where anything that a token says may be done is not the right of its holder any more: the entitlement,
-    the role, the account, the log-in, or the delivery for which an agent has it."""
+async def is_still_allowed(tx: Transaction, tokens: TokenService, claims: Mapping[str, Any]) -> bool:
+    """Whether all that a token says may be done is still the right of its holder: the entitlement, the role, the
+    account, the log-in, or the delivery for which an agent has it."""
     subject = str(claims["sub"])
     granted = [Access(str(one["name"]), tuple(one["actions"])) for one in claims["access"]]
     if ids.is_id(subject, ids.NODE):
-        stands = all([await version_store.has_open_delivery(tx, subject, one.repository) for one in granted])
-    else:
+        return all([await version_store.has_open_delivery(tx, subject, one.repository) for one in granted])
+    try:
         found = await tokens.find_principal(tx, subject, claims.get("epoch"), claims.get("sid"), claims["exp"])
-        stands = await allowed(tx, found.caller, granted) == granted
-    if not stands:
-        raise unauthenticated("the right behind this token was withdrawn")
+    except Refusal:
+        return False
+    return await allowed(tx, found.caller, granted) == granted
 
 
 async def allowed(tx: Transaction, caller: Caller, asked: list[Access]) -> list[Access]:

@@ -121,10 +121,11 @@ async def _waiting(tx: Transaction, instance: InstanceView, operation: Operation
 
 async def _held_up(tx: Transaction, instance: InstanceView, operation: Operation) -> list[Finding]:
     found = []
-    gated = operation.queued and operation.gate_preflight_id is not None
-    if gated:
+    gate_id = operation.gate_preflight_id if operation.queued else None
+    gated = gate_id is not None
+    if gate_id is not None:
         message = f"{operation.kind} waits for the app's own checks of the machines"
-        found.append(_warning("preflight", message, f"wait; GET /v1/preflights/{operation.gate_preflight_id}"))
+        found.append(_warning("preflight", message, f"wait; GET {Noun.PREFLIGHT.href(gate_id)}"))
     elif operation.queued:
         waits = ", ".join(operation.waits_for)
         found.append(_warning("queued", f"{operation.kind} waits for {waits}", "wait, or cancel what is before it"))

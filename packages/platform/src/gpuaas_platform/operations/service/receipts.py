@@ -33,7 +33,6 @@ from gpuaas_platform.operations.records import ReceiptRecord, UnsignedReceipt
 from gpuaas_platform.operations.rules.receipts import compose
 from gpuaas_platform.operations.storage import operations as operation_store
 from gpuaas_platform.operations.storage import receipts as store
-from gpuaas_platform.operations.storage.receipts import Subject
 
 log = structlog.get_logger()
 FRESH_SECONDS = 5
@@ -51,17 +50,20 @@ async def issue(tx: Transaction, instance_id: str, operation_id: str, *, written
     assert operation is not None
     members = await store.list_members(tx, instance_id, written_off)
     machines = sorted({member.allocation_id for member in members})
-    checks = await store.list_platform_checks(tx, instance_id, machines, operation.created_at, ended=ended)
+    if ended:
+        checks = await store.list_platform_checks(tx, instance_id, machines, operation.created_at)
+    else:
+        checks = await store.list_machine_checks(tx, machines, operation.created_at)
     document = compose(owner, operation, members, checks, datetime.now(UTC))
-    subject, id = (Subject.INSTANCE, instance_id) if written_off is None else (Subject.MEMBER, written_off)
-    if await store.insert(tx, subject, id, document):
+    id = written_off or instance_id
+    if await store.insert(tx, id, document):
         detail = {"digest": digest(canonical_bytes(document).decode()), "verdict": document["verdict"]}
         await tx.audit(store.ISSUED, id, project_id=owner.project_id, detail=detail)
 
 
 async def get_receipt(tx: Transaction, caller: Caller, instance_id: str) -> SignedReceipt:
     instance = await require_instance(tx, caller, instance_id, Permission.INSTANCE_READ)
-    row = await store.get(tx, Subject.INSTANCE, instance_id)
+    row = await store.get(tx, instance_id)
     if row is None:
         why = (
             "it has not ended: a receipt is issued when it is decommissioned or written off"
@@ -74,7 +76,7 @@ async def get_receipt(tx: Transaction, caller: Caller, instance_id: str) -> Sign
 
 async def get_member_receipt(tx: Transaction, caller: Caller, member_id: str) -> SignedReceipt:
     member = await require_member(tx, caller, member_id, Permission.INSTANCE_READ)
-    row = await store.get(tx, Subject.MEMBER, member_id)
+    row = await store.get(tx, member_id)
     if row is None:
         why = (
             "it was written off before this platform issued receipts for that, or together with its instance, whose "
@@ -132,20 +134,20 @@ class ReceiptSigner:
     async def sign_pending(self) -> int:
         """Sign those whose audit entry is below a checkpoint, which the receipt then names."""
         async with self._database.system_transaction() as tx:
-            rows = [(subject, row) for subject in Subject for row in await store.list_to_sign(tx, subject)]
+            rows = await store.list_to_sign(tx)
         if not rows:
             return 0
         key = (await self._fresh_versions())[-1]
         signed = 0
-        for subject, row in rows:
+        for row in rows:
             try:
-                signed += await self._sign(subject, row, key)
+                signed += await self._sign(row, key)
             except Exception:
                 # One that cannot be signed must not hold up the others.
                 log.exception("receipt_not_signed", subject=row.subject_id)
         return signed
 
-    async def _sign(self, subject: Subject, row: UnsignedReceipt, key: KeyVersion) -> bool:
+    async def _sign(self, row: UnsignedReceipt, key: KeyVersion) -> bool:
         checkpoint = await self._audit.head_of(row.chain)
         if checkpoint is None or checkpoint.number < row.batch:
             return False
@@ -163,7 +165,7 @@ class ReceiptSigner:
         signature = await self._openbao.sign_receipt(canonical_bytes(document), key.version)
         async with self._database.system_transaction() as tx:
             value = base64.b64encode(signature).decode()
-            return await store.finish(tx, subject, row.subject_id, document, key_id, value)
+            return await store.finish(tx, row.subject_id, document, key_id, value)
 
     async def rotate_if_due(self) -> None:
         if not is_due(await self._fresh_versions(), datetime.now(UTC), self._most_days):

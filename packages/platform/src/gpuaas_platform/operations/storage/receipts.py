@@ -3,6 +3,7 @@
 from datetime import datetime
 from enum import StrEnum
 
+from gpuaas_contract import ids
 from gpuaas_contract.base import JsonObject
 from gpuaas_platform.core.database import Transaction
 from gpuaas_platform.operations.records import (
@@ -70,20 +71,24 @@ _OF_MACHINES = """
 """
 
 
+_CHECKS = """
+    SELECT check_ AS check, question, coalesce(names, 'nothing') AS found,
+           CASE WHEN names IS NULL THEN true WHEN unknown THEN NULL ELSE false END AS ok FROM found
+"""
+_WHOLE = f"WITH found(check_, question, names, unknown) AS (VALUES {_OF_INSTANCE} {_OF_MACHINES}) {_CHECKS}"
+_MEMBER = f"WITH found(check_, question, names, unknown) AS (VALUES {_OF_MACHINES}) {_CHECKS}"
+
+
 async def list_platform_checks(
-    tx: Transaction, instance_id: str, machines: list[str], since: datetime, *, ended: bool
+    tx: Transaction, instance_id: str, machines: list[str], since: datetime
 ) -> list[PlatformCheck]:
-    """List what the platform still has of it, and what the platform cannot tell of its machines. An instance that
-    lives on has its secrets and its access."""
-    return await tx.fetch_all(
-        PlatformCheck,
-        f"""WITH found(check_, question, names, unknown) AS (VALUES {_OF_INSTANCE if ended else ""} {_OF_MACHINES})
-           SELECT check_ AS check, question, coalesce(names, 'nothing') AS found,
-                  CASE WHEN names IS NULL THEN true WHEN unknown THEN NULL ELSE false END AS ok FROM found""",  # noqa: S608 - constants
-        id=instance_id,
-        machines=machines,
-        since=since,
-    )
+    """List what is still there of an instance that has ended, and what the platform cannot tell of its machines."""
+    return await tx.fetch_all(PlatformCheck, _WHOLE, id=instance_id, machines=machines, since=since)
+
+
+async def list_machine_checks(tx: Transaction, machines: list[str], since: datetime) -> list[PlatformCheck]:
+    """List what the platform cannot tell of machines whose instance lives on, with its secrets and its access."""
+    return await tx.fetch_all(PlatformCheck, _MEMBER, machines=machines, since=since)
 
 
 class Subject(StrEnum):
@@ -92,13 +97,18 @@ class Subject(StrEnum):
     INSTANCE = "receipts"
     MEMBER = "member_receipts"
 
+    @classmethod
+    def of(cls, id: str) -> "Subject":
+        return cls.MEMBER if ids.is_id(id, ids.MEMBER) else cls.INSTANCE
+
     @property
     def key(self) -> str:
         return "instance_id" if self is Subject.INSTANCE else "member_id"
 
 
-async def insert(tx: Transaction, subject: Subject, id: str, document: JsonObject) -> bool:
+async def insert(tx: Transaction, id: str, document: JsonObject) -> bool:
     """False where it has one already: the first one stays."""
+    subject = Subject.of(id)
     done = await tx.run(
         f"""INSERT INTO {subject} ({subject.key}, document, correlation_id)
            VALUES (%(id)s, %(document)s, %(correlation)s) ON CONFLICT DO NOTHING""",  # noqa: S608 - constants
@@ -109,28 +119,41 @@ async def insert(tx: Transaction, subject: Subject, id: str, document: JsonObjec
     return done == 1
 
 
-async def get(tx: Transaction, subject: Subject, id: str) -> ReceiptRecord | None:
-    sql = f"SELECT {subject.key} AS subject_id, * FROM {subject} WHERE {subject.key} = %(id)s"  # noqa: S608 - constants
-    return await tx.find(ReceiptRecord, sql, id=id)
+async def get(tx: Transaction, id: str) -> ReceiptRecord | None:
+    """By the id of an instance or of a member."""
+    return await tx.find(
+        ReceiptRecord,
+        """SELECT instance_id AS subject_id, document, correlation_id, key_id, signature, created_at, signed_at
+           FROM receipts WHERE instance_id = %(id)s
+           UNION ALL
+           SELECT member_id, document, correlation_id, key_id, signature, created_at, signed_at
+           FROM member_receipts WHERE member_id = %(id)s""",
+        id=id,
+    )
 
 
-async def list_to_sign(tx: Transaction, subject: Subject) -> list[UnsignedReceipt]:
+async def list_to_sign(tx: Transaction) -> list[UnsignedReceipt]:
     """Those whose audit entry is sealed below a checkpoint, oldest first."""
     return await tx.fetch_all(
         UnsignedReceipt,
-        f"""SELECT r.{subject.key} AS subject_id, r.document, e.chain, e.id AS entry_id, e.position, b.number AS batch
-           FROM {subject} r
+        """SELECT r.subject_id, r.document, e.chain, e.id AS entry_id, e.position, b.number AS batch
+           FROM (SELECT instance_id AS subject_id, document, correlation_id, created_at FROM receipts
+                 WHERE signature IS NULL
+                 UNION ALL
+                 SELECT member_id, document, correlation_id, created_at FROM member_receipts
+                 WHERE signature IS NULL) r
            JOIN audit_entries e ON e.correlation_id = r.correlation_id AND e.action = %(action)s
-                AND e.target = r.{subject.key}
+                AND e.target = r.subject_id
            JOIN audit_batches b ON b.chain = e.chain AND b.number = e.batch AND b.checkpointed
-           WHERE r.signature IS NULL ORDER BY r.created_at LIMIT %(limit)s""",  # noqa: S608 - constants
+           ORDER BY r.created_at LIMIT %(limit)s""",
         action=ISSUED,
         limit=AT_ONCE,
     )
 
 
-async def finish(tx: Transaction, subject: Subject, id: str, document: JsonObject, key_id: str, signature: str) -> bool:
+async def finish(tx: Transaction, id: str, document: JsonObject, key_id: str, signature: str) -> bool:
     """False where another process was faster: its signature stays."""
+    subject = Subject.of(id)
     done = await tx.run(
         f"""UPDATE {subject} SET document = %(document)s, key_id = %(key)s, signature = %(signature)s, signed_at = now()
            WHERE {subject.key} = %(id)s AND signature IS NULL""",  # noqa: S608 - constants

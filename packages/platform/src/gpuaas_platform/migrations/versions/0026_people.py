@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0029"
-down_revision = "0026"
+revision = "0026"
+down_revision = "0025"
 
 _LIVE = "status IN ('pending', 'active', 'failed')"
 _TRIGGERS = {

@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0026"
-down_revision = "0025"
+revision = "0025"
+down_revision = "0024"
 
 _STATEMENTS = ("ALTER TABLE operations ADD COLUMN gate_preflight_id text REFERENCES preflights (id)",)
 
