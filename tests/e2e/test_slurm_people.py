@@ -59,7 +59,9 @@ def _join(stack: Stack, cli: CommandLine, home: Path, email: str) -> Person:
 
 def _wait_until_accepted(person: Person, seconds: float) -> None:
     words = ["ssh", "one", "--", "sbatch", "--parsable", "--output=/dev/null", "--wrap=true"]
+    began = time.monotonic()
     wait_until(lambda: person.cli.call(*words).returncode == 0, f"{person.email} can submit", seconds, 0.5)
+    print(f"  {person.email} can submit after {time.monotonic() - began:.1f} s", flush=True)
 
 
 def _survives_faults(stack: Stack, cli: CommandLine, home: Path) -> None:
