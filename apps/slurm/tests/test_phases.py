@@ -81,7 +81,7 @@ def platform(tmp_path: Path, one: FakeMachine) -> MemoryPlatform:
 async def test_deploy_reports_every_phase_with_evidence(platform: MemoryPlatform) -> None:
     deploy = await platform.deploy()
     phases = [phase.key for phase in CONTROLLER_PHASES]
-    assert [step.key for step in deploy.steps] == [*phases, "wait-for-workers", "run-first-job"]
+    assert [step.key for step in deploy.steps] == [*phases, "map-people", "wait-for-workers", "run-first-job"]
     evidence = evidence_of(deploy)
     assert evidence["run-first-job"]["batch_state"] == "COMPLETED"
     assert evidence["install-packages"]["node-1"]["roles"] == ["controller", "worker"]
