@@ -21,6 +21,7 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.settings import Settings
 from slurm_app import bundle
+from slurm_app.limits.package import ensure_repository, sources_digest
 from slurm_app.publishing import MEDIA_TYPE
 from slurm_app.slurm.roles import PACKAGES
 from tests.support.artifacts import signing_key
@@ -84,8 +85,12 @@ def write_small_bundle(home: Path) -> None:
     deb = home / "small_1_all.deb"
     subprocess.run(["dpkg-deb", "-Znone", "--build", root, deb], check=True, capture_output=True)
     (home / "status").write_text("")
-    cache.mkdir()
-    key = bundle.cache_key(b"", bundle.find_sources().read_bytes())
+    # As if the plug-in had been built: nothing is asked of the archive.
+    repository = cache / f"limits-{sources_digest()}"
+    repository.mkdir(parents=True)
+    (repository / "Packages").touch()
+    sources = ensure_repository(cache, bundle.find_sources(), Path, refresh=False)
+    key = bundle.cache_key(b"", sources.read_bytes())
     bundle.pack([deb], {role: [deb] for role in PACKAGES}, cache / f"{key}.tar")
 
 
