@@ -52,6 +52,7 @@ def machine(**changes: Any) -> FakeMachine:
         "os-release": said(facts),
         "getent passwd gpuaas": said("10000\nend\n"),
         "show node": said("NodeName=node-1 Arch=x86_64 State=IDLE CfgTRES=cpu=2,gres/gpu=2 Comment=mem_1 \n"),
+        "echo absent": said("installed\n"),
         "install-packages": said("missing=\nadded=37\n"),
         '"$daemon" -V': said("slurmctld=slurm-wlm 22.05.8\nslurmd=slurm-wlm 22.05.8\n"),
         "assoc_mgr": said("proj/gpuaas\n"),
