@@ -204,7 +204,8 @@ async def test_what_users_expect_works(cluster: Cluster) -> None:
     script = r"""
         cd /; u() { runuser -u gpuaas -- timeout 40 "$@" </dev/null; }
         echo "salloc=$(u salloc -Q --mem=100M srun --overlap hostname)"
-        echo "pty=$(runuser -u gpuaas -- timeout 40 script -qec 'srun --quiet --pty --mem=100M tty' /dev/null </dev/null | tr -d '\r')"
+        pty='srun --quiet --pty --mem=100M tty'
+        echo "pty=$(u script -qec "$pty" /dev/null | tr -d '\r')"
         echo "locale=$(u srun --export=NONE --mem=100M /usr/bin/printenv LANG)"
         echo "rank=$(u srun --mem=100M printenv PMIX_RANK)"
         echo "limits=$(ulimit -S -n 100; u srun --mem=100M bash -c 'ulimit -n')"
