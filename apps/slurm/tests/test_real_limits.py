@@ -213,8 +213,8 @@ async def test_what_users_expect_works(cluster: Cluster) -> None:
         array=$(u sbatch --parsable --mem=50M --array=1-3 --output=$out-%a --wrap='echo $SLURM_ARRAY_TASK_ID')
         after=$(u sbatch --parsable --mem=50M --dependency=afterok:$array --output=$out-after --wrap="cat $out-?")
         signal=$(u sbatch --parsable --mem=50M --signal=B:USR1 --output=$out-signal \
-            --wrap='trap "echo got; exit 0" USR1; sleep 90 & wait')
-        until squeue -h -j $signal -t RUNNING | grep -q .; do sleep 0.1; done
+            --wrap='trap "echo got; exit 0" USR1; echo ready; sleep 90 & wait')
+        until grep -qs ready $out-signal; do sleep 0.1; done
         u scancel --batch --signal=USR1 $signal
         again=$(u sbatch --parsable --mem=50M --requeue --open-mode=append --output=$out-again \
             --wrap='echo run; sleep 90')
