@@ -98,6 +98,7 @@ NOUN_OF = {
     "secrets": Noun.SECRET,
     "grants": Noun.GRANT,
     "ssh_keys": Noun.SSH_KEY,
+    "instance_people": Noun.INSTANCE,
 }
 """A transaction that writes into the table tells the feed about the noun."""
 
@@ -116,6 +117,7 @@ NO_NOUN = {
     "used_assertions": "what a caller showed once and must not show again",
     "ssh_authorities": "the first of an owner is made by whoever needs it; rotations tell of the others",
     "unix_users": "a person's number; the grants of the person tell of it",
+    "unix_groups": "a project's number; the people of its instances tell of it",
     "access_grants": "certificates for minutes; no route shows them again",
     "lease_principals": "who may log in while a lease lasts; the lease tells of its beginning and end",
     "secret_versions": "intents and ends of values in OpenBao; the credential or secret tells of those in use",

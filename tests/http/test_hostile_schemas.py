@@ -43,7 +43,7 @@ def api(settings: Settings) -> Iterator[ApiProcess]:
 @asynccontextmanager
 async def client_of(api: ApiProcess, admin: GpuaasClient) -> AsyncIterator[httpx.AsyncClient]:
     token = {"Authorization": f"Bearer {(await admin.fetch_token()).access_token}"}
-    async with httpx.AsyncClient(base_url=f"{api.url}/v1", headers=token, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=f"{api.url}/v1", headers=token, timeout=180) as http:
         yield http
 
 

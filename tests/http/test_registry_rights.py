@@ -38,7 +38,8 @@ class Reader:
     token: str
 
     async def status(self, authorization: str | None = None) -> int:
-        async with httpx.AsyncClient() as http:
+        # Longer than the guard itself waits for the platform.
+        async with httpx.AsyncClient(timeout=60) as http:
             shown = {"Authorization": authorization or f"Bearer {self.token}"}
             return (await http.head(self.url, headers=shown)).status_code
 

@@ -2,6 +2,7 @@
 goes on writing to it."""
 
 import asyncio
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -85,10 +86,18 @@ def test_the_release_before_can_write_to_what_the_migrations_leave(settings: Set
         with psycopg.connect(old_url) as before, psycopg.connect(new_url) as after:
             held = {row for row in before.execute(CONSTRAINTS).fetchall() if row[0] in old}
             rules = {row for row in after.execute(CONSTRAINTS).fetchall() if row[0] in old}
-            assert rules <= held, "a new rule about rows that the release before writes"
+            unknown = {(table, name) for table in old for name in new[table].keys() - old[table].keys()}
+            # One about a column alone that the release before leaves empty does not reach its rows.
+            reached = {rule for rule in rules - held if (rule[0], foreign_column(rule[1])) not in unknown}
+            assert reached == set(), "a new rule about rows that the release before writes"
             # Its one function, by the names that it reads.
             asked = "SELECT held, fingerprint, status, body FROM begin_request('usr', 'key')"
             assert after.execute(asked).fetchone() == (True, None, None, None)
+
+
+def foreign_column(rule: str) -> str | None:
+    found = re.match(r"FOREIGN KEY \((\w+)\)", rule)
+    return found and found[1]
 
 
 def copy_as_before(settings: Settings, url: str) -> None:

@@ -52,6 +52,8 @@ _WANTED: LiteralString = """
                                AND g.instance_id IS NULL AND g.status IN ('pending', 'active', 'failed'))
            GROUP BY w.instance_id, w.user_id, b.allocation_id)
 """
+_WANTED_PEOPLE: LiteralString = _WANTED + " SELECT * FROM wanted ORDER BY user_id"  # noqa: S608 - both are written here
+_WANTED_ENTRIES: LiteralString = _WANTED + " SELECT * FROM entries ORDER BY 3, 2"  # noqa: S608 - both are written here
 
 
 async def list_stale(tx: Transaction, limit: int) -> list[str]:
@@ -76,13 +78,11 @@ async def list_stale(tx: Transaction, limit: int) -> list[str]:
 
 
 async def list_wanted(tx: Transaction, instance_id: str) -> list[WantedPerson]:
-    query: LiteralString = _WANTED + " SELECT * FROM wanted ORDER BY user_id"  # noqa: S608 - both are written here
-    return await tx.fetch_all(WantedPerson, query, instance=instance_id)
+    return await tx.fetch_all(WantedPerson, _WANTED_PEOPLE, instance=instance_id)
 
 
 async def list_wanted_entries(tx: Transaction, instance_id: str) -> list[WantedEntry]:
-    query: LiteralString = _WANTED + " SELECT * FROM entries ORDER BY 3, 2"  # noqa: S608 - both are written here
-    return await tx.fetch_all(WantedEntry, query, instance=instance_id)
+    return await tx.fetch_all(WantedEntry, _WANTED_ENTRIES, instance=instance_id)
 
 
 async def list_machine_ids(tx: Transaction, instance_id: str) -> list[str]:
