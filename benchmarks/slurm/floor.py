@@ -83,6 +83,7 @@ class Floor:
         )
         files = {
             "slurm.conf": shown,
+            "plugstack.conf": config.render_plugstack_conf(),
             "gres.conf": f"{config.HEADER}Include {config.MACHINE_GRES_CONF}\n",
             "gres.machine.conf": config.HEADER,
             "slurmdbd.conf": config.render_slurmdbd_conf(),

@@ -27,7 +27,7 @@ install_packages() { # ROLE…
 }
 
 start_controller() { # CLUSTER ACCOUNT USER
-    cp /bench/slurm.conf /bench/gres.conf /bench/gres.machine.conf /etc/slurm/
+    cp /bench/slurm.conf /bench/plugstack.conf /bench/gres.conf /bench/gres.machine.conf /etc/slurm/
     install -o slurm -g slurm -m 0600 /bench/slurmdbd.conf /etc/slurm/slurmdbd.conf
     mkdir -p /etc/mysql /etc/systemd/system/slurmctld.service.d /etc/systemd/system/slurmdbd.service.d
     cp /bench/slurm-mariadb.cnf /etc/mysql/

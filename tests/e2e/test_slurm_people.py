@@ -59,7 +59,9 @@ def _join(stack: Stack, cli: CommandLine, home: Path, email: str) -> Person:
 
 def _wait_until_accepted(person: Person, seconds: float) -> None:
     words = ["ssh", "one", "--", "sbatch", "--parsable", "--output=/dev/null", "--wrap=true"]
+    began = time.monotonic()
     wait_until(lambda: person.cli.call(*words).returncode == 0, f"{person.email} can submit", seconds, 0.5)
+    print(f"  {person.email} can submit after {time.monotonic() - began:.1f} s", flush=True)
 
 
 def _survives_faults(stack: Stack, cli: CommandLine, home: Path) -> None:
@@ -109,7 +111,8 @@ def _takes_a_hundred(cli: CommandLine, platform: Platform) -> None:
 
     emails = platform.ask(make)
     began = time.monotonic()
-    logins = {people(cli)[email]["login"] for email in emails}
+    wait_until(lambda: people(cli).keys() >= set(emails), "all of them to be people of the instance", SECONDS)
+    logins = {found["login"] for email, found in people(cli).items() if email in emails}
     known = "scontrol show assoc_mgr flags=assoc | grep -o 'UserName=u-many[^(]*' | cut -d= -f2"
     wait_until(lambda: logins <= set(root(cli, "one", known).split()), "all of them to be known to slurmctld", SECONDS)
     print(f"  {HUNDRED} people: {time.monotonic() - began:.1f} s after the last membership")

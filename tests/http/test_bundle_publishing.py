@@ -22,6 +22,7 @@ from gpuaas_sdk.client import GpuaasClient
 from gpuaas_sdk.credentials import PasswordCredentials
 from gpuaas_stack.settings import Settings
 from slurm_app.bundle import GROUPS
+from slurm_app.limits.package import ensure_repository, sources_digest
 from slurm_app.publishing import MEDIA_TYPE
 from tests.support.artifacts import signing_key
 from tests.support.identity import PASSWORD
@@ -84,8 +85,12 @@ def write_small_bundle(home: Path) -> None:
     deb = home / "small_1_all.deb"
     subprocess.run(["dpkg-deb", "-Znone", "--build", root, deb], check=True, capture_output=True)
     (home / "status").write_text("")
-    cache.mkdir()
-    key = building.cache_key(b"", building.find_sources().read_bytes(), GROUPS)
+    # As if the plug-in had been built: nothing is asked of the archive.
+    repository = cache / f"limits-{sources_digest()}"
+    repository.mkdir(parents=True)
+    (repository / "Packages").touch()
+    sources = ensure_repository(cache, building.find_sources(), Path, refresh=False)
+    key = building.cache_key(b"", sources.read_bytes(), GROUPS)
     building.pack([deb], GROUPS, {group: [deb] for group in GROUPS}, cache / f"{key}.tar")
 
 

@@ -13,9 +13,11 @@ from gpuaas_contract.identity import Role
 from gpuaas_contract.instances import Instance
 from gpuaas_contract.manifest import Manifest
 from gpuaas_contract.people import Person as InstancePerson
+from gpuaas_sdk import Controller, ObserveContext
 from gpuaas_sdk.errors import ForbiddenError, InvalidStateError, NotFoundError
 from gpuaas_stack.settings import Settings
 from tests.http.test_grants import Person, person
+from tests.http.test_observing import NoMachines
 from tests.support.database import connect
 from tests.support.policy_world import PUBLIC_KEY
 from tests.support.world import MANIFEST, World
@@ -219,3 +221,35 @@ async def test_somebody_whom_a_machine_cannot_make_keeps_nobody_else_out(world: 
         await eventually("the refusal to be shown", refused)
         assert (await settled(world, instance, lou)).may_log_in
         assert not (await people_of(world, instance))[kim.user.id].may_log_in
+
+
+async def test_a_controller_hears_of_a_newcomer_without_waiting_for_its_next_look(world: World) -> None:
+    ready: list[set[str]] = []
+
+    async def observe(context: ObserveContext) -> None:
+        people = await context.people()
+        ready.append({each.user_id for each in people if each.may_log_in})
+
+    controller = Controller(
+        world.controller,
+        {},
+        holder="one",
+        machines=lambda client, claim: NoMachines(),
+        observe=observe,
+        # Nothing in this test lasts that long: whoever is seen was heard of.
+        observe_seconds=600,
+        observed_machines=lambda client, claim, correlation: NoMachines(),
+    )
+    await deployed(world)
+    task = asyncio.create_task(controller.run())
+    try:
+        await eventually("a first look", lambda: _any(ready))
+        async with person(world, "zoe") as zoe:
+            await eventually("the newcomer to be seen", lambda: _any([zoe.user.id in each for each in ready]))
+    finally:
+        controller.stop()
+        await task
+
+
+async def _any(found: list[Any]) -> bool:
+    return any(found) if found and isinstance(found[0], bool) else bool(found)

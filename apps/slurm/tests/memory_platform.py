@@ -25,6 +25,7 @@ from gpuaas_contract.instances import (
     Versions,
 )
 from gpuaas_contract.operations import Claim, Lease, Operation, OperationState, Step, StepStatus, WorkAcknowledged
+from gpuaas_contract.people import Person
 from gpuaas_contract.problems import Code, Problem
 from gpuaas_sdk import GpuaasClient, Machine, MachineUnreachableError, OperationContext, RetryLater
 from gpuaas_sdk.errors import InvalidStateError
@@ -275,6 +276,9 @@ class _Instances:
 
     def members(self, _: str) -> _All[Member]:
         return _All(list(self._platform.found.values()))
+
+    def people(self, _: str) -> _All[Person]:
+        return _All([])
 
     async def report(
         self,

@@ -33,7 +33,11 @@ def test_the_manifest_is_one() -> None:
     worker = manifest.component("worker")
     assert worker is not None
     assert worker.max == MAX_WORKERS
-    assert {mode.key: set(mode.actions) for mode in manifest.modes}["single_node"] == {"recover", "decommission"}
+    assert {mode.key: set(mode.actions) for mode in manifest.modes}["single_node"] == {
+        "recover",
+        "sync-people",
+        "decommission",
+    }
     pack = yaml.safe_load((HERE / "pack.yaml").read_text())
     assert pack["slug"] == manifest.slug
     assert (HERE / pack["manifest"]).exists()

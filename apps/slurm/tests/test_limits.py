@@ -121,10 +121,10 @@ def test_a_worker_with_the_package_checks_it_before_slurmd_starts() -> None:
     assert "ExecStartPre" not in config.render_slurmd_unit(before, conf_server="10.0.0.9"), "as it was deployed"
 
 
-def conf(**overrides: str) -> dict[str, str]:
+def conf(*, limits: bool = True, **overrides: str) -> dict[str, str]:
     text = config.render_slurm_conf(
         cluster_name="demo", partition="main", host="node-1", address="10.0.0.1", tracking=config.LINUXPROC,
-        memory_per_cpu=900, overrides=overrides,
+        memory_per_cpu=900, overrides=overrides, limits=limits,
     )  # fmt: skip
     return dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
 
@@ -169,3 +169,7 @@ def test_a_type_that_is_unknown_or_hostile_is_left_out(models: str) -> None:
     shape = parse_shape(facts_of(FACTS + SLURMD_C + "gpu_model=0 NVIDIA A\n"))
     assert shape.gpu_types == (), "of a worker from before"
     assert "Gres=gpu:2" in config.render_node_conf(shape)
+
+
+def test_a_retry_with_the_packages_of_an_earlier_version_asks_for_nothing_that_they_lack() -> None:
+    assert not {"Prolog", "Epilog", "PrologFlags"} & set(conf(limits=False))

@@ -52,6 +52,7 @@ def machine(**changes: Any) -> FakeMachine:
         "os-release": said(facts),
         "getent passwd gpuaas": said("10000\nend\n"),
         "show node": said("NodeName=node-1 Arch=x86_64 State=IDLE CfgTRES=cpu=2,gres/gpu=2 Comment=mem_1 \n"),
+        "echo absent": said("installed\n"),
         "install-packages": said("missing=\nadded=37\n"),
         '"$daemon" -V': said("slurmctld=slurm-wlm 22.05.8\nslurmd=slurm-wlm 22.05.8\n"),
         "assoc_mgr": said("proj/gpuaas\n"),
@@ -81,7 +82,7 @@ def platform(tmp_path: Path, one: FakeMachine) -> MemoryPlatform:
 async def test_deploy_reports_every_phase_with_evidence(platform: MemoryPlatform) -> None:
     deploy = await platform.deploy()
     phases = [phase.key for phase in CONTROLLER_PHASES]
-    assert [step.key for step in deploy.steps] == [*phases, "wait-for-workers", "run-first-job"]
+    assert [step.key for step in deploy.steps] == [*phases, "map-people", "wait-for-workers", "run-first-job"]
     evidence = evidence_of(deploy)
     assert evidence["run-first-job"]["batch_state"] == "COMPLETED"
     assert evidence["install-packages"]["node-1"]["roles"] == ["controller", "worker"]

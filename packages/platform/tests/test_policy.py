@@ -22,7 +22,7 @@ def granted(role: str) -> set[Permission]:
     return {permission for permission, roles in POLICY.items() if role in roles}
 
 
-READS = {p for p in POLICY if p.value.endswith(".read")} - READS_FOR_ADMINS - PLATFORM_ONLY
+READS = {p for p in POLICY if p.value.endswith(".read")} - READS_FOR_ADMINS - PLATFORM_ONLY - {P.PEOPLE_READ}
 
 
 def test_every_permission_is_in_the_table_or_needs_no_role() -> None:
@@ -38,12 +38,12 @@ def test_a_higher_role_may_all_that_a_lower_one_may() -> None:
     ("role", "expected"),
     [
         (Role.PROJECT_VIEWER, READS),
-        (Role.PROJECT_MEMBER, READS | {P.TUNNEL_OPEN}),
+        (Role.PROJECT_MEMBER, READS | {P.PEOPLE_READ, P.TUNNEL_OPEN}),
         (Role.PROJECT_ADMIN, set(POLICY) - PLATFORM_ONLY - FROM_TENANT - PUBLISHING - {P.OPERATION_WORK}),
         (Role.TENANT_ADMIN, set(POLICY) - PLATFORM_ONLY - PUBLISHING - {P.OPERATION_WORK}),
         (Role.PLATFORM_ADMIN, set(POLICY) - {P.OPERATION_WORK}),
         (Role.APP_PUBLISHER, PUBLISHING | {P.ARTIFACT_READ, P.ARTIFACT_MANAGE}),
-        (CONTROLLER, READS - {P.SECRET_READ} | {P.OPERATION_START, P.OPERATION_WORK}),
+        (CONTROLLER, READS - {P.SECRET_READ} | {P.PEOPLE_READ, P.OPERATION_START, P.OPERATION_WORK}),
     ],
 )
 def test_what_a_role_may(role: str, expected: set[Permission]) -> None:

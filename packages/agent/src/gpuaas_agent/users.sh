@@ -58,10 +58,9 @@ end_sessions() {
 # One whom this machine knows under another name keeps number and files. Each piece by itself: a run that was
 # interrupted between two of them is continued by the next. The sessions under the old name have ended before.
 take_over() {
-    for file in "$people"/*; do
+    for file in $(grep -lx "$uid" "$people"/* 2>/dev/null); do
         old=${file##*/}
-        [ "$old" != "$login" ] && [ "$(cat "$file" 2>/dev/null)" = "$uid" ] || continue
-        case $old in *.new) continue ;; esac
+        case $old in "$login" | *.new | *.group) continue ;; esac
         if [ "$(getent passwd "$old" | cut -d: -f3)" = "$uid" ]; then
             usermod --login "$login" --home "/home/$login" "$old" || fail "cannot rename the user $old to $login"
         fi
@@ -80,8 +79,15 @@ take_over() {
     done
 }
 
+is_current() {
+    [ "$(getent passwd "$login")" = "$login:x:$uid:$uid:GPUaaS:/home/$login:$1" ] &&
+        [ -z "$(getent shadow "$login" | cut -d: -f8)" ]
+}
+
 # The account: $login with the number $uid and the shell $1.
 make_account() {
+    # Everybody is looked at each time that one comes or goes: nothing is started for those who are as they should be.
+    if [ "$(cat "$people/$login" 2>/dev/null)" = "$uid" ] && is_current "$1"; then return 0; fi
     take_over
     if entry=$(getent passwd "$login"); then
         [ "$(echo "$entry" | cut -d: -f3)" = "$uid" ] || fail "this machine has a user $login of its own"
@@ -126,11 +132,16 @@ open_door() {
     if [ "$remote" = 1 ]; then
         getent group gpuaas-remote >/dev/null || groupadd --system gpuaas-remote
         gpasswd --add "$login" gpuaas-remote >/dev/null
-    elif id -nG "$login" | grep -qw gpuaas-remote; then
+    elif getent group gpuaas-remote | cut -d: -f4 | tr , '\n' | grep -qx -- "$login"; then
         gpasswd --delete "$login" gpuaas-remote >/dev/null
     fi
-    sed -n "s/^key $login //p" "$wanted" | put "$keys/$login" 644
-    echo "$principal" | put "$principals/$login" 644
+    mine=$(sed -n "s/^key $login //p" "$wanted")
+    if [ ! -e "$keys/$login" ] || [ "$(cat "$keys/$login")" != "$mine" ]; then
+        echo "$mine" | put "$keys/$login" 644
+    fi
+    if [ "$(cat "$principals/$login" 2>/dev/null)" != "$principal" ]; then
+        echo "$principal" | put "$principals/$login" 644
+    fi
 }
 
 # Nothing of the person runs any more. The name goes, the number is never given to anybody else.

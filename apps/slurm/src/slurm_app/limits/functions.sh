@@ -42,10 +42,16 @@ end_processes() {
 
 # sweep: all jobs of this machine, and the hierarchy that was mounted for them. Only where no slurmd runs any more.
 sweep() {
-    local directory name
+    local directory name group
     for directory in "$jobs"/[0-9]*; do
         [ -d "$directory" ] || continue
         end_processes "${directory##*/}" && remove_groups "${directory##*/}"
+    done
+    # Those whose directory somebody has removed.
+    for group in /sys/fs/cgroup/*/slurm_job_[0-9]* /run/gpuaas-slurm/cpu/slurm_job_[0-9]*; do
+        [ -d "$group" ] || continue
+        kill -KILL $(cat "$group/cgroup.procs") 2>/dev/null
+        for name in 1 2 3 4 5; do rmdir "$group" 2>/dev/null && break; sleep 0.1; done
     done
     for name in $controllers; do
         if mountpoint -q "/run/gpuaas-slurm/$name"; then umount "/run/gpuaas-slurm/$name" || true; fi

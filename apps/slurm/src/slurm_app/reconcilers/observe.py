@@ -1,11 +1,13 @@
 """observe: compare the nodes of slurmctld with the members of the platform, and report the differences. A repair is an
 operation that somebody asks for."""
 
+import asyncio
 from contextlib import suppress
 
 from gpuaas_contract.instances import Condition, ConditionStatus, Member, MemberStatus
 from gpuaas_sdk import MachineUnreachableError, NotObservableError, ObserveContext, ObservedMachine
 from gpuaas_sdk.errors import ConflictError
+from gpuaas_sdk.machines.parallel import AT_ONCE
 from slurm_app.errors import NotReadyError
 from slurm_app.reconcilers import limits, people
 from slurm_app.reconcilers.cluster import CONTROLLER, WORKER, condition
@@ -57,18 +59,24 @@ async def _look_at_limits(context: ObserveContext, workers: list[Member]) -> lis
     before = limits.present(context.instance)
     verdict = await limit_probe.read_configured(_controller(context))
     if verdict is None:
-        damaged = []
-        for worker in workers:
-            with suppress(MachineUnreachableError):
-                if worker.status in _SETTLED and not await limit_probe.read_whole(
-                    context.machine(worker.allocation_id)
-                ):
-                    damaged.append(str(worker.adapter_detail.get("node")))
-        if damaged:
+        settled = [worker for worker in workers if worker.status in _SETTLED]
+        free = asyncio.Semaphore(AT_ONCE)
+        whole = await asyncio.gather(*(_is_whole(context, worker, free) for worker in settled))
+        names = [str(worker.adapter_detail.get("node")) for worker in settled]
+        if damaged := [name for name, well in zip(names, whole, strict=True) if not well]:
             verdict = limit_probe.broken(damaged)
         elif before is None or before.reason in limit_probe.OBSERVED:
             verdict = limit_probe.REPAIRED
     return [limits.as_condition(verdict, context.instance.generation)] if verdict else []
+
+
+async def _is_whole(context: ObserveContext, worker: Member, free: asyncio.Semaphore) -> bool:
+    """A machine that does not answer is not called damaged: its condition Ready says that it is silent."""
+    async with free:
+        try:
+            return await limit_probe.read_whole(context.machine(worker.allocation_id))
+        except MachineUnreachableError:
+            return True
 
 
 async def _end_phantoms(context: ObserveContext, workers: list[Member], seen: dict[str, nodes.NodeRecord]) -> list[str]:

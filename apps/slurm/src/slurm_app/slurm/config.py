@@ -75,7 +75,9 @@ def render_slurm_conf(
     tracking: ProcessTracking,
     memory_per_cpu: int = SMALLEST_MEMORY_PER_CPU,
     overrides: Mapping[str, str] | None = None,
+    limits: bool = True,
 ) -> str:
+    """`limits`: the package of the limits is there; a version of the app from before it has a bundle without."""
     host, address = names.host_name(host), names.address(address)
     settings = [
         ("ClusterName", names.cluster_name(cluster_name)),
@@ -126,6 +128,8 @@ def render_slurm_conf(
         # Without it slurmctld logs an error at start; there is no mail on these machines.
         ("MailProg", "/bin/true"),
     ]
+    if not limits:
+        settings = [(key, value) for key, value in settings if key not in {"Prolog", "Epilog", "PrologFlags"}]
     chosen = checked_overrides(overrides or {})
     if "SelectTypeParameters" in chosen:
         # CR_Core from before memory was given out: a job without an amount of memory would not be started.

@@ -14,6 +14,8 @@ from slurm_app.limits.package import DIRECTORY, EPILOG, PLUGIN, PROLOG
 from slurm_app.slurm.config import PLUGSTACK_CONF
 from slurm_app.slurm.script import quoted
 
+JOB_NAME = "over-limit"
+"""Whoever lists jobs sees by its name why this one failed: it is ended by the limit that it tries."""
 MEMORY_MIB = 64
 ABSENT = "absent"
 PARTS = ("memory", "processes", "CPUs", "GPUs", "temporary files", "set-uid programs", "user managers")
@@ -56,7 +58,8 @@ def probe_script(*, where: str, nodes: str) -> str:
 if ! grep -qs {quoted(f"^required {PLUGIN}$")} {PLUGSTACK_CONF}; then
     echo 'limit={ABSENT}'
 else
-    as_user srun {where} {nodes} --mem={MEMORY_MIB}M --gres=none bash -c {quoted(_PROBE)} 2>/dev/null </dev/null || true
+    as_user srun {where} {nodes} --job-name={JOB_NAME} --mem={MEMORY_MIB}M --gres=none \
+        bash -c {quoted(_PROBE)} 2>/dev/null </dev/null || true
 fi
 """
 

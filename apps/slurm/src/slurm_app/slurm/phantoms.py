@@ -11,7 +11,7 @@ from gpuaas_sdk import Machine, ObservedMachine
 from slurm_app import names
 from slurm_app.errors import NotReadyError
 from slurm_app.limits.package import DIRECTORY
-from slurm_app.slurm.nodes import OWN_PREFIX
+from slurm_app.slurm.nodes import OWN_PREFIX, USABLE
 from slurm_app.slurm.script import quoted, step
 
 MARKS = "/run/gpuaas-slurm/jobs"
@@ -109,7 +109,16 @@ async def ensure_phantoms_ended(controller: Machine, host: str, jobs: list[int])
     chosen = ",".join(map(str, jobs))
     script = step(
         f"timeout 10 scontrol update nodename={host} state=DOWN reason={quoted(reason)}",
-        f"timeout 10 scontrol update nodename={host} state=RESUME",
+        # It may be back in service by itself, which slurmctld does not let resume; or a person has it by now.
+        f"node() {{ timeout 10 scontrol --oneliner show node {host}; }}",
+        "resumed() {",
+        "    local said",
+        "    said=$(node) || return 1",
+        f"    if grep -Eq ' State={USABLE} ' <<<\"$said\"; then return 0; fi",
+        f"    if ! grep -q ' Reason={OWN_PREFIX}' <<<\"$said\"; then return 0; fi",
+        f"    timeout 10 scontrol update nodename={host} state=RESUME",
+        "}",
+        f"wait_for 30 {quoted(f'node {host} to be in service again')} resumed",
         # A job that was put back waits for a while before it runs again.
         f"left() {{ timeout 10 squeue --noheader --states=RUNNING --nodelist={host} --jobs={chosen} --format=%A; }}",
         'ended() { [ -z "$(left 2>/dev/null)" ]; }',

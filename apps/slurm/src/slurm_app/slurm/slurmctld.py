@@ -3,7 +3,8 @@
 import os
 from collections.abc import Mapping
 
-from gpuaas_sdk.machines.base import CommandResult, Machine
+from gpuaas_sdk.machines.base import CommandError, CommandResult, Machine
+from slurm_app.limits.package import PACKAGE as LIMITS
 from slurm_app.slurm.config import (
     HEADER,
     MACHINE_GRES_CONF,
@@ -31,6 +32,7 @@ def configuration_script(
     tracking: ProcessTracking,
     overrides: Mapping[str, str],
     memory_per_cpu: int,
+    limits: bool = True,
     of_slurmd: str = "",
 ) -> str:
     """`of_slurmd`: what a worker on the same machine needs."""
@@ -42,12 +44,13 @@ def configuration_script(
         tracking=tracking,
         memory_per_cpu=memory_per_cpu,
         overrides=overrides,
+        limits=limits,
     )
     cgroup = put_file(CGROUP_CONF, tracking.cgroup_conf) if tracking.cgroup_conf else f"rm -f {CGROUP_CONF}"
     return step(
         PMIX_LINK,
         put_file(CONFIGURATION, conf),
-        put_file(PLUGSTACK_CONF, render_plugstack_conf()),
+        put_file(PLUGSTACK_CONF, render_plugstack_conf()) if limits else "",
         cgroup,
         # Handed out to all, and read by each from its own disk: so every machine has the GPUs that it has, and
         # adding one needs no reconfigure, at which 22.05.8 loses the dynamic nodes ("lookup failure for node").
@@ -81,9 +84,19 @@ async def ensure_cluster_configured(
         tracking=tracking,
         overrides=overrides,
         memory_per_cpu=memory_per_cpu,
+        limits=await read_limits_installed(machine),
         of_slurmd=of_slurmd,
     )
     await machine.run_step("configure-cluster", script)
+
+
+async def read_limits_installed(machine: Machine) -> bool:
+    """No answer is not a no: a cluster must not come up without limits because a machine was slow."""
+    result = await machine.read(f"dpkg-query -W -f '${{db:Status-Status}}\\n' {LIMITS} 2>/dev/null || echo absent")
+    said = result.stdout.strip()
+    if not result.ok or not said:
+        raise CommandError(f"read which packages {machine.hostname} has", result)
+    return said == "installed"
 
 
 def start_script() -> str:
