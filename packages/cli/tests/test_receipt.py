@@ -64,6 +64,8 @@ def test_only_saved_or_given_keys_are_trusted(tmp_path: Path) -> None:
     with pytest.raises(CliError, match="signed by a key that you do not trust") as refused:
         receipt.verify(file, options=OPTIONS)
     assert refused.value.code == UNTRUSTED_KEY
+    with pytest.raises(CliError, match="signed by a key that you do not trust"):
+        receipt.verify(file, options=Options())
     pem = tmp_path / "key.pem"
     pem.write_text(pem_of(PUBLIC))
     assert code_of(file, key=pem) == 0

@@ -36,12 +36,14 @@ READY = condition("Ready")
 @pytest.mark.parametrize(
     ("given", "status"),
     [
-        (instance(), S.DEPLOYING),
+        (instance(under_way=Kind.DEPLOY), S.DEPLOYING),
+        (instance(), S.FAILED),
+        (instance(under_way=Kind.ADD), S.FAILED),
         (instance(failed=True), S.FAILED),
-        (instance(ready_since=2), S.STARTING),
-        (instance(READY, ready_since=2), S.STARTING),
-        (instance(condition("Ready", NO)), S.DEPLOYING),
-        (instance(condition("Ready", UNKNOWN)), S.DEPLOYING),
+        (instance(ready_since=2, deployed=True), S.STARTING),
+        (instance(READY, ready_since=2, deployed=True), S.STARTING),
+        (instance(condition("Ready", NO), under_way=Kind.DEPLOY), S.DEPLOYING),
+        (instance(condition("Ready", UNKNOWN), under_way=Kind.DEPLOY), S.DEPLOYING),
         (instance(READY), S.RUNNING),
         (instance(condition("Ready", YES, 5), ready_since=2), S.RUNNING),
         (instance(READY, failed=True), S.DEGRADED),
@@ -86,6 +88,8 @@ def test_the_reason_is_in_the_words_of_whoever_found_it() -> None:
     doubt = condition("Degraded", UNKNOWN).model_copy(update={"message": "node-2 does not answer"})
     fault = condition("Degraded", YES).model_copy(update={"message": "node-2 is down"})
     assert said(READY, last_failure="drain: it was long ago") == ""
+    assert said() == "deploy: it was cancelled"
+    assert said(failed=True, last_failure="deploy: no room") == "deploy: no room"
     assert said(READY, doubt, last_failure="drain: it was long ago") == "node-2 does not answer"
     assert said(READY, fault, last_failure="drain: it was long ago") == "node-2 is down"
     assert said(READY, fault, failed=True, last_failure="add: just now") == "add: just now"

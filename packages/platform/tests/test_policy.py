@@ -117,6 +117,17 @@ def test_what_may_not_be_known_is_not_found(
     assert (refused.value.code, refused.value.denied) == (answer, True)
 
 
+def test_a_refusal_is_a_sentence() -> None:
+    viewer = caller(Role.PROJECT_VIEWER, None, "prj_1")
+    for permission, said in (
+        (P.TUNNEL_OPEN, "open tunnels"),
+        (P.PEOPLE_READ, "read the people of instances"),
+        (P.SERVICE_ACCOUNT_CREATE, "create service accounts"),
+    ):
+        with pytest.raises(Refusal, match=f"may not {said} here"):
+            viewer.require(permission, PROJECT, "project", "prj_1")
+
+
 def test_a_controller_knows_the_instances_of_its_own_app_only() -> None:
     controller = caller(CONTROLLER, None, "prj_1", "demo")
     own, other = Scope("ten_1", "prj_1", "demo"), Scope("ten_1", "prj_1", "else")

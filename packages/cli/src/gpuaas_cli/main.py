@@ -27,7 +27,8 @@ Settings: a flag wins over the environment (GPUAAS_API_URL, GPUAAS_TOKEN, GPUAAS
 wins over ~/.config/gpuaas/config.yaml.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 denied, 5 conflict with the current state,
-6 platform unavailable, 7 the awaited work failed, 8 timed out waiting, 130 interrupted.
+6 platform unavailable, 7 the awaited work failed, 8 timed out waiting,
+9 signed by a key that you do not trust, 130 interrupted.
 """
 
 app = App(

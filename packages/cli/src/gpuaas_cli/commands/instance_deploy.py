@@ -180,6 +180,8 @@ async def deploy_request(
     options: Options,
     access: str | None = None,
     operator: str | None = None,
+    *,
+    command: str = "deploy",
 ) -> "InstanceDeploy":
     from gpuaas_contract.instances import InstanceDeploy
 
@@ -194,7 +196,7 @@ async def deploy_request(
         fields["operator_account_id"] = await resolve.service_account_id(session, operator)
     for required, flag in (("app_slug", "APP"), ("name", "--name"), ("placement_intent", "--place")):
         if required not in fields:
-            raise CliError(f"{flag} is missing", USAGE, hint="gpuaas instance deploy --help")
+            raise CliError(f"{flag} is missing", USAGE, hint=f"gpuaas instance {command} --help")
     if options.project is not None or "project_id" not in fields:
         fields["project_id"] = await session.project_id()
     return InstanceDeploy.model_validate(fields)

@@ -52,7 +52,9 @@ async def preflight(
     if inputs:
         fields["inputs"] = {**fields.get("inputs", {}), **inputs}
     async with open_session(options) as session:
-        request = await deploy_request(session, fields, place or [], options, access, operator_account)
+        request = await deploy_request(
+            session, fields, place or [], options, access, operator_account, command="preflight"
+        )
         await finish(session, await session.client.preflights.deploy(request), timeout)
 
 

@@ -84,6 +84,21 @@ class Permission(StrEnum):
     AUDIT_READ = "audit.read"
     METRICS_READ = "metrics.read"
 
+    @property
+    def words(self) -> str:
+        """Say it as a sentence does: `tunnel.open` is "open tunnels"."""
+        noun, _, verb = self.value.rpartition(".")
+        return f"{verb} {_PLURALS.get(noun, noun.replace('_', ' ') + 's')}"
+
+
+_PLURALS = {
+    "audit": "the audit trail",
+    "metrics": "metrics",
+    "people": "the people of instances",
+    "ssh_authority": "SSH authorities",
+    "usage": "usage",
+}
+
 
 CONTROLLER = "controller"
 """The role of a service account that is bound to an app, in its project or tenant, for that app only."""
@@ -278,5 +293,5 @@ class Caller:
             return
         if not self.sees(scope) and (scope.tenant_id is not None or scope.project_id is not None):
             raise not_found(noun, identifier, denied=True)
-        detail = f"{self.name} may not {permission.value.replace('.', ' ')} here"
+        detail = f"{self.name} may not {permission.words} here"
         raise Refusal(Code.FORBIDDEN, detail, denied=True)

@@ -46,7 +46,7 @@ def derive_status(instance: InstanceView) -> InstanceStatus:
         return InstanceStatus.STARTING
     ready, degraded = _find(instance.conditions, READY), _find(instance.conditions, DEGRADED)
     if not _is_true(instance.conditions, READY, instance.ready_since):
-        if failed:
+        if failed or _is_called_off(instance):
             return InstanceStatus.FAILED
         if not _came_up(instance, ready):
             return InstanceStatus.STARTING if instance.ready_since > 1 else InstanceStatus.DEPLOYING
@@ -67,10 +67,16 @@ def _came_up(instance: InstanceView, ready: Condition | None) -> bool:
     return reported and instance.deployed and not {Kind.DEPLOY, Kind.START} & {o.kind for o in instance.open_operations}
 
 
+def _is_called_off(instance: InstanceView) -> bool:
+    """Tell whether the deploy was cancelled: nothing works on it, and it never succeeded."""
+    return not instance.deployed and all(operation.kind != Kind.DEPLOY for operation in instance.open_operations)
+
+
 def status_reason(instance: InstanceView, status: InstanceStatus) -> str:
     """Say why an instance is not well, in the words of whoever found it."""
     if status == InstanceStatus.FAILED or (status == InstanceStatus.DEGRADED and instance.failed):
-        return instance.last_failure or ""
+        cancelled = not instance.failed and _is_called_off(instance)
+        return "deploy: it was cancelled" if cancelled else instance.last_failure or ""
     sought = {
         InstanceStatus.DEGRADED: {(DEGRADED, ConditionStatus.TRUE), (READY, ConditionStatus.FALSE)},
         InstanceStatus.UNKNOWN: {(DEGRADED, ConditionStatus.UNKNOWN), (READY, ConditionStatus.UNKNOWN)},
