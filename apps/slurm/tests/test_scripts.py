@@ -216,3 +216,10 @@ def test_only_lines_with_a_reason_are_allowed_in_logs() -> None:
     )
     assert logs.unexpected_lines(text) == ["x: error: mpi/pmix_v4: can not load PMIx library"]
     assert all(logs.ALLOWED.values())
+
+
+def test_the_default_memory_of_jobs_fits_the_smallest_worker_unless_somebody_chose_it() -> None:
+    ours = slurmd.registered_script(host="small", comment="mem_1")
+    assert "defmempercpu" in ours
+    assert "sed -i" in ours, "it also holds after the next start of slurmctld"
+    assert "defmempercpu" not in slurmd.registered_script(host="small", comment="mem_1", fit_memory=False)

@@ -11,7 +11,7 @@ from slurm_app.slurm.script import step
 
 
 async def ensure_worker_joined(
-    controller: Machine, worker: Machine, *, comment: str, features: Sequence[str] = ()
+    controller: Machine, worker: Machine, *, comment: str, features: Sequence[str] = (), fit_memory: bool = True
 ) -> dict[str, str]:
     """Start slurmd on the worker, then wait for its record in slurmctld. No other machine is touched."""
     host = worker.hostname
@@ -36,7 +36,7 @@ async def ensure_worker_joined(
         await nodes.ensure_resumed(controller, host)
     anew = record.present == "no" or (record.present == "yes" and not record.responding)
     start = slurmd.start_script(shape=shape, conf_server=controller.address, features=features, anew=anew)
-    registered = slurmd.registered_script(host=host, comment=comment)
+    registered = slurmd.registered_script(host=host, comment=comment, fit_memory=fit_memory)
     if worker.allocation_id == controller.allocation_id:
         # One machine, one round trip.
         result = await worker.run_step(f"join-worker-{host}", step(start, registered))

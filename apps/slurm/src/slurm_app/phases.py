@@ -129,7 +129,13 @@ async def ensure_workers_configured(scope: Scope) -> JsonObject:
 async def ensure_workers_joined(scope: Scope) -> JsonObject:
     async def join(worker: Machine) -> JsonObject:
         comment = scope.node_comment(worker)
-        joined = await ensure_worker_joined(scope.controller, worker, comment=comment, features=scope.features)
+        joined = await ensure_worker_joined(
+            scope.controller,
+            worker,
+            comment=comment,
+            features=scope.features,
+            fit_memory="DefMemPerCPU" not in scope.overrides,
+        )
         return {**joined}
 
     return await on_each(scope.workers, join)

@@ -107,6 +107,8 @@ def render_slurm_conf(
         ("Prolog", PROLOG),
         ("Epilog", EPILOG),
         ("PrologFlags", "Alloc"),
+        # The default memory follows the workers. slurmd has the configuration from slurmctld, as it was at its start.
+        ("DebugFlags", "NO_CONF_HASH"),
         # Limits of the shell that submits say nothing about the worker.
         ("PropagateResourceLimits", "NONE"),
         ("ProctrackType", tracking.proctrack),

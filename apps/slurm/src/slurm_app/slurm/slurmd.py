@@ -54,8 +54,28 @@ def start_script(*, shape: NodeShape, conf_server: str, features: Sequence[str] 
     )
 
 
-def registered_script(*, host: str, comment: str) -> str:
-    """Runs where slurmctld is.
+_FIT_DEFAULT_MEMORY = """
+fit_default_memory() {
+    local memory now partition
+    memory=$(node | sed -nE 's/.* CPUTot=([0-9]+) .* RealMemory=([0-9]+) .*/\\2 \\1/p' | awk '{ print int($1 / $2) }')
+    now=$(sed -n 's/^DefMemPerCPU=//p' /etc/slurm/slurm.conf)
+    if [ -z "$memory" ] || [ -z "$now" ] || [ "$now" -le "$memory" ]; then return 0; fi
+    for partition in $(sed -n 's/^PartitionName=\\([^ ]*\\) .*/\\1/p' /etc/slurm/slurm.conf); do
+        timeout 10 scontrol update partitionname="$partition" defmempercpu="$memory"
+    done
+    sed -i "s/^DefMemPerCPU=.*/DefMemPerCPU=$memory/" /etc/slurm/slurm.conf
+}
+exec 9</etc/slurm
+flock 9
+fit_default_memory
+exec 9<&-
+"""
+"""A job that asks for no memory gets this much for each processor: with more than this node has, none would run here.
+slurmctld reads the file at its next start only; until then the partitions have it."""
+
+
+def registered_script(*, host: str, comment: str, fit_memory: bool = True) -> str:
+    """Runs where slurmctld is. `fit_memory`: the default memory of jobs is the app's own, and nobody's choice.
 
     The comment makes slurmctld save the record: a fresh dynamic node is otherwise forgotten when slurmctld is
     killed. It is written only where it differs, so a second run changes nothing.
@@ -70,6 +90,7 @@ def registered_script(*, host: str, comment: str) -> str:
             f"if ! node | grep -Fq {quoted(f' Comment={comment} ')}; then",
             f"    timeout 10 scontrol update nodename={quoted(host)} comment={quoted(comment)}",
             "fi",
+            _FIT_DEFAULT_MEMORY if fit_memory else "",
             "node | grep -Eo '(State|CfgTRES|Version|RealMemory|AvailableFeatures)=[^ ]*'",
         ]
     )
