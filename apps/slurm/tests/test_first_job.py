@@ -4,7 +4,13 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from gpuaas_sdk import CommandError, CommandResult
+from gpuaas_sdk.testing import FakeMachine
 from slurm_app.slurm import jobs
+
+from .answers import said
 
 # The number of the job was given before, to one that has ended: slurmctld was killed, and forgot it.
 SACCT = """#!/bin/bash
@@ -38,3 +44,14 @@ def test_the_row_of_an_older_job_of_that_number_is_not_taken_for_its_own(tmp_pat
     job = jobs.parse_first_job(done.stdout)
     assert (job.batch_job_id, job.batch_state, job.batch_elapsed) == (16, "COMPLETED", "00:00:01")
     assert job.batch_output == "node-1"
+
+
+async def test_a_number_that_comes_again_is_not_taken_for_a_broken_worker() -> None:
+    refused = CommandResult(1, "", "slurmstepd-a: error: cannot limit this job: its Prolog has made no /run/x/19: …")
+    machine = FakeMachine(answers={"run-first-job-3": said("host=a\nrow=21|COMPLETED|00:00:01|proj\nran=a\n")})
+    machine.answers["run-first-job"] = refused
+    await jobs.run_first_job(machine, user="gpuaas", partition="main", account="proj", workers=("a",), gpus=0)
+    assert [*machine.steps] == ["run-first-job", "run-first-job-2", "run-first-job-3"]
+    machine.answers["run-first-job"] = CommandResult(1, "", "srun: error: it is broken")
+    with pytest.raises(CommandError, match="it is broken"):
+        await jobs.run_first_job(machine, user="gpuaas", partition="main", account="proj", workers=("a",), gpus=0)

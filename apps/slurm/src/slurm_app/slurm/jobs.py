@@ -4,13 +4,15 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gpuaas_sdk import Machine, parse_values
+from gpuaas_sdk import CommandError, CommandResult, Machine, parse_values
 from slurm_app import names
 from slurm_app.errors import NotReadyError
 from slurm_app.slurm import limit_probe
 from slurm_app.slurm.script import quoted, step
 
 JOB_NAME = "gpuaas-first-job"
+NO_PROLOG = "its Prolog has made no"
+MOST_NUMBERS_AGAIN = 10
 SECONDS_PER_JOB = 60
 _BATCH = "scontrol update jobid=$SLURM_JOB_ID comment=ran-on-$(hostname)"
 
@@ -110,7 +112,20 @@ async def run_first_job(
 ) -> FirstJob:
     """srun over all workers, a GPU job where there are GPUs, and sbatch until its row in sacct."""
     script = first_job_script(user=user, partition=partition, account=account, workers=workers, gpus=gpus)
-    result = await controller.run_step("run-first-job", script, timeout=4 * SECONDS_PER_JOB)
+    result = await _run(controller, script)
     job = parse_first_job(result.stdout)
     refuse_failed(job, workers=workers, gpus=gpus)
     return replace(job, limits=limit_probe.judge(result.stdout, workers))
+
+
+async def _run(controller: Machine, script: str) -> CommandResult:
+    """Run it again where its number was used before: a slurmctld that was killed gives out its last numbers once more,
+    and slurmd runs no Prolog for a job that it takes for one of those, which the plug-in then refuses."""
+    steps = ["run-first-job", *(f"run-first-job-{number}" for number in range(2, MOST_NUMBERS_AGAIN + 1))]
+    for name in steps[:-1]:
+        try:
+            return await controller.run_step(name, script, timeout=4 * SECONDS_PER_JOB)
+        except CommandError as error:
+            if NO_PROLOG not in error.result.stderr:
+                raise
+    return await controller.run_step(steps[-1], script, timeout=4 * SECONDS_PER_JOB)

@@ -39,6 +39,8 @@ _REFUSALS = {
 }
 _OAUTH_REFUSALS = (400, 401, 413, 429, 503)
 _RETRY = {code.status for code in Code if code.retryable}
+_REFUSED_BY_STATE = {"get_instance_receipt", "get_member_receipt", "get_member_port"}
+"""Reads that are refused where what they ask for is not there yet, or cannot be had now."""
 
 
 def openapi_document(app: FastAPI) -> Json:
@@ -90,6 +92,8 @@ def _complete(operation: Json, route: APIRoute, method: str, schemas: Json) -> N
     _complete_body(operation, schemas)
     _complete_answers(operation, route, mutates=mutates, owned=owned)
     statuses = _refusals(operation, permission, mutates=mutates)
+    if route.name in _REFUSED_BY_STATE:
+        statuses.add(409)
     if route.path in OAUTH_ROUTES:
         statuses = statuses - {403, 404, 409, 422} | {400, 401, 429}
     kind = "OAuthRefused" if route.path in OAUTH_ROUTES else "Refused"
