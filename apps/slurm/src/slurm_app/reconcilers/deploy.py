@@ -71,7 +71,7 @@ async def _wait_for_workers(operation: OperationContext, store: Store) -> Cluste
 
 
 async def _memory_per_cpu(operation: OperationContext, cluster: Cluster) -> int:
-    """What each processor of the worker that has least of it can have: so jobs that ask for none fill any worker."""
+    """Return the share of a processor on the worker that has least for each: jobs that ask for none fit any worker."""
     found = []
     for worker in cluster.workers:
         shape = (await operation.client.allocations.get(worker.allocation_id)).shape
